@@ -1,0 +1,1 @@
+"""Control laws: measurement in, demand out. Pure step functions without a clock."""

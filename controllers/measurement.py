@@ -1,0 +1,82 @@
+"""What a control law sees of its executable in one period, and what it answers."""
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One control period of one executable and its model. Seconds, cores, counts per period.
+
+    `response_time` is the SLA's statistic over the window (queue plus execution), None if nothing
+    was answered. `shed` counts requests refused because they could not be answered in time; they
+    are violations although no response time stands for them. `usage` is the core-seconds this
+    executable used, `completed_here` the requests it answered; `workers` how many executables
+    share the model's CPU load. `applied` is what the actuator confirmed last.
+    """
+
+    response_time: float | None
+    oldest_age: float
+    arrivals: float
+    completed_gpu: float
+    completed_here: float
+    failed: float
+    shed: float
+    waiting: int
+    in_flight: int
+    usage: float
+    applied: float
+    sla: float
+    set_point: float
+    deadline: float
+    workers: int = 1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing arrives, waits or runs. In flight but nothing completed is *not* idle."""
+        return not (self.arrivals or self.waiting or self.in_flight)
+
+    @property
+    def effective_response_time(self) -> float | None:
+        """y: the worst of what was measured, what still waits and what had to be refused.
+
+        The age of the oldest request stands for what has not completed: without it an executable
+        that finishes nothing looks idle. A request refused as too late would have taken at least
+        the deadline. None if the period says nothing: failures alone are no fast responses.
+        """
+        candidates = [] if self.response_time is None else [self.response_time]
+        if self.waiting or self.in_flight:
+            candidates.append(self.oldest_age)
+        if self.shed:
+            candidates.append(self.deadline)
+        y = max(candidates, default=None)
+        if y is None or not math.isfinite(y) or y <= 0:
+            return None
+        if self.response_time is None and not self.shed and y < self.set_point:
+            # Young requests and nothing completed: neither fast nor slow yet.
+            return None
+        return y
+
+    @property
+    def finite(self) -> bool:
+        """Whether every number can be computed with."""
+        numbers = (self.oldest_age, self.usage, self.applied, self.sla, self.set_point)
+        response_ok = self.response_time is None or math.isfinite(self.response_time)
+        return response_ok and all(math.isfinite(x) for x in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a law asks for: `cores`, or None to hold what is applied; `terms` say why.
+
+    `terms` maps the names of the law's addends to cores (or seconds, for y), for people to read.
+    """
+
+    cores: float | None
+    why: str
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+def hold(why: str) -> Demand:
+    """Return a demand that keeps what is applied: no data is not zero."""
+    return Demand(None, why)

@@ -1,0 +1,72 @@
+"""Behaviour by wrapping: small functions around a law, composed in `registry.build`."""
+
+from typing import Any
+
+from controllers.base import Law, clip
+from controllers.measurement import Demand, Measurement, hold
+
+MAX_GAP = 3.0
+"""Seconds. After a longer silence the measured window says nothing about a control period."""
+
+
+def holding(law: Law) -> Law:
+    """Hold when the period is unusable: a gap, a clock fault or a number that is not finite."""
+
+    def step(
+        state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
+    ) -> tuple[Demand, Any]:
+        if not 0 < dt <= MAX_GAP:
+            return hold(f"period of {dt:.3f} s is outside (0, {MAX_GAP:g}] s"), state
+        if not measurement.finite:
+            return hold("a measured number is not finite"), state
+        return law(state, measurement, dt=dt, lo=lo, hi=hi)
+
+    return step
+
+
+def bounded(law: Law) -> Law:
+    """Bound the demand to [lo, hi], whatever the law computes."""
+
+    def step(
+        state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
+    ) -> tuple[Demand, Any]:
+        demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
+        if demand.cores is None:
+            return demand, state
+        return Demand(clip(demand.cores, lo, hi), demand.why, demand.terms), state
+
+    return step
+
+
+def dead_band(law: Law, width: float) -> Law:
+    """Hold changes smaller than `width` cores: they cost an actuation and buy nothing."""
+
+    def step(
+        state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
+    ) -> tuple[Demand, Any]:
+        demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
+        if demand.cores is not None and abs(demand.cores - measurement.applied) < width:
+            why = f"{demand.why} (change below {width:g} core)"
+            return Demand(measurement.applied, why, demand.terms), state
+        return demand, state
+
+    return step
+
+
+def slew_limited(law: Law, down: float) -> Law:
+    """Let the demand fall by at most `down` cores per second; it may rise at once.
+
+    Too few cores break a promise within a period, too many cost a few core-seconds.
+    """
+
+    def step(
+        state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
+    ) -> tuple[Demand, Any]:
+        demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
+        floor = measurement.applied - down * dt
+        if demand.cores is not None and demand.cores < floor:
+            why = f"{demand.why} (falls by {down:g} core/s at most)"
+            return Demand(floor, why, demand.terms), state
+        return demand, state
+
+    return step

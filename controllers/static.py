@@ -1,0 +1,33 @@
+"""`static`: the bounds of every comparison, all cores (max) or the fewest (min), always."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controllers.measurement import Demand, Measurement
+
+
+class Level(StrEnum):
+    """Which bound is demanded."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+@dataclass(frozen=True, slots=True)
+class StaticGains:
+    """Which bound."""
+
+    level: Level = Level.MAX
+
+
+def static_step(
+    gains: StaticGains,
+    state: None,
+    measurement: Measurement,
+    *,
+    dt: float,
+    lo: float,
+    hi: float,
+) -> tuple[Demand, None]:
+    """Demand the bound, whatever is measured."""
+    return Demand(hi if gains.level is Level.MAX else lo, f"static {gains.level}"), None

@@ -1,0 +1,1 @@
+"""The dispatcher: one queue per model, and the schedulers that decide what runs next where."""

@@ -1,0 +1,339 @@
+"""The dispatcher core: events in, commands out; no clock, no socket, no task.
+
+`handle(event, now=…)` updates the books, asks the schedulers what runs next where and returns the
+commands that carry it out. `next_wakeup()` says when it wants a `Woken` event. `now` never
+decreases. Every admitted request ends exactly once: answered, failed, rejected or cancelled.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import assert_never
+
+from dispatcher.admission import refusal, too_late
+from dispatcher.executors import Execution, Executor, Executors
+from dispatcher.lifecycle import REQUEST, ExecutorStep, RequestState, RequestStep
+from dispatcher.queues import ModelQueue
+from dispatcher.schedulers.base import Drop, Options, Run, Scheduler, State, WaitUntil
+from roma.errors import InvalidTransition
+from roma.events import (
+    Abort,
+    Command,
+    CoresApplied,
+    Event,
+    Execute,
+    ExecutionEnded,
+    ExecutionUnreached,
+    ExecutorAdded,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    Reason,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+    Woken,
+)
+from roma.model import Device, ExecutorSpec, ModelSpec, Request
+
+STORY_LENGTH = 64
+"""How many events an `InvalidTransition` can tell about."""
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A live request: waiting or running."""
+
+    request: Request
+    state: RequestState = RequestState.NEW
+    runs: int = 0
+
+
+class Dispatcher:
+    """Queues, executors and schedulers behind one function."""
+
+    def __init__(
+        self,
+        models: Iterable[ModelSpec],
+        *,
+        gpu: type[Scheduler],
+        cpu: type[Scheduler],
+        options: Options | None = None,
+        window: float = 1.0,
+    ) -> None:
+        self.queues = {spec.name: ModelQueue(spec, window) for spec in models}
+        self.executors = Executors()
+        state = State(self.queues, self.executors)
+        options = options or Options()
+        # GPUs choose first: what they take, no CPU has to run.
+        self._schedulers = (gpu(state, options), cpu(state, options))
+        self._tickets: dict[int, _Ticket] = {}
+        self._executions: dict[int, Execution] = {}
+        self._execution_ids = itertools.count(1)
+        self._deadlines: list[tuple[float, int]] = []
+        self._wait_until: float | None = None
+        self._story: deque[tuple[float, Event]] = deque(maxlen=STORY_LENGTH)
+
+    def handle(self, event: Event, *, now: float) -> list[Command]:
+        """Take one event; return what must be done now, in order."""
+        self._story.append((now, event))
+        commands: list[Command] = []
+        try:
+            self._observe(event, now, commands)
+            self._expire(now, commands)
+            self._dispatch(now, commands)
+        except InvalidTransition as error:
+            error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))
+            raise
+        return commands
+
+    def next_wakeup(self) -> float | None:
+        """Return when `Woken` should be handled, or None if nothing is due without an event."""
+        while self._deadlines and not self._is_waiting(self._deadlines[0][1]):
+            heappop(self._deadlines)
+        times = [self._deadlines[0][0]] if self._deadlines else []
+        if self._wait_until is not None:
+            times.append(self._wait_until)
+        return min(times, default=None)
+
+    def running(self) -> Iterable[Execution]:
+        """Return what runs now, oldest first."""
+        return self._executions.values()
+
+    @property
+    def live(self) -> int:
+        """How many requests are waiting or running."""
+        return len(self._tickets)
+
+    # Observations
+
+    def _observe(self, event: Event, now: float, commands: list[Command]) -> None:
+        match event:
+            case RequestArrived(request):
+                self._on_arrival(request, now, commands)
+            case ExecutionEnded(execution, result):
+                self._on_ended(execution, result, now)
+            case RequestCancelled(request_id):
+                self._on_cancelled(request_id, now)
+            case CoresApplied(name, cores):
+                self.executors[name].cores = cores
+                self._notify_executor(self.executors[name], now)
+            case ExecutorAdded(spec):
+                self._add_executor(spec)
+            case ExecutorReady(name):
+                self._on_ready(self.executors[name], now)
+            case ExecutorLost(name):
+                self._lose(self.executors[name], now, commands)
+            case ExecutionUnreached(execution):
+                self._on_unreached(execution, now, commands)
+            case Woken():
+                pass
+            case _:
+                assert_never(event)
+
+    def _on_arrival(self, request: Request, now: float, commands: list[Command]) -> None:
+        queue = self.queues[request.model]
+        queue.arrivals += 1
+        refused = refusal(request, queue, self.executors)
+        if refused is not None:
+            queue.rejected[refused.reason] += 1
+            commands.append(Reject(request.id, refused.reason, refused.retry_after, refused.detail))
+            return
+        ticket = self._tickets[request.id] = _Ticket(request)
+        self._step(ticket, RequestStep.ADMIT)
+        queue.push(request)
+        heappush(self._deadlines, (request.deadline, request.id))
+        self._notify_queue(queue, now)
+
+    def _on_ended(self, execution_id: int, result: Result, now: float) -> None:
+        execution = self._executions.pop(execution_id, None)
+        if execution is None:
+            return  # given up when its executor was lost
+        executor, queue = self.executors[execution.executor], self.queues[execution.model]
+        executor.finish(execution)
+        if result is Result.OK:
+            executor.record(execution.model, now - execution.started)
+        for request in execution.requests:
+            ticket = self._tickets.get(request.id)
+            if ticket is not None:  # else cancelled meanwhile
+                self._end(
+                    ticket, RequestStep.FAIL if result is Result.ERROR else RequestStep.ANSWER
+                )
+                _count(queue, request, result, executor.spec.device, now)
+        self._notify_queue(queue, now)
+        self._notify_executor(executor, now)
+
+    def _on_cancelled(self, request_id: int, now: float) -> None:
+        ticket = self._tickets.get(request_id)
+        if ticket is None:
+            return
+        was_waiting = ticket.state is RequestState.QUEUED
+        self._end(ticket, RequestStep.CANCEL)
+        queue = self.queues[ticket.request.model]
+        queue.cancelled += 1
+        if was_waiting:
+            queue.remove(request_id)
+            self._notify_queue(queue, now)
+        # A running execution goes on: no model server stops computing for a closed connection,
+        # so its executor stays busy until it really is free.
+
+    def _add_executor(self, spec: ExecutorSpec) -> None:
+        unknown = set(spec.models) - set(self.queues)
+        assert not unknown, f"executor {spec.name} names unknown models {sorted(unknown)}"
+        self.executors.add(spec)
+
+    def _on_ready(self, executor: Executor, now: float) -> None:
+        executor.step(ExecutorStep.READY)
+        self._notify_executor(executor, now)
+
+    def _on_unreached(self, execution_id: int, now: float, commands: list[Command]) -> None:
+        execution = self._executions.pop(execution_id, None)
+        if execution is None:
+            return
+        executor, queue = self.executors[execution.executor], self.queues[execution.model]
+        executor.finish(execution)
+        for request in reversed(execution.requests):
+            ticket = self._tickets.get(request.id)
+            if ticket is None:
+                continue
+            if ticket.runs > 1:
+                self._fail(ticket, f"executable {executor.spec.name} cannot be reached", commands)
+                continue
+            self._step(ticket, RequestStep.RETURN)
+            queue.push_front(request)
+            heappush(self._deadlines, (request.deadline, request.id))
+        self._notify_queue(queue, now)
+        # Whoever refuses a connection is gone for everyone.
+        self._lose(executor, now, commands)
+
+    def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
+        executor.step(ExecutorStep.LOSE)
+        for execution in executor.running.values():
+            del self._executions[execution.id]
+            commands.append(Abort(execution.id))
+            for request in execution.requests:
+                ticket = self._tickets.get(request.id)
+                if ticket is not None:
+                    self._fail(ticket, f"executable {executor.spec.name} was lost", commands)
+        executor.running.clear()
+        self._notify_executor(executor, now)
+        for model in executor.spec.models:
+            if not any(self.executors.of(model)):
+                self._reject_all(self.queues[model], now, commands)
+
+    # Decisions
+
+    def _expire(self, now: float, commands: list[Command]) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id = heappop(self._deadlines)
+            if self._is_waiting(request_id):
+                ticket = self._tickets[request_id]
+                waited = now - ticket.request.arrived
+                self._reject(
+                    ticket, Reason.DEADLINE, f"deadline passed after {waited:.3f} s", now, commands
+                )
+
+    def _dispatch(self, now: float, commands: list[Command]) -> None:
+        self._wait_until = None
+        for scheduler in self._schedulers:
+            while True:
+                match scheduler.choose(now):
+                    case Run(executor, model, count):
+                        self._run(self.executors[executor], model, count, now, commands)
+                    case Drop(_, requests, reason, detail):
+                        for request_id in requests:
+                            ticket = self._tickets[request_id]
+                            self._reject(ticket, reason, detail, now, commands)
+                    case WaitUntil(time):
+                        self._wait_until = min(time, self._wait_until or time)
+                        break
+                    case None:
+                        break
+
+    def _run(
+        self, executor: Executor, model: str, count: int, now: float, commands: list[Command]
+    ) -> None:
+        queue = self.queues[model]
+        batch: list[Request] = []
+        while len(batch) < count and (head := queue.head) is not None:
+            late = too_late(head, self.executors, now)
+            if late is not None:
+                self._reject(self._tickets[head.id], Reason.DEADLINE, late, now, commands)
+                continue
+            ticket = self._tickets[head.id]
+            self._step(ticket, RequestStep.RUN)
+            ticket.runs += 1
+            batch.append(queue.pop())
+        if not batch:
+            return
+        execution = Execution(
+            next(self._execution_ids), executor.spec.name, model, tuple(batch), now
+        )
+        self._executions[execution.id] = execution
+        executor.start(execution)
+        commands.append(
+            Execute(execution.id, executor.spec.name, model, tuple(r.id for r in batch))
+        )
+        self._notify_queue(queue, now)
+        self._notify_executor(executor, now)
+
+    def _reject(
+        self, ticket: _Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
+    ) -> None:
+        queue = self.queues[ticket.request.model]
+        self._end(ticket, RequestStep.REJECT)
+        queue.remove(ticket.request.id)
+        queue.rejected[reason] += 1
+        wait = self.executors.wait(queue.spec.name, len(queue))
+        commands.append(Reject(ticket.request.id, reason, wait, detail))
+        self._notify_queue(queue, now)
+
+    def _reject_all(self, queue: ModelQueue, now: float, commands: list[Command]) -> None:
+        while (head := queue.head) is not None:
+            detail = f"no executable of model {queue.spec.name} is left"
+            self._reject(self._tickets[head.id], Reason.NO_EXECUTABLE, detail, now, commands)
+
+    def _fail(self, ticket: _Ticket, detail: str, commands: list[Command]) -> None:
+        self._end(ticket, RequestStep.FAIL)
+        self.queues[ticket.request.model].failed += 1
+        commands.append(Fail(ticket.request.id, detail))
+
+    # Books
+
+    def _step(self, ticket: _Ticket, step: RequestStep) -> None:
+        ticket.state = REQUEST.next(ticket.request.id, ticket.state, step)
+
+    def _end(self, ticket: _Ticket, step: RequestStep) -> None:
+        self._step(ticket, step)
+        del self._tickets[ticket.request.id]
+
+    def _is_waiting(self, request_id: int) -> bool:
+        ticket = self._tickets.get(request_id)
+        return ticket is not None and ticket.state is RequestState.QUEUED
+
+    def _notify_queue(self, queue: ModelQueue, now: float) -> None:
+        for scheduler in self._schedulers:
+            scheduler.on_queue(queue, now)
+
+    def _notify_executor(self, executor: Executor, now: float) -> None:
+        for scheduler in self._schedulers:
+            scheduler.on_executor(executor, now)
+
+
+def _count(queue: ModelQueue, request: Request, result: Result, device: Device, now: float) -> None:
+    """Count an ended execution; only real answers say how fast the model is."""
+    match result:
+        case Result.OK:
+            response = now - request.arrived
+            queue.completed[device] += 1
+            queue.response.add(response, now)
+            queue.late += response > queue.spec.sla.response_time
+        case Result.INVALID:
+            queue.invalid += 1
+        case Result.ERROR:
+            queue.failed += 1
+        case _:
+            assert_never(result)

@@ -1,0 +1,166 @@
+"""Bookkeeping of executors: who is alive, who has room, how long a request would take there."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dispatcher.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
+from dispatcher.profiles import ServiceProfile
+from roma.model import Device, ExecutorSpec, Request
+
+RECOVERY = 1.0
+"""Seconds to tell a client to stay away while no executable is ready."""
+
+_LIVE = (ExecutorState.IDLE, ExecutorState.BUSY)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Requests of one model that run on one executor as one batch since `started`."""
+
+    id: int
+    executor: str
+    model: str
+    requests: tuple[Request, ...]
+    started: float
+
+
+class Executor:
+    """The dispatcher's view of one executable.
+
+    The in-flight limit of a CPU executor is
+    max(1, ceil(cores / threads)): more in flight would only queue inside the model server, where
+    no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
+    """
+
+    __slots__ = ("_profiles", "completed", "cores", "running", "spec", "state")
+
+    def __init__(self, spec: ExecutorSpec) -> None:
+        self.spec = spec
+        self.cores = spec.cores
+        self.state = ExecutorState.LOADING
+        self.running: dict[int, Execution] = {}
+        self.completed = 0
+        self._profiles = {model: ServiceProfile() for model in spec.models}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Executor {self.spec.name} on {self.spec.device}: {self.state}, "
+            f"{len(self.running)}/{self.limit} in flight, {self.cores:.2f} cores>"
+        )
+
+    @property
+    def limit(self) -> int:
+        """How many executions it may run at once."""
+        if self.spec.device is Device.GPU:
+            return 1
+        return max(1, math.ceil(self.cores / self.spec.threads))
+
+    @property
+    def share(self) -> float:
+        """Cores one execution can use when every slot is taken (1 on a GPU)."""
+        if self.spec.device is Device.GPU:
+            return 1.0
+        return min(self.cores / self.limit, self.spec.threads)
+
+    @property
+    def live(self) -> bool:
+        """Whether it is loaded and reachable."""
+        return self.state in _LIVE
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can start another execution now."""
+        return self.live and len(self.running) < self.limit
+
+    def expected(self, model: str) -> float | None:
+        """Return the predicted seconds of one request of `model`; None if never measured."""
+        return self._profiles[model].expected(self.share)
+
+    def step(self, step: ExecutorStep) -> None:
+        """Make a life-cycle step."""
+        self.state = EXECUTOR.next(self.spec.name, self.state, step)
+
+    def free_at(self, now: float) -> float:
+        """Return when it is predicted to have room: now, or when the oldest execution ends."""
+        if self.has_room or not self.running:
+            return now
+        oldest = next(iter(self.running.values()))
+        return max(now, oldest.started + (self.expected(oldest.model) or 0.0))
+
+    def start(self, execution: Execution) -> None:
+        """Record that an execution begins."""
+        self.step(ExecutorStep.START)
+        self.running[execution.id] = execution
+
+    def finish(self, execution: Execution) -> None:
+        """Record that an execution ended."""
+        self.step(ExecutorStep.DRAIN if len(self.running) == 1 else ExecutorStep.FINISH)
+        del self.running[execution.id]
+
+    def record(self, model: str, duration: float) -> None:
+        """Count and learn from an execution that was answered."""
+        self.completed += 1
+        self._profiles[model].record(duration, self.share)
+
+
+class Executors:
+    """All executors, found by name or by model."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Executor] = {}
+        self._by_model: dict[str, list[Executor]] = {}
+        self.gpus: list[Executor] = []
+
+    def __getitem__(self, name: str) -> Executor:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Executor]:
+        return iter(self._by_name.values())
+
+    def add(self, spec: ExecutorSpec) -> Executor:
+        """Add an executor in state loading; its name must be new."""
+        assert spec.name not in self._by_name, spec.name
+        executor = self._by_name[spec.name] = Executor(spec)
+        for model in spec.models:
+            self._by_model.setdefault(model, []).append(executor)
+        if spec.device is Device.GPU:
+            self.gpus.append(executor)
+        return executor
+
+    def of(self, model: str) -> Iterable[Executor]:
+        """Return the live executors that can run `model`."""
+        return (e for e in self._by_model.get(model, ()) if e.live)
+
+    def fastest(self, model: str) -> float:
+        """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
+        return min((e.expected(model) or 0.0 for e in self.of(model)), default=0.0)
+
+    def wait(self, model: str, ahead: int) -> float:
+        """Return the predicted seconds until `ahead` requests of `model` have been started.
+
+        Without a live executor: until one may be back.
+        """
+        rate = self._rate(model)
+        return ahead / rate if rate > 0 else RECOVERY
+
+    def _rate(self, model: str) -> float:
+        """Requests per second that `model`'s executors can finish; inf if unmeasured.
+
+        A GPU is counted whole although models share it: admission errs on the side of letting in,
+        since what turns out too late is rejected from the queue.
+        """
+        total = 0.0
+        for executor in self.of(model):
+            expected = executor.expected(model)
+            if not expected:
+                return math.inf
+            total += executor.limit / expected
+        return total
+
+    def gpu_time(self, model: str) -> float:
+        """Return P_G, the predicted seconds of `model` on a GPU; 0 if nothing was measured."""
+        return min((g.expected(model) or 0.0 for g in self.gpus if g.live), default=0.0)

@@ -1,0 +1,42 @@
+"""The supervisors' door: one exchange per control period, in two halves.
+
+    GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
+    POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
+
+Two halves, because in-flight limits must follow an allocation at once, not a period later.
+"""
+
+import asyncio
+
+from aiohttp import web
+
+from dispatcher import reports
+from dispatcher.live.driver import Driver
+from roma import exchange
+from roma.errors import ExchangeError
+
+
+def application(driver: Driver, epoch: str) -> web.Application:
+    """Return the admin application of one dispatcher; `epoch` names its start."""
+
+    async def report(_: web.Request) -> web.Response:
+        reply = reports.reply(driver.core, epoch, asyncio.get_running_loop().time())
+        return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
+
+    async def applied(request: web.Request) -> web.Response:
+        try:
+            message = exchange.parse_request(await request.read())
+        except ExchangeError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        for reading in message.executors:
+            driver.on_applied(reading.executor, reading.applied)
+        return web.Response(status=204)
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/control/v1/report", report)
+    app.router.add_post("/control/v1/applied", applied)
+    app.router.add_get("/healthz", healthz)
+    return app

@@ -1,0 +1,112 @@
+"""`roma dispatcher`: one dispatcher as a program."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from dispatcher.core import Dispatcher
+from dispatcher.live import admin
+from dispatcher.live.backend import Pool
+from dispatcher.live.driver import Driver
+from dispatcher.live.gateway import Gateway
+from dispatcher.live.monitor import watch
+from dispatcher.schedulers import registry
+from dispatcher.schedulers.base import Options
+from roma.config import Config
+from roma.errors import LaunchError
+from roma.events import ExecutorAdded
+from roma.placement import executables
+
+log = logging.getLogger(__name__)
+
+
+def build_core(config: Config) -> Dispatcher:
+    """Return the core that a configuration describes; executors are added by the caller."""
+    scheduling = config.scheduling
+    return Dispatcher(
+        config.model_specs,
+        gpu=registry.GPU[scheduling.gpu],
+        cpu=registry.CPU[scheduling.cpu],
+        options=Options(beta=scheduling.beta, spill=scheduling.spill),
+        window=config.control.window or config.control.period,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(config: Config) -> AsyncIterator[Gateway]:
+    """Serve until the block ends; then stop accepting, drain and close."""
+    placed = executables(config)
+    pools = {e.name: Pool(e.host, e.port) for e in placed}
+    gateway_config = config.gateway
+    driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
+    for executable in placed:
+        driver.handle(ExecutorAdded(executable.spec))
+    gateway = Gateway(
+        driver,
+        pools,
+        max_body_bytes=gateway_config.max_body_bytes,
+        backend_timeout=gateway_config.backend_timeout,
+    )
+    server = web.ServerRunner(gateway.server())
+    control = web.AppRunner(admin.application(driver, secrets.token_hex(8)), access_log=None)
+    await server.setup()
+    await control.setup()
+    watchers = []
+    try:
+        site = await _listen(server, gateway_config.host, gateway_config.port, "gateway")
+        await _listen(
+            control, gateway_config.admin_host, gateway_config.admin_port, "gateway.admin"
+        )
+        watchers = [
+            asyncio.create_task(watch(e.name, e.spec.models, pools[e.name], driver)) for e in placed
+        ]
+        yield gateway
+        gateway.draining = True
+        await site.stop()
+        await _drain(driver, gateway_config.drain_timeout)
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        await server.cleanup()
+        await control.cleanup()
+        driver.close()
+        for pool in pools.values():
+            await pool.close()
+
+
+async def run(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    async with running(config):
+        g = config.gateway
+        log.info("gateway listens on http://%s:%d", g.host, g.port)
+        await stop.wait()
+        log.info("draining")
+
+
+async def _listen(runner: web.BaseRunner, host: str, port: int, key: str) -> web.TCPSite:
+    site = web.TCPSite(runner, host, port)
+    try:
+        await site.start()
+    except OSError as error:
+        raise LaunchError(f"{key}.port = {port}: cannot listen on {host}: {error}") from error
+    return site
+
+
+async def _drain(driver: Driver, timeout: float) -> None:
+    """Wait until what was admitted has ended; in-flight limits make that short."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            while driver.core.live:
+                await asyncio.sleep(0.02)
+    if driver.core.live:
+        log.warning("gave up on %d requests after draining for %g s", driver.core.live, timeout)

@@ -1,0 +1,189 @@
+"""Drives the core: carries its commands to model servers and their answers back as events.
+
+One object, no lock, no task per request: every method runs to its end inside the event loop, so
+the core sees one event at a time.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from dispatcher.core import Dispatcher
+from dispatcher.live.backend import Pool, Response
+from roma.errors import BackendError, BackendUnreached
+from roma.events import (
+    Abort,
+    Command,
+    CoresApplied,
+    Event,
+    Execute,
+    ExecutionEnded,
+    ExecutionUnreached,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+    Woken,
+)
+from roma.model import Request
+
+log = logging.getLogger(__name__)
+
+Outcome = Response | Reject | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a client asked for, as opaque bytes."""
+
+    model: str
+    path: str
+    body: bytes
+    content_type: str
+    content_encoding: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    call: Call
+    future: asyncio.Future[Outcome]
+
+
+class Driver:
+    """The live side of one dispatcher core."""
+
+    def __init__(
+        self, core: Dispatcher, pools: Mapping[str, Pool], *, backend_timeout: float
+    ) -> None:
+        self.core = core
+        self._pools = pools
+        self._timeout = backend_timeout
+        self._loop = asyncio.get_running_loop()
+        self._ids = itertools.count(1)
+        self._waiters: dict[int, _Waiter] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def submit(self, call: Call) -> Outcome:
+        """Queue a call and wait for its outcome; cancelling the wait frees its place."""
+        now = self._loop.time()
+        request_id = next(self._ids)
+        deadline = now + self.core.queues[call.model].spec.deadline
+        waiter = _Waiter(call, self._loop.create_future())
+        self._waiters[request_id] = waiter
+        self.handle(RequestArrived(Request(request_id, call.model, now, deadline)))
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self.handle(RequestCancelled(request_id))
+            raise
+        finally:
+            self._waiters.pop(request_id, None)
+
+    def handle(self, event: Event) -> None:
+        """Feed one event and carry out what the core commands."""
+        commands = self.core.handle(event, now=self._loop.time())
+        for command in commands:
+            self._carry_out(command)
+        self._arm()
+
+    def on_ready(self, executor: str) -> None:
+        """Report that an executable is loaded and reachable."""
+        if not self.core.executors[executor].live:
+            log.info("executable %s is ready", executor)
+            self.handle(ExecutorReady(executor))
+
+    def on_lost(self, executor: str, why: str) -> None:
+        """Report that an executable is gone."""
+        if self.core.executors[executor].live:
+            log.warning("executable %s is lost: %s", executor, why)
+            self.handle(ExecutorLost(executor))
+
+    def on_applied(self, executor: str, cores: float) -> None:
+        """Report the cores that a supervisor applied; unknown executables are ignored."""
+        if executor in self.core.executors and self.core.executors[executor].cores != cores:
+            self.handle(CoresApplied(executor, cores))
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Execute():
+                self._execute(command)
+            case Reject(request):
+                self._resolve(request, command)
+            case Fail(request):
+                self._resolve(request, command)
+            case Abort():
+                # Nobody waits any more; the answer, if one comes, is ignored by the core.
+                pass
+            case _:
+                assert_never(command)
+
+    def _execute(self, command: Execute) -> None:
+        # The policies of this release run requests one by one; a batch needs its inputs joined.
+        (request,) = command.requests
+        call = self._waiters[request].call
+
+        def done(result: Response | BackendError) -> None:
+            self._on_done(command, request, result)
+
+        self._pools[command.executor].request(
+            "POST",
+            call.path,
+            call.body,
+            done,
+            timeout=self._timeout,
+            content_type=call.content_type,
+            content_encoding=call.content_encoding,
+        )
+
+    def _on_done(self, command: Execute, request: int, result: Response | BackendError) -> None:
+        if isinstance(result, Response):
+            self.handle(ExecutionEnded(command.execution, judge(result.status)))
+            self._resolve(request, result)
+        elif isinstance(result, BackendUnreached):
+            log.warning("executable %s: %s", command.executor, result)
+            self.handle(ExecutionUnreached(command.execution))
+        else:
+            log.warning("executable %s: %s", command.executor, result)
+            self.handle(ExecutionEnded(command.execution, Result.ERROR))
+            self._resolve(request, Fail(request, f"executable {command.executor}: {result}"))
+
+    def _resolve(self, request: int, outcome: Outcome) -> None:
+        waiter = self._waiters.get(request)
+        if waiter is not None and not waiter.future.done():
+            waiter.future.set_result(outcome)
+
+    def _arm(self) -> None:
+        """Keep one timer at or before the core's next wake-up; an early one does no harm."""
+        wakeup = self.core.next_wakeup()
+        if wakeup is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= wakeup:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(wakeup, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.handle(Woken())
+
+
+def judge(status: int) -> Result:
+    """Return what a model server's HTTP status says about the promise."""
+    if status < 400:
+        return Result.OK
+    # 408 and 429 are the server's own overload, not the client's fault.
+    if status < 500 and status not in (408, 429):
+        return Result.INVALID
+    return Result.ERROR

@@ -1,0 +1,172 @@
+"""The clients' door: TensorFlow Serving's REST API on aiohttp's low-level server.
+
+Bodies are opaque: row and columnar formats, base64 and compression pass untouched in both
+directions. Errors have TensorFlow Serving's shape, `{"error": "…"}`, and its status codes, plus
+
+    413 body too large          429 queue full or predicted late, with Retry-After
+    502 executable failed       503 no executable, with Retry-After
+    408 body came too slowly    504 deadline passed in the queue, or no answer in time
+"""
+
+import asyncio
+from typing import assert_never
+
+import orjson
+from aiohttp import web
+
+from dispatcher.live import routes
+from dispatcher.live.backend import Pool, Response
+from dispatcher.live.driver import Call, Driver, Outcome
+from roma import units
+from roma.errors import BackendError, BackendTimeout
+from roma.events import Fail, Reason, Reject
+
+BODY_TIMEOUT = 30.0
+"""Seconds a client may take to send a body once its headers are here."""
+
+_REJECTED = {
+    Reason.QUEUE_FULL: 429,
+    Reason.PREDICTED_LATE: 429,
+    Reason.DEADLINE: 504,
+    Reason.NO_EXECUTABLE: 503,
+}
+
+
+class Gateway:
+    """Turns HTTP requests into calls and outcomes into HTTP responses."""
+
+    def __init__(
+        self, driver: Driver, pools: dict[str, Pool], *, max_body_bytes: int, backend_timeout: float
+    ) -> None:
+        self._driver = driver
+        self._pools = pools
+        self._max_body_bytes = max_body_bytes
+        self._backend_timeout = backend_timeout
+        self.draining = False
+
+    def server(self) -> web.Server:
+        """Return the aiohttp server; a client that disconnects cancels its handler."""
+
+        def request_factory(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
+            return web.BaseRequest(
+                message,
+                payload,
+                protocol,
+                writer,
+                task,
+                protocol._loop,
+                client_max_size=self._max_body_bytes,
+            )
+
+        return web.Server(
+            self.handle,
+            request_factory=request_factory,
+            handler_cancellation=True,
+            auto_decompress=False,
+            access_log=None,
+        )
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one HTTP request."""
+        route = routes.parse(request.method, request.raw_path)
+        if route is None:
+            return self._other(request)
+        if route.model not in self._driver.core.queues:
+            missing = (
+                f"Servable not found for request: {route.servable}"
+                if route.is_inference
+                else f"Could not find any versions of model {route.model}"
+            )
+            return _error(404, missing)
+        if route.is_inference:
+            return await self._infer(request, route)
+        return await self._look_up(route)
+
+    async def _infer(self, request: web.BaseRequest, route: routes.Route) -> web.StreamResponse:
+        try:
+            body = await self._body(request)
+        except web.HTTPRequestEntityTooLarge:
+            bound = f"request body is larger than {self._max_body_bytes} bytes"
+            return _error(413, bound, close=True)
+        except TimeoutError:
+            return _error(408, f"request body took longer than {BODY_TIMEOUT:g} s", close=True)
+        headers = request.headers
+        call = Call(
+            route.model,
+            route.path,
+            body,
+            headers.get("Content-Type", "application/json"),
+            headers.get("Content-Encoding"),
+        )
+        return _answer(await self._driver.submit(call))
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        if (request.content_length or 0) > self._max_body_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._max_body_bytes)
+        if request.content.is_eof():  # the common case needs no timer
+            return await request.read()
+        async with asyncio.timeout(BODY_TIMEOUT):
+            return await request.read()
+
+    async def _look_up(self, route: routes.Route) -> web.StreamResponse:
+        """Pass a status or metadata request to any live executable of the model."""
+        for executor in self._driver.core.executors.of(route.model):
+            pool = self._pools[executor.spec.name]
+            try:
+                response = await pool.fetch("GET", route.path, timeout=self._backend_timeout)
+            except BackendTimeout as error:
+                return _error(504, f"executable {executor.spec.name}: {error}")
+            except BackendError as error:
+                return _error(502, f"executable {executor.spec.name}: {error}")
+            return _answer(response)
+        return _error(503, f"no executable of model {route.model} is ready", retry_after=1.0)
+
+    def _other(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        match path:
+            case "/healthz":
+                return web.Response(text="ok")
+            case "/readyz":
+                return self._ready()
+            case _ if path.startswith("/v1/"):
+                return _error(400, f"Malformed request: {request.method} {request.raw_path}")
+            case _:
+                return _error(404, f"Not found: {path}")
+
+    def _ready(self) -> web.StreamResponse:
+        core = self._driver.core
+        missing = [model for model in core.queues if not any(core.executors.of(model))]
+        if self.draining:
+            return _error(503, "draining")
+        if missing:
+            return _error(503, f"no executable is ready for: {', '.join(missing)}")
+        return web.Response(text="ready")
+
+
+def _answer(outcome: Outcome) -> web.Response:
+    match outcome:
+        case Response(status, content_type, content_encoding, body):
+            headers = {"Content-Type": content_type}
+            if content_encoding:
+                headers["Content-Encoding"] = content_encoding
+            return web.Response(status=status, body=body, headers=headers)
+        case Reject(_, reason, retry_after, detail):
+            status = _REJECTED[reason]
+            return _error(status, detail, retry_after=None if status == 504 else retry_after)
+        case Fail(_, detail):
+            return _error(502, detail)
+        case _:
+            assert_never(outcome)
+
+
+def _error(
+    status: int, message: str, *, retry_after: float | None = None, close: bool = False
+) -> web.Response:
+    response = web.Response(
+        status=status, body=orjson.dumps({"error": message}), content_type="application/json"
+    )
+    if retry_after is not None:
+        response.headers["Retry-After"] = str(units.retry_after_s(retry_after))
+    if close:
+        response.force_close()
+    return response

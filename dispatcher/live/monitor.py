@@ -1,0 +1,74 @@
+"""Watches executables: when each becomes ready, and when it is gone.
+
+Death is seen at once, by an open connection that the kernel closes. A slow answer is no sign of
+death here: an executable with a tenth of a core may take its time.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+
+from dispatcher.live.backend import Pool
+from dispatcher.live.driver import Driver
+from roma.errors import BackendError
+
+POLL = 0.25
+"""Seconds between two looks at an executable that is not ready."""
+
+CHECK = 5.0
+"""Seconds between two looks at one that is."""
+
+HANG = 10.0
+"""Seconds without an answer to a status request after which it counts as lost."""
+
+
+async def watch(executor: str, models: Sequence[str], pool: Pool, driver: Driver) -> None:
+    """Report an executable's coming and going until cancelled."""
+    while True:
+        while (why := await _unavailable(models, pool)) is not None:
+            driver.on_lost(executor, why)
+            await asyncio.sleep(POLL)
+        driver.on_ready(executor)
+        await _until_suspect(executor, pool, driver)
+
+
+async def _unavailable(models: Sequence[str], pool: Pool) -> str | None:
+    """Return why the executable cannot serve all its models, or None if it can."""
+    for model in models:
+        try:
+            response = await pool.fetch("GET", f"/v1/models/{model}", timeout=HANG)
+        except BackendError as error:
+            return str(error)
+        if response.status != 200 or not _is_available(response.body):
+            return f"model {model} is not available (status {response.status})"
+    return None
+
+
+def _is_available(body: bytes) -> bool:
+    try:
+        versions = json.loads(body)["model_version_status"]
+        return any(version["state"] == "AVAILABLE" for version in versions)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+async def _until_suspect(executor: str, pool: Pool, driver: Driver) -> None:
+    """Return when the connection breaks, the core gave it up, or it is time for a look."""
+    try:
+        reader, writer = await asyncio.open_connection(pool.host, pool.port)
+    except OSError:
+        return
+    try:
+        closed = asyncio.ensure_future(reader.read())
+        for _ in range(round(CHECK / POLL)):
+            await asyncio.wait([closed], timeout=POLL)
+            if closed.done() or not driver.core.executors[executor].live:
+                break
+        closed.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await closed
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

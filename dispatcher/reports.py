@@ -1,0 +1,52 @@
+"""What the dispatcher reports to supervisors: reads the core's state, only expires its windows."""
+
+from dispatcher.core import Dispatcher
+from dispatcher.queues import ModelQueue
+from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.model import Device, Request, Statistic
+from roma.stats import SlidingWindow
+
+_QUANTILE = {Statistic.P95: 0.95, Statistic.P99: 0.99, Statistic.EACH: 1.0}
+
+
+def reply(core: Dispatcher, epoch: str, now: float) -> ExchangeReply:
+    """Return the whole report at time `now`."""
+    in_flight: dict[str, list[Request]] = {model: [] for model in core.queues}
+    for execution in core.running():
+        in_flight[execution.model].extend(execution.requests)
+    return ExchangeReply(
+        epoch=epoch,
+        models=tuple(_model(q, in_flight[name], now) for name, q in core.queues.items()),
+        executors=tuple(
+            ExecutorReport(e.spec.name, e.state.value, len(e.running), e.completed)
+            for e in core.executors
+        ),
+    )
+
+
+def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelReport:
+    queue.response.expire(now)
+    head = queue.head
+    arrived = [r.arrived for r in in_flight] + ([head.arrived] if head is not None else [])
+    return ModelReport(
+        model=queue.spec.name,
+        arrivals=queue.arrivals,
+        completed_cpu=queue.completed[Device.CPU],
+        completed_gpu=queue.completed[Device.GPU],
+        failed=queue.failed,
+        invalid=queue.invalid,
+        cancelled=queue.cancelled,
+        late=queue.late,
+        rejected={reason.value: n for reason, n in queue.rejected.items()},
+        waiting=len(queue),
+        in_flight=len(in_flight),
+        oldest_age=now - min(arrived) if arrived else 0.0,
+        response_time=_statistic(queue.response, queue.spec.sla.statistic),
+        mean_time=queue.response.mean,
+    )
+
+
+def _statistic(window: SlidingWindow, statistic: Statistic) -> float | None:
+    if statistic is Statistic.MEAN:
+        return window.mean
+    return window.quantile(_QUANTILE[statistic])

@@ -1,0 +1,1 @@
+"""Scheduling policies, one file each; the registry is `dispatcher.schedulers.registry`."""

@@ -1,0 +1,114 @@
+"""The border between the dispatcher core and a scheduling policy.
+
+A policy observes changes (`on_queue`, `on_executor`) and chooses what runs next where. It mutates
+nothing but its own index: the core carries a choice out, then reports the change back.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dispatcher.executors import Executor, Executors
+from dispatcher.queues import ModelQueue
+from roma.events import Reason
+from roma.model import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the first `count` requests of `model` as one batch on `executor`."""
+
+    executor: str
+    model: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Refuse these waiting requests of `model`."""
+
+    model: str
+    requests: tuple[int, ...]
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Choose nothing now; ask again at this time, if nothing changes before."""
+
+    time: float
+
+
+Choice = Run | Drop | WaitUntil | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a policy may read."""
+
+    queues: Mapping[str, ModelQueue]
+    executors: Executors
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `scheduling:` of roma.yaml says to the policies.
+
+    `beta` weighs expected against measured response time (paper Alg. 1); `spill` is θ: a request
+    goes to a CPU only if the GPUs cannot reach it before θ·SLA (0: always, as in the paper).
+    """
+
+    beta: float = 0.5
+    spill: float = 0.0
+
+
+class Scheduler(ABC):
+    """A policy for one kind of device."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        self.state = state
+        self.options = options
+
+    @abstractmethod
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Observe that a queue's content or its measured response time changed."""
+
+    @abstractmethod
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Observe that an executor (of any device) changed its state, its room or its cores."""
+
+    @abstractmethod
+    def choose(self, now: float) -> Choice:
+        """Choose the next thing to do, or None; called again after each choice was carried out."""
+
+
+class GpuScheduler(Scheduler):
+    """A policy that only picks the model: the GPU is whichever has been free the longest.
+
+    Every GPU executable holds all models (paper §2.2), so any free GPU can run any pick.
+    """
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._free: dict[str, None] = {}
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Keep the set of GPUs that have room, oldest first."""
+        if executor.spec.device is not Device.GPU:
+            return
+        if executor.has_room:
+            self._free.setdefault(executor.spec.name)
+        else:
+            self._free.pop(executor.spec.name, None)
+
+    def choose(self, now: float) -> Choice:
+        """Pair the GPU that has been free longest with the picked model."""
+        for gpu in self._free:
+            model = self.pick(now)
+            return None if model is None else Run(gpu, model)
+        return None
+
+    @abstractmethod
+    def pick(self, now: float) -> str | None:
+        """Return the model whose head runs next; None if nothing waits."""

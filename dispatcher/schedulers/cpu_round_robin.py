@@ -1,0 +1,132 @@
+"""CPU policy `round_robin`: fair turns for models and their replicas (paper §3), with spill.
+
+The paper gives any waiting request to any CPU executable with room. With θ > 0 two
+refinements hold while a GPU is live:
+
+* spill: a request goes to a CPU only if the GPUs cannot reach it before θ·SLA. The GPUs reach
+  what waits after `max(now, first GPU free) + queued GPU work / GPUs`, kept as a running sum.
+* never to a container too small to meet the set point by itself (c/u > R°).
+"""
+
+import math
+from collections import OrderedDict
+from heapq import heappop, heappush
+
+from dispatcher.executors import Executor
+from dispatcher.queues import ModelQueue
+from dispatcher.schedulers.base import Choice, Options, Run, Scheduler, State, WaitUntil
+from roma.model import Device
+
+
+class CpuRoundRobin(Scheduler):
+    """Turns among models that have both a waiting request and a CPU executor with room."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._ready: OrderedDict[str, None] = OrderedDict()
+        self._free: dict[str, OrderedDict[str, Executor]] = {m: OrderedDict() for m in state.queues}
+        # Models held back by spill, by the time their head must spill. The heap is lazy: an entry
+        # counts only while `_held_until` names the same time.
+        self._held: list[tuple[float, str]] = []
+        self._held_until: dict[str, float] = {}
+        self._gpus: list[Executor] = []
+        self._gpu_work: dict[str, float] = {}
+        self._gpu_work_total = 0.0
+
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Update the turns, and the work that waits for the GPUs."""
+        model = queue.spec.name
+        if self.options.spill:
+            work = len(queue) * self.state.executors.gpu_time(model)
+            self._gpu_work_total += work - self._gpu_work.get(model, 0.0)
+            self._gpu_work[model] = work
+        self._refresh(model)
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Update the replicas with room; a GPU that comes or goes changes who must spill."""
+        if executor.spec.device is Device.GPU:
+            if self.options.spill:
+                self._update_gpus()
+            return
+        for model in executor.spec.models:
+            if executor.has_room:
+                self._free[model].setdefault(executor.spec.name, executor)
+            else:
+                self._free[model].pop(executor.spec.name, None)
+            self._refresh(model)
+
+    def choose(self, now: float) -> Choice:
+        """Give the model whose turn it is to its replica whose turn it is."""
+        reach = self._gpus_reach(now)
+        while self._held and self._held[0][0] <= reach:
+            self._release(*heappop(self._held))
+        while self._ready:
+            model = next(iter(self._ready))
+            executor = None
+            if self._hold(model, reach) or (executor := self._next_replica(model)) is None:
+                del self._ready[model]
+                continue
+            self._ready.move_to_end(model)
+            return Run(executor.spec.name, model)
+        return self._next_spill()
+
+    def _refresh(self, model: str) -> None:
+        queue = self.state.queues[model]
+        if not queue or not self._free[model]:
+            self._ready.pop(model, None)
+        elif self._held_until.get(model) != self._must_spill(queue):
+            self._ready.setdefault(model)
+
+    def _must_spill(self, queue: ModelQueue) -> float:
+        """Return when the head of a non-empty queue has waited θ·SLA."""
+        head = queue.head
+        assert head is not None
+        return head.arrived + self.options.spill * queue.spec.sla.response_time
+
+    def _update_gpus(self) -> None:
+        live = [gpu for gpu in self.state.executors.gpus if gpu.live]
+        if live != self._gpus:
+            self._gpus = live
+            self._held.clear()
+            self._held_until.clear()
+            for model in self._free:
+                self._refresh(model)
+
+    def _gpus_reach(self, now: float) -> float:
+        """Return when the GPUs will have reached all that waits; never without a GPU."""
+        if not self._gpus:
+            return math.inf
+        free_at = min(gpu.free_at(now) for gpu in self._gpus)
+        return free_at + self._gpu_work_total / len(self._gpus)
+
+    def _hold(self, model: str, reach: float) -> bool:
+        must_spill = self._must_spill(self.state.queues[model])
+        if must_spill <= reach:
+            return False
+        self._held_until[model] = must_spill
+        heappush(self._held, (must_spill, model))
+        return True
+
+    def _release(self, must_spill: float, model: str) -> None:
+        if self._held_until.get(model) == must_spill:
+            del self._held_until[model]
+            self._refresh(model)
+
+    def _next_replica(self, model: str) -> Executor | None:
+        free = self._free[model]
+        set_point = self.state.queues[model].spec.sla.set_point
+        for name, executor in free.items():
+            if self._gpus and (executor.expected(model) or 0.0) > set_point:
+                continue
+            free.move_to_end(name)
+            return executor
+        return None
+
+    def _next_spill(self) -> Choice:
+        """Ask to be woken when the first held model must spill, if nothing changes before."""
+        while self._held:
+            must_spill, model = self._held[0]
+            if self._held_until.get(model) == must_spill:
+                return WaitUntil(must_spill - self._gpu_work_total / len(self._gpus))
+            heappop(self._held)
+        return None

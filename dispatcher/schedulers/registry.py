@@ -1,0 +1,18 @@
+"""Which name in roma.yaml stands for which policy: written out, in one place."""
+
+from dispatcher.schedulers.base import Scheduler
+from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from dispatcher.schedulers.heads import Edf, Fcfs
+from dispatcher.schedulers.roma import Roma
+from dispatcher.schedulers.round_robin import RoundRobin
+
+GPU: dict[str, type[Scheduler]] = {
+    "roma": Roma,
+    "round_robin": RoundRobin,
+    "fcfs": Fcfs,
+    "edf": Edf,
+}
+
+CPU: dict[str, type[Scheduler]] = {
+    "round_robin": CpuRoundRobin,
+}

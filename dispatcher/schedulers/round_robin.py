@@ -1,0 +1,28 @@
+"""Round robin on GPUs: the models with waiting requests take turns (the paper's RR baselines)."""
+
+from collections import OrderedDict
+
+from dispatcher.queues import ModelQueue
+from dispatcher.schedulers.base import GpuScheduler, Options, State
+
+
+class RoundRobin(GpuScheduler):
+    """Models take turns, one request each."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._turns: OrderedDict[str, None] = OrderedDict()
+
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Keep the models that have something waiting, in the order of their turns."""
+        if queue:
+            self._turns.setdefault(queue.spec.name)
+        else:
+            self._turns.pop(queue.spec.name, None)
+
+    def pick(self, now: float) -> str | None:
+        """Take the model whose turn it is; its next turn comes last."""
+        for model in self._turns:
+            self._turns.move_to_end(model)
+            return model
+        return None

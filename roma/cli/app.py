@@ -1,0 +1,197 @@
+"""Options in, exit status out: 0 done, 1 failed, 2 the configuration or the machine is wrong."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from roma.errors import ConfigError, LaunchError, RomaError
+
+if TYPE_CHECKING:
+    from roma.config import Config
+
+app = typer.Typer(
+    help="Keeps the response-time promises of models that share a host, with few CPU cores.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
+
+
+def main() -> None:
+    """Run the command line; errors that people can fix are one line each, without a traceback."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        app()
+    except (ConfigError, LaunchError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except RomaError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+@config_app.command()
+def check(file: ConfigFile) -> None:
+    """Validate FILE; print one line per fault."""
+    from roma import placement
+
+    loaded = _checked(file)
+    count = len(placement.executables(loaded))
+    print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema of roma.yaml, for editors."""
+    from roma.config import Config
+
+    print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+@app.command()
+def up(file: ConfigFile) -> None:
+    """Start executables, dispatcher and supervisors; stop them all on Ctrl-C."""
+    import asyncio
+
+    from roma.launch import up as launch
+
+    asyncio.run(launch.run(_checked(file), file))
+
+
+@app.command()
+def dispatcher(file: ConfigFile) -> None:
+    """Run one dispatcher: gateway, queues and schedulers."""
+    import uvloop
+
+    from dispatcher.live import app as dispatcher_app
+
+    uvloop.run(dispatcher_app.run(_checked(file)))
+
+
+@app.command()
+def supervisor(
+    file: ConfigFile,
+    worker: Annotated[str | None, typer.Option(help="Name of the worker to control.")] = None,
+) -> None:
+    """Run one worker's supervisor: controllers, sharing and actuation."""
+    import asyncio
+
+    from supervisor.live import app as supervisor_app
+
+    loaded = _checked(file)
+    asyncio.run(supervisor_app.run(loaded, loaded.worker(worker)))
+
+
+@app.command()
+def serve_model(
+    model: Annotated[
+        list[str], typer.Option(help="NAME=DIRECTORY with numbered versions; repeatable.")
+    ],
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8501,
+    host: str = "127.0.0.1",
+    intra_op: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
+    inter_op: Annotated[int, typer.Option(min=1, help="Requests computed at once.")] = 1,
+    max_body_bytes: Annotated[int, typer.Option(min=1024)] = 64 * 2**20,
+) -> None:
+    """Serve TensorFlow SavedModels with TensorFlow Serving's REST API."""
+    import asyncio
+
+    from roma.serving.server import ServerSettings, run_model_server
+
+    settings = ServerSettings(
+        models=dict(_named_path(text) for text in model),
+        host=host,
+        port=port,
+        intra_op=intra_op,
+        inter_op=inter_op,
+        max_body_bytes=max_body_bytes,
+    )
+    asyncio.run(run_model_server(settings))
+
+
+@app.command()
+def load(
+    model: Annotated[str, typer.Argument(help="The model to call.")],
+    body: Annotated[
+        Path, typer.Option(help="One JSON body, or a .jsonl file with one body per line.")
+    ],
+    url: str = "http://127.0.0.1:8501",
+    profile: Annotated[
+        str | None, typer.Option(help="Rates in req/s per step, e.g. 20-20-80-80-20.")
+    ] = None,
+    step: Annotated[float, typer.Option(help="Length of a step in seconds.")] = 35.0,
+    trace: Annotated[Path | None, typer.Option(help="Replay a trace file instead.")] = None,
+    trace_kind: Annotated[
+        str, typer.Option(help="What the trace holds: counts (per second) or timestamps.")
+    ] = "counts",
+    process: Annotated[str, typer.Option(help="Within a step: poisson or paced.")] = "poisson",
+    seed: int = 1,
+    sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds before a request counts as failed.")] = 30,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Send open-loop load to one model and report response times."""
+    from roma.cli import load_command
+
+    load_command.run(
+        load_command.Options(
+            model=model,
+            body=body,
+            url=url,
+            profile=profile,
+            step=step,
+            trace=trace,
+            trace_kind=trace_kind,
+            process=process,
+            seed=seed,
+            sla=sla,
+            timeout=timeout,
+            json_output=json_output,
+        )
+    )
+
+
+@app.command()
+def demo(
+    cache: Annotated[Path, typer.Option(help="Where prepared models are kept.")] = Path(".cache"),
+    seconds: Annotated[float, typer.Option(min=10, help="Length of the stepping load.")] = 90.0,
+    law: Annotated[str, typer.Option(help="Control law to show.")] = "adaptive",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run the same load again under the law `rules`.")
+    ] = False,
+    seed: int = 1,
+) -> None:
+    """Keep two real TensorFlow models under their SLAs on this machine, and report honestly."""
+    from roma.demo.run import Options, run
+
+    sys.exit(run(Options(cache=cache, seconds=seconds, law=law, compare=compare, seed=seed)))
+
+
+def _checked(file: Path) -> "Config":
+    """Load a file and check what only the registries know."""
+    from controllers import registry
+    from roma import config
+
+    loaded = config.load(file)
+    try:
+        registry.build(loaded.control.law, loaded.control.gains)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    return loaded
+
+
+def _named_path(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise ConfigError(f"--model = {text}: must be NAME=DIRECTORY")
+    return name, Path(path)

@@ -1,0 +1,349 @@
+"""`roma.yaml`, validated once, at load; every fault becomes one line with key, value and bound.
+
+Times are seconds, CPU is cores, sizes are bytes. Unknown and duplicate keys are refused, because
+a misspelt key would silently mean its default.
+"""
+
+from collections.abc import Hashable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from roma import units
+from roma.errors import ConfigError
+from roma.model import Device, ModelSpec, Sla, Statistic
+
+Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class SlaConfig(_Section):
+    """The promise on a model's response time (queue plus execution)."""
+
+    response_time: Seconds
+    """Seconds."""
+    statistic: Statistic = Statistic.MEAN
+    """What is bounded: the mean, a percentile, or each single response time."""
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Set point as a share of the promise: 0.8 keeps a mean (paper §5), a per-request or p95
+    promise needs about 0.5."""
+    deadline: Seconds | None = None
+    """Longest useful response time: a request that cannot make it is refused. Default: the
+    response time itself for `each`, twice that for the others."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "SlaConfig":
+        if self.deadline is not None and self.deadline < self.response_time:
+            raise _fault("deadline", self.deadline, f"≥ response_time ({self.response_time:g})")
+        return self
+
+    @property
+    def effective_deadline(self) -> float:
+        """The deadline with its default filled in."""
+        if self.deadline is not None:
+            return self.deadline
+        return self.response_time * (1 if self.statistic is Statistic.EACH else 2)
+
+
+class CpuConfig(_Section):
+    """Bounds of a model's CPU allocation, per executable."""
+
+    min: Cores = 0.1
+    """Cores it keeps when idle."""
+    max: Cores | None = None
+    """Most cores it can use; default: what its worker can allocate."""
+    initial: Cores | None = None
+    """Cores at start, before the first measurement; default: max. Loading and warming up a model
+    is the most expensive thing it does."""
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads that one request can use; also sizes the model server's intra-op pool."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "CpuConfig":
+        if self.max is not None and self.max < self.min:
+            raise _fault("max", self.max, f"≥ min ({self.min:g})")
+        high = self.max if self.max is not None else self.initial
+        if self.initial is not None and high is not None and not self.min <= self.initial <= high:
+            raise _fault("initial", self.initial, f"between min ({self.min:g}) and max ({high:g})")
+        return self
+
+
+class ModelConfig(_Section):
+    """A model: where it is, what it is promised, what it may use."""
+
+    path: Path | None = None
+    """Directory with numbered version directories (a SavedModel each). Relative to roma.yaml.
+    Needed by backends that start the model server."""
+    sla: SlaConfig
+    cpu: CpuConfig = CpuConfig()
+    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Most requests that may wait."""
+
+
+class Backend(StrEnum):
+    """Who starts the model servers of a worker."""
+
+    PROCESS = "process"
+    """`roma up`: one local process per model, in its own cgroup."""
+    DOCKER = "docker"
+    """The Docker engine (follows in its own release)."""
+    STATIC = "static"
+    """Somebody else; roma.yaml lists their addresses."""
+
+
+class ExecutableConfig(_Section):
+    """A model server that somebody else started (backend `static`)."""
+
+    url: Annotated[str, Field(pattern=r"^http://[^/:\s]+:[0-9]{1,5}$")]
+    """Its TensorFlow Serving REST address, http://host:port."""
+    device: Device = Device.CPU
+    model: str | None = None
+    """The model it serves; none for a GPU, which serves all."""
+    cgroup: str | None = None
+    """Its cgroup, below the cgroup mount; without it its cores cannot be controlled."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "ExecutableConfig":
+        if (self.model is None) != (self.device is Device.GPU):
+            raise _fault("model", self.model, "set for device cpu, absent for device gpu")
+        return self
+
+
+class WorkerConfig(_Section):
+    """A host whose cores its supervisor allocates."""
+
+    name: Name = "local"
+    backend: Backend = Backend.PROCESS
+    cores: Cores
+    """MC: cores of the worker that ROMA may count on."""
+    reserved: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """GC: cores kept back for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs of the worker; the process backend has none."""
+    base_port: Port = 8600
+    """First port of the model servers that ROMA starts; one port each, counting up."""
+    executables: tuple[ExecutableConfig, ...] = ()
+    """Backend `static` only."""
+
+    @property
+    def allocatable(self) -> float:
+        """AC = MC - GC, in cores."""
+        return self.cores - self.reserved
+
+    @model_validator(mode="after")
+    def _check(self) -> "WorkerConfig":
+        if self.reserved >= self.cores:
+            raise _fault("reserved", self.reserved, f"< cores ({self.cores:g})")
+        if self.backend is Backend.PROCESS and self.gpus:
+            raise _fault("gpus", self.gpus, "0 for backend process (use docker or static)")
+        if (self.backend is Backend.STATIC) != bool(self.executables):
+            raise _fault(
+                "executables",
+                f"{len(self.executables)} listed",
+                "at least one for backend static, none for the others",
+            )
+        return self
+
+
+class SchedulingConfig(_Section):
+    """What runs next where."""
+
+    gpu: Literal["roma", "round_robin", "fcfs", "edf"] = "roma"
+    cpu: Literal["round_robin"] = "round_robin"
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Weight of expected against measured response time in the GPU policy `roma`."""
+    spill: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
+
+
+class ControlConfig(_Section):
+    """The one-second loop."""
+
+    law: Literal["adaptive", "pi", "rules", "static"] = "adaptive"
+    gains: dict[str, float | str] = {}
+    """Gains of the law by name, e.g. {error: log, K: 0.5, a: 0.8} for pi; defaults otherwise."""
+    period: Annotated[float, Field(ge=0.1, le=60)] = 1.0
+    """Control period in seconds."""
+    window: Seconds | None = None
+    """Window of the response-time statistics in seconds; default: one period."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """γ: share of the spare cores handed out on top of the demands (paper Alg. 2)."""
+    cfs_period: Annotated[float, Field(ge=0.01, le=1)] = 0.1
+    """Period of the CPU quota in seconds. A spent quota stalls a model until the next period."""
+    dry_run: bool = False
+    """Compute and log allocations, apply none."""
+    host: str = "127.0.0.1"
+    port: Port = 8502
+    """Where the supervisor answers about its state."""
+    dispatchers: tuple[str, ...] = ()
+    """Admin addresses of the dispatchers; default: the gateway of this file."""
+
+
+class GatewayConfig(_Section):
+    """Where clients and supervisors reach the dispatcher."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8501
+    """TensorFlow Serving's REST port."""
+    admin_host: str = "127.0.0.1"
+    admin_port: Port = 8500
+    max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
+    """A larger request body is refused with 413."""
+    backend_timeout: Seconds = 60.0
+    """Longest wait for a model server's answer, in seconds."""
+    drain_timeout: Seconds = 10.0
+    """On SIGTERM, how long requests in flight may take to finish, in seconds."""
+
+
+class Config(_Section):
+    """The whole file."""
+
+    name: Name = "roma"
+    """Names this deployment: its cgroups live below this name."""
+    models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
+    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1)]
+    scheduling: SchedulingConfig = SchedulingConfig()
+    control: ControlConfig = ControlConfig()
+    gateway: GatewayConfig = GatewayConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Config":
+        names = [worker.name for worker in self.workers]
+        if len(set(names)) < len(names):
+            raise _fault("workers", names, "different names")
+        for i, worker in enumerate(self.workers):
+            self._check_worker(f"workers.{i}", worker)
+        smallest = units.min_cores(self.control.cfs_period)
+        for name, model in self.models.items():
+            if model.cpu.min < smallest:
+                bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
+                raise _fault(f"models.{name}.cpu.min", model.cpu.min, bound)
+        return self
+
+    def _check_worker(self, key: str, worker: WorkerConfig) -> None:
+        for i, executable in enumerate(worker.executables):
+            if executable.model is not None and executable.model not in self.models:
+                known = "one of " + ", ".join(self.models)
+                raise _fault(f"{key}.executables.{i}.model", executable.model, known)
+        if worker.backend is Backend.STATIC:
+            return
+        total = sum(model.cpu.min for model in self.models.values())
+        if total > worker.allocatable:
+            bound = f"≥ the sum of the models' cpu.min ({total:g})"
+            raise _fault(f"{key}.cores - reserved", worker.allocatable, bound)
+        for name, model in self.models.items():
+            if model.path is None:
+                raise _fault(f"models.{name}.path", None, f"set for backend {worker.backend}")
+            for bound_name in ("max", "initial"):
+                cores = getattr(model.cpu, bound_name)
+                if cores is not None and cores > worker.allocatable:
+                    bound = f"≤ cores - reserved of worker {worker.name} ({worker.allocatable:g})"
+                    raise _fault(f"models.{name}.cpu.{bound_name}", cores, bound)
+
+    @property
+    def model_specs(self) -> list[ModelSpec]:
+        """The models as the cores know them."""
+        return [
+            ModelSpec(
+                name,
+                Sla(m.sla.response_time, m.sla.statistic, m.sla.alpha),
+                m.sla.effective_deadline,
+                m.max_waiting,
+            )
+            for name, m in self.models.items()
+        ]
+
+    def worker(self, name: str | None) -> WorkerConfig:
+        """Return the named worker; without a name there must be exactly one."""
+        if name is None and len(self.workers) == 1:
+            return self.workers[0]
+        for worker in self.workers:
+            if worker.name == name:
+                return worker
+        known = ", ".join(w.name for w in self.workers)
+        raise ConfigError(f"worker = {name}: must be one of {known}")
+
+    @property
+    def dispatcher_urls(self) -> tuple[str, ...]:
+        """Where supervisors exchange."""
+        g = self.gateway
+        return self.control.dispatchers or (f"http://{g.admin_host}:{g.admin_port}",)
+
+
+def load(path: Path) -> Config:
+    """Read and validate a file; raise `ConfigError` with one line per fault."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    config = parse(text, source=str(path))
+    base = path.resolve().parent
+    models = {
+        name: m.model_copy(update={"path": None if m.path is None else base / m.path})
+        for name, m in config.models.items()
+    }
+    return config.model_copy(update={"models": models})
+
+
+def parse(text: str, *, source: str = "roma.yaml") -> Config:
+    """Validate YAML text; `source` names it in error messages."""
+    try:
+        # _UniqueKeys extends yaml's SafeLoader.
+        data = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_lines(error, source))) from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice; YAML would keep the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key_node.value!r} appears twice", key_node.start_mark
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def _fault(key: str, value: object, bound: str) -> ValueError:
+    return ValueError(f"{key}|{value}|must be {bound}")
+
+
+def _lines(error: ValidationError, source: str) -> list[str]:
+    """Turn pydantic's faults into one line each: file, key = value, bound."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        # "[key]" marks a fault in a mapping's key, "function-…" a validator: not keys of the file.
+        key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+        value: object = fault["input"]
+        match fault["type"]:
+            case "missing":
+                lines.append(f"{source}: {key}: missing")
+                continue
+            case "extra_forbidden":
+                lines.append(f"{source}: {key} = {value!r}: unknown key")
+                continue
+            case "value_error" if str(fault["ctx"]["error"]).count("|") == 2:
+                inner, value, message = str(fault["ctx"]["error"]).split("|")
+                key = f"{key}.{inner}" if key else inner
+            case _:
+                message = fault["msg"][0].lower() + fault["msg"][1:]
+        shown = str(value) if len(str(value)) <= 60 else f"{str(value)[:57]}..."
+        lines.append(f"{source}: {key or 'file'} = {shown}: {message}")
+    return lines

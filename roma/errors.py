@@ -1,0 +1,60 @@
+"""Everything ROMA raises, split by who can react.
+
+    RomaError
+    ├── ConfigError              the author of roma.yaml: a key, its value and its bound
+    ├── InvalidTransition        a bug in ROMA: an illegal life-cycle step, with its story
+    ├── ActuationError           the operator: cores could not be applied
+    │   └── ActuationNotPermitted
+    ├── LaunchError              the operator: a program could not be started
+    ├── ExchangeError            the next control period: a peer did not answer
+    └── BackendError             the gateway: an executable failed a request
+        ├── BackendUnreached     the request never reached it; another may run it
+        ├── BackendLost          the connection broke after the request was sent
+        └── BackendTimeout       no answer within the limit
+
+Domain errors know no HTTP: the gateway maps them to status codes.
+"""
+
+
+class RomaError(Exception):
+    """Root of every error that ROMA raises on purpose."""
+
+
+class ConfigError(RomaError):
+    """The configuration is wrong; the message has one line per fault."""
+
+
+class InvalidTransition(RomaError):
+    """A life-cycle step that its table does not allow; nothing was changed."""
+
+
+class ActuationError(RomaError):
+    """An allocation could not be applied."""
+
+
+class ActuationNotPermitted(ActuationError):
+    """This process may not change CPU quotas here."""
+
+
+class LaunchError(RomaError):
+    """A program could not be started."""
+
+
+class ExchangeError(RomaError):
+    """A dispatcher did not answer the control exchange."""
+
+
+class BackendError(RomaError):
+    """An executable did not give an answer."""
+
+
+class BackendUnreached(BackendError):
+    """The request was never sent, so running it elsewhere cannot run it twice."""
+
+
+class BackendLost(BackendError):
+    """The connection closed after the request was sent: it may or may not have run."""
+
+
+class BackendTimeout(BackendError):
+    """The executable did not answer within the limit."""

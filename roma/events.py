@@ -1,0 +1,151 @@
+"""The closed vocabulary that crosses the dispatcher core's border.
+
+The driver feeds `Event`s in and carries `Command`s out; both are frozen, and every `match` over
+them ends in `assert_never`, so a type checker lists what a new member still lacks.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from roma.model import ExecutorSpec, Request
+
+
+class Result(StrEnum):
+    """How an execution ended, as far as the promise is concerned."""
+
+    OK = "ok"
+    INVALID = "invalid"
+    """Answered, but the client's input was wrong: says nothing about the model's speed."""
+    ERROR = "error"
+    """A violation of the promise, however fast it came."""
+
+
+class Reason(StrEnum):
+    """Which rule rejected a request."""
+
+    QUEUE_FULL = "queue_full"
+    PREDICTED_LATE = "predicted_late"
+    """At admission: what waits ahead already takes longer than the deadline."""
+    DEADLINE = "deadline"
+    """In the queue: age plus predicted service exceeds the deadline."""
+    NO_EXECUTABLE = "no_executable"
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    """A client asks for an inference."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelled:
+    """The client went away; a request that already ended is ignored."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionEnded:
+    """An executable answered or failed; an execution already given up is ignored."""
+
+    execution: int
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionUnreached:
+    """The executable never received the requests: they may run elsewhere, once."""
+
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorAdded:
+    """A new executor exists; it takes work once it is ready."""
+
+    spec: ExecutorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReady:
+    """The executable is loaded, warmed up and reachable."""
+
+    executor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLost:
+    """The executable is gone; what it was running has failed."""
+
+    executor: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoresApplied:
+    """The supervisor confirmed the cores an executable has now."""
+
+    executor: str
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The time that `next_wakeup()` named has come."""
+
+
+Event = (
+    RequestArrived
+    | RequestCancelled
+    | ExecutionEnded
+    | ExecutionUnreached
+    | ExecutorAdded
+    | ExecutorReady
+    | ExecutorLost
+    | CoresApplied
+    | Woken
+)
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run these requests of one model as one batch on one executor."""
+
+    execution: int
+    executor: str
+    model: str
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give up an execution: its executor is lost and nobody waits for it."""
+
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Refuse a request; `retry_after` is the predicted wait in seconds, `detail` the numbers."""
+
+    request: int
+    reason: Reason
+    retry_after: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """A request's execution failed without an answer."""
+
+    request: int
+    detail: str
+
+
+Command = Execute | Abort | Reject | Fail

@@ -1,0 +1,104 @@
+"""What a supervisor and a dispatcher tell each other, once per control period.
+
+Counts are cumulative since the dispatcher started (`epoch` names that start), so a lost exchange
+loses nothing: the next one covers both periods. Times are seconds.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from roma.errors import ExchangeError
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReading:
+    """Supervisor to dispatcher: what the kernel says of one executable.
+
+    `usage` is cumulative core-seconds; `throttled` the share of quota periods of the last control
+    period in which it ran out of quota.
+    """
+
+    executor: str
+    applied: float
+    usage: float
+    throttled: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRequest:
+    """One supervisor's side of an exchange."""
+
+    worker: str
+    executors: tuple[ExecutorReading, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """Dispatcher to supervisor: one model.
+
+    `response_time` is the SLA's statistic over the window, None if nothing was answered in it.
+    `mean_time` is the mean over the same window. `rejected` counts by reason.
+    """
+
+    model: str
+    arrivals: int
+    completed_cpu: int
+    completed_gpu: int
+    failed: int
+    invalid: int
+    cancelled: int
+    late: int
+    rejected: dict[str, int]
+    waiting: int
+    in_flight: int
+    oldest_age: float
+    response_time: float | None
+    mean_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReport:
+    """Dispatcher to supervisor: one executable, as the dispatcher sees it."""
+
+    executor: str
+    state: str
+    in_flight: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeReply:
+    """One dispatcher's side of an exchange."""
+
+    epoch: str
+    models: tuple[ModelReport, ...]
+    executors: tuple[ExecutorReport, ...]
+
+
+T = TypeVar("T")
+
+REQUEST = TypeAdapter(ExchangeRequest)
+REPLY = TypeAdapter(ExchangeReply)
+
+
+def parse_request(body: bytes) -> ExchangeRequest:
+    """Parse a supervisor's message; raise `ExchangeError` naming the field at fault."""
+    return _parse(REQUEST, body)
+
+
+def parse_reply(body: bytes) -> ExchangeReply:
+    """Parse a dispatcher's message; raise `ExchangeError` naming the field at fault."""
+    return _parse(REPLY, body)
+
+
+def _parse(adapter: TypeAdapter[T], body: bytes) -> T:
+    try:
+        return adapter.validate_json(body)
+    except ValidationError as error:
+        faults = (
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            for fault in error.errors(include_url=False, include_input=False)
+        )
+        raise ExchangeError("; ".join(faults)) from error

@@ -1,0 +1,1 @@
+"""Starting and stopping what a configuration asks for."""

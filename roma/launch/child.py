@@ -1,0 +1,127 @@
+"""A program that is kept running: restarted with back-off, stopped in order, never orphaned."""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from roma.errors import LaunchError
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 30.0
+"""Seconds before a restart: doubled after each quick death."""
+
+STEADY = 30.0
+"""Seconds of life after which a death no longer counts as quick."""
+
+GRACE = 15.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+FATAL = 2
+"""Exit status of a program whose configuration or port is wrong: no restart can help."""
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Child:
+    """One program. `on_start(pid)` runs after each start, `fatal` holds why it gave up."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        log_dir: Path | None = None,
+        on_start: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.name = name
+        self.restarts = 0
+        self.fatal: asyncio.Future[LaunchError] = asyncio.get_running_loop().create_future()
+        self._argv = list(argv)
+        self._env = {**os.environ, **(env or {})}
+        self._log_dir = log_dir
+        self._on_start = on_start
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Child {self.name} pid {self.pid}, {self.restarts} restarts>"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process is not None else None
+
+    def start(self) -> None:
+        """Start it and keep it running until `stop`."""
+        self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+
+    async def stop(self) -> None:
+        """Stop it: SIGTERM, then SIGKILL after the grace period."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self.pid is None or self._process is None:
+            return
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(GRACE):
+                await self._process.wait()
+        except TimeoutError:
+            log.warning("%s did not stop within %g s: killing it", self.name, GRACE)
+            self._process.kill()
+            await self._process.wait()
+
+    async def _keep(self) -> None:
+        delay = FIRST_DELAY
+        while True:
+            started = time.monotonic()
+            status = await self._run_once()
+            if status == FATAL:
+                reason = LaunchError(f"{self.name} cannot run here (exit status {status})")
+                self.fatal.set_result(reason)
+                return
+            if time.monotonic() - started > STEADY:
+                delay = FIRST_DELAY
+            log.warning("%s ended with status %s; restarting in %g s", self.name, status, delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_DELAY)
+            self.restarts += 1
+
+    async def _run_once(self) -> int:
+        with self._output() as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C reaches the launcher alone, which stops its children in order.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # the launcher has one thread
+            )
+        self._on_start(self._process.pid)
+        return await self._process.wait()
+
+    def _output(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+        if self._log_dir is None:
+            return contextlib.nullcontext()
+        return (self._log_dir / f"{self.name}.log").open("ab")
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when the launcher dies, however it dies; prctl(2)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

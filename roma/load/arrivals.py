@@ -1,0 +1,166 @@
+"""Intended send times, decided before the first request leaves: pure, seeded, without a clock.
+
+A send time is a float, in seconds after the start of the run. Every function here returns its
+times in ascending order, and the same arguments return the same times. Nothing here knows when a
+request was answered: that is what makes the load open-loop.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate, count
+from typing import Self
+
+from roma.load.errors import LoadInputError
+
+
+class Process(StrEnum):
+    """How requests are spread over a profile's rate."""
+
+    POISSON = "poisson"
+    PACED = "paced"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A constant rate, in requests per second, held for a duration in seconds."""
+
+    rate: float
+    duration: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.rate) and self.rate >= 0):
+            raise LoadInputError(f"rate {self.rate:g} req/s: must be a finite number >= 0")
+        if not (math.isfinite(self.duration) and self.duration > 0):
+            raise LoadInputError(f"step length {self.duration:g} s: must be a finite number > 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A load that changes in steps, like column *Workload* of Table 1 in the ROMA paper."""
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise LoadInputError("profile with 0 steps: must have at least 1")
+
+    @classmethod
+    def parse(cls, text: str, *, step: float) -> Self:
+        """Return the profile written as rates joined by dashes, each held for `step` seconds.
+
+        `20-20-80.5` is 20, 20 and then 80.5 requests per second. A dash always separates, so
+        neither negative rates nor exponents (`1e-3`) can be written.
+
+        Raises LoadInputError, naming the rate that is not a number or is out of bounds.
+        """
+        steps = []
+        for position, part in enumerate(text.split("-"), start=1):
+            try:
+                rate = float(part)
+            except ValueError:
+                raise LoadInputError(
+                    f"profile {text!r}, step {position}: {part!r} is not a rate; "
+                    "expected numbers >= 0 joined by '-', like 20-20-80"
+                ) from None
+            steps.append(Step(rate, step))
+        return cls(tuple(steps))
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the start of the first step to the end of the last."""
+        return sum(step.duration for step in self.steps)
+
+    @property
+    def requests(self) -> float:
+        """The number of requests that the profile asks for: the integral of its rate."""
+        return sum(step.rate * step.duration for step in self.steps)
+
+    def scaled(self, factor: float) -> "Profile":
+        """Return the profile with every rate multiplied by `factor`."""
+        return Profile(tuple(Step(step.rate * factor, step.duration) for step in self.steps))
+
+    def warp(self, positions: Iterable[float]) -> Iterator[float]:
+        """Map ascending positions of a process of rate 1 onto this profile, until it ends.
+
+        A position u becomes the time t at which the integral of the rate reaches u. A Poisson
+        process of rate 1 so becomes the exact Poisson process of a changing rate, with no
+        special case where the rate changes or is 0.
+        """
+        upcoming = iter(positions)
+        position = next(upcoming, math.inf)
+        start = base = 0.0
+        for step in self.steps:
+            end = base + step.rate * step.duration
+            while position < end:
+                yield start + (position - base) / step.rate
+                position = next(upcoming, math.inf)
+            start, base = start + step.duration, end
+
+
+def poisson(profile: Profile, *, seed: int) -> list[float]:
+    """Return the send times of a Poisson process with the profile's rate.
+
+    Two profiles with one seed share their randomness, so runs at different rates compare.
+    """
+    draw = random.Random(seed)
+    return list(profile.warp(accumulate(draw.expovariate(1.0) for _ in count())))
+
+
+def paced(profile: Profile, *, phase: float = 0.0) -> list[float]:
+    """Return evenly spaced send times.
+
+    `phase` in [0, 1), a share of the gap, delays the first request, so that several paced streams
+    need not send at the same moments. Raises LoadInputError if it is outside.
+    """
+    if not 0 <= phase < 1:
+        raise LoadInputError(f"phase {phase:g}: must be in [0, 1)")
+    return list(profile.warp(phase + position for position in count()))
+
+
+def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
+    """Return the send times of `process` over `profile`; `seed` also sets a paced stream's phase.
+
+    Streams with different seeds are independent whichever process they use.
+    """
+    match process:
+        case Process.POISSON:
+            return poisson(profile, seed=seed)
+        case Process.PACED:
+            return paced(profile, phase=random.Random(seed).random())
+
+
+def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float]:
+    """Return send times for a number of requests in each successive second.
+
+    The counts are met exactly. Within a second the requests are evenly spaced, or with a seed
+    uniformly random: a Poisson process, given its counts.
+
+    Raises LoadInputError for a negative count.
+    """
+    draw = None if seed is None else random.Random(seed)
+    times: list[float] = []
+    for second, number in enumerate(counts):
+        if number < 0:
+            raise LoadInputError(f"count {number} of second {second}: must be >= 0")
+        if draw is None:
+            times.extend(second + k / number for k in range(number))
+        else:
+            times.extend(sorted(second + draw.random() for _ in range(number)))
+    return times
+
+
+def from_timestamps(timestamps: Iterable[float]) -> list[float]:
+    """Return recorded times, in seconds on any clock, as send times; the earliest becomes 0.
+
+    They are sorted first: logs are often ordered by the end of a request.
+
+    Raises LoadInputError for a value that is not finite.
+    """
+    ordered = sorted(timestamps)
+    for value in ordered:
+        if not math.isfinite(value):
+            raise LoadInputError(f"timestamp {value}: must be finite")
+    return [value - ordered[0] for value in ordered]

@@ -1,0 +1,79 @@
+"""What a model is promised and what runs it: the nouns that every part of ROMA shares.
+
+Times are seconds, CPU is cores; both are floats. Everything here is immutable.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Statistic(StrEnum):
+    """Which statistic of the response times an SLA bounds."""
+
+    MEAN = "mean"
+    P95 = "p95"
+    P99 = "p99"
+    EACH = "each"
+
+
+class Device(StrEnum):
+    """What an executable computes on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Sla:
+    """A promise on response time (queue plus execution).
+
+    `alpha` in (0, 1] sets the controller's target below the promise (paper §3, eq. 2).
+    """
+
+    response_time: float
+    statistic: Statistic = Statistic.MEAN
+    alpha: float = 0.8
+
+    @property
+    def set_point(self) -> float:
+        """The response time that schedulers and controllers aim for: R° = α·SLA."""
+        return self.alpha * self.response_time
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model, its promise and the bounds of its queue.
+
+    `deadline` is the longest useful response time, in seconds after arrival; `max_waiting` bounds
+    the queue by count.
+    """
+
+    name: str
+    sla: Sla
+    deadline: float
+    max_waiting: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSpec:
+    """An executable as the dispatcher sees it: where it runs and what it can run.
+
+    `threads` is the parallelism that one request can use; `cores` the applied cores at start.
+    """
+
+    name: str
+    device: Device
+    models: tuple[str, ...]
+    worker: str = "local"
+    threads: int = 1
+    cores: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One inference request: `arrived` and `deadline` are points on the core's clock."""
+
+    id: int
+    model: str
+    arrived: float
+    deadline: float

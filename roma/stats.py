@@ -1,0 +1,91 @@
+"""Running statistics: constant work per sample, bounded memory, no clock.
+
+Sums of floats drift when terms are added and removed for days; every running sum here restarts
+from exact zero whenever it is empty, which bounds the drift to one busy period.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable
+
+MAX_WINDOW_SAMPLES = 8192
+"""Bounds a window's memory; at higher rates the window keeps its newest samples."""
+
+
+class SlidingWindow:
+    """Samples of the last `span` seconds, with an O(1) mean."""
+
+    __slots__ = ("_samples", "_span", "_total")
+
+    def __init__(self, span: float) -> None:
+        self._span = span
+        self._samples: deque[tuple[float, float]] = deque()
+        self._total = 0.0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def add(self, value: float, now: float) -> None:
+        """Record `value` at time `now`, which never decreases."""
+        self._samples.append((now, value))
+        self._total += value
+        if len(self._samples) > MAX_WINDOW_SAMPLES:
+            self._total -= self._samples.popleft()[1]
+        self.expire(now)
+
+    def expire(self, now: float) -> None:
+        """Forget what is older than the span; amortised O(1)."""
+        samples, horizon = self._samples, now - self._span
+        while samples and samples[0][0] <= horizon:
+            self._total -= samples.popleft()[1]
+        if not samples:
+            self._total = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the samples held, or None if there are none."""
+        return self._total / len(self._samples) if self._samples else None
+
+    def quantile(self, q: float) -> float | None:
+        """Return the smallest sample with at least a share `q` at or below it (O(n log n))."""
+        return quantile((value for _, value in self._samples), q)
+
+
+class RollingQuantile:
+    """A quantile of the last `size` samples: robust against one stall, quick to forget."""
+
+    __slots__ = ("_order", "_q", "_recent", "_size")
+
+    def __init__(self, size: int, q: float) -> None:
+        self._size = size
+        self._q = q
+        self._recent: deque[float] = deque()
+        self._order: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Record a sample, forgetting the oldest when full."""
+        if len(self._recent) == self._size:
+            del self._order[bisect_left(self._order, self._recent.popleft())]
+        self._recent.append(value)
+        insort(self._order, value)
+
+    @property
+    def value(self) -> float | None:
+        """The quantile, or None before the first sample."""
+        return _rank(self._order, self._q) if self._order else None
+
+
+def quantile(values: Iterable[float], q: float) -> float | None:
+    """Return the nearest-rank quantile of `values`, or None if there are none."""
+    ordered = sorted(values)
+    return _rank(ordered, q) if ordered else None
+
+
+def _rank(ordered: list[float], q: float) -> float:
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+def ewma(previous: float | None, value: float, weight: float) -> float:
+    """Return the exponentially weighted moving average; the first sample stands for itself."""
+    return value if previous is None else previous + weight * (value - previous)

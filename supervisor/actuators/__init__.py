@@ -1,0 +1,1 @@
+"""Ways to apply cores: one file each, all behind `base.Actuator`."""

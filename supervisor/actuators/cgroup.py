@@ -1,0 +1,333 @@
+"""Kernel CPU quotas through cgroup files, version 1 and 2, found by itself.
+
+Traps handled here: 0 does not reset a quota and less than 1 ms is refused; version 1 splits CPU
+and accounting into two hierarchies; version 2 forbids processes beside child groups and may be
+delegated to an ordinary user; a group can only be removed when its last process is reaped.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roma import units
+from roma.errors import ActuationError, ActuationNotPermitted
+from supervisor.core import Reading
+
+REMOVAL_TIMEOUT = 5.0
+"""Seconds to wait for killed processes to leave a group."""
+
+
+class Group(ABC):
+    """One executable's cgroup, `depth` levels below its hierarchy's root."""
+
+    def __init__(self, directories: Sequence[Path], depth: int, period: float) -> None:
+        self.directories = tuple(directories)
+        self.depth = depth
+        self.period = period
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directories[0]}>"
+
+    def create(self) -> None:
+        """Create the group, unlimited, with the quota period set."""
+        for directory in self.directories:
+            directory.mkdir(parents=True, exist_ok=True)
+        self._set_unlimited()
+
+    def add(self, pid: int) -> None:
+        """Move a process (all its threads) into the group."""
+        for directory in self.directories:
+            _write(directory / "cgroup.procs", str(pid))
+
+    def pids(self) -> list[int]:
+        """Return the processes in the group; empty if there is no group."""
+        try:
+            return [int(line) for line in _read(self.directories[0] / "cgroup.procs").split()]
+        except ActuationError:
+            return []
+
+    def remove(self) -> None:
+        """Kill whatever is left in the group and remove it, with its parents if they are empty."""
+        deadline = time.monotonic() + REMOVAL_TIMEOUT
+        while (pids := self.pids()) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        for directory in self.directories:
+            _remove_upwards(directory, self.depth)
+
+    @abstractmethod
+    def set_cores(self, cores: float) -> float:
+        """Write the quota for `cores`; return the cores the kernel reads back."""
+
+    @abstractmethod
+    def read(self) -> Reading:
+        """Read quota, usage and throttling."""
+
+    @abstractmethod
+    def _set_unlimited(self) -> None: ...
+
+
+class GroupV1(Group):
+    """`directories` are the group in the cpu and in the cpuacct hierarchy (often one mount)."""
+
+    @property
+    def _cpu(self) -> Path:
+        return self.directories[0]
+
+    def set_cores(self, cores: float) -> float:
+        """Write `cpu.cfs_quota_us`."""
+        _write(self._cpu / "cpu.cfs_quota_us", str(units.quota_us(cores, self.period)))
+        granted = self._cores()
+        if granted is None:
+            raise ActuationError(f"{self._cpu}: quota reads back as unlimited")
+        return granted
+
+    def read(self) -> Reading:
+        """Read `cpu.cfs_*`, `cpu.stat` and `cpuacct.usage`."""
+        stat = _table(self._cpu / "cpu.stat")
+        usage = int(_read(self.directories[-1] / "cpuacct.usage"))
+        return Reading(
+            cores=self._cores(),
+            usage=units.seconds_from_ns(usage),
+            periods=stat["nr_periods"],
+            throttled=stat["nr_throttled"],
+        )
+
+    def _cores(self) -> float | None:
+        quota = int(_read(self._cpu / "cpu.cfs_quota_us"))
+        period = int(_read(self._cpu / "cpu.cfs_period_us"))
+        return None if quota < 0 else units.cores_from_quota(quota, period)
+
+    def _set_unlimited(self) -> None:
+        # The quota first: the kernel refuses a period that the present quota does not fit.
+        _write(self._cpu / "cpu.cfs_quota_us", "-1")
+        _write(self._cpu / "cpu.cfs_period_us", str(units.period_us(self.period)))
+
+
+class GroupV2(Group):
+    """`directories` has one member: version 2 has one hierarchy."""
+
+    @property
+    def _dir(self) -> Path:
+        return self.directories[0]
+
+    def set_cores(self, cores: float) -> float:
+        """Write `cpu.max`."""
+        quota = units.quota_us(cores, self.period)
+        _write(self._dir / "cpu.max", f"{quota} {units.period_us(self.period)}")
+        granted = self._cores()
+        if granted is None:
+            raise ActuationError(f"{self._dir}: quota reads back as unlimited")
+        return granted
+
+    def read(self) -> Reading:
+        """Read `cpu.max` and `cpu.stat`."""
+        stat = _table(self._dir / "cpu.stat")
+        return Reading(
+            cores=self._cores(),
+            usage=units.seconds_from_us(stat["usage_usec"]),
+            periods=stat["nr_periods"],
+            throttled=stat["nr_throttled"],
+        )
+
+    def _cores(self) -> float | None:
+        quota, period = _read(self._dir / "cpu.max").split()
+        return None if quota == "max" else units.cores_from_quota(int(quota), int(period))
+
+    def _set_unlimited(self) -> None:
+        _write(self._dir / "cpu.max", f"max {units.period_us(self.period)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Where groups can be made. `roots` are (cpu, cpuacct) in version 1, one in version 2."""
+
+    version: int
+    roots: tuple[Path, ...]
+
+    def group(self, path: str, period: float) -> Group:
+        """Return the group at `path` below the roots (not created yet)."""
+        directories, depth = [root / path for root in self.roots], len(Path(path).parts)
+        if self.version == 1:
+            return GroupV1(directories, depth, period)
+        return GroupV2(directories, depth, period)
+
+    def prepare(self, path: str) -> None:
+        """Make the parents of `path`; in version 2 let them pass the cpu controller down."""
+        parts = Path(path).parts[:-1]
+        for root in self.roots:
+            directory = root
+            if self.version == 2:
+                _enable_cpu(directory)
+            for part in parts:
+                directory /= part
+                directory.mkdir(exist_ok=True)
+                if self.version == 2:
+                    _enable_cpu(directory)
+
+
+def find_hierarchy(
+    *, mountinfo: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")
+) -> Hierarchy:
+    """Return the hierarchy in which this process may set quotas.
+
+    Raises `ActuationNotPermitted` with the reason: no cpu controller, or no right to write. A
+    subtree of version 2 that was delegated to an ordinary user is permitted.
+    """
+    mounts = _mounts(mountinfo)
+    mine = _own_paths(own)
+    for fstype, options, mount in mounts:
+        if fstype == "cgroup" and "cpu" in options:
+            accounting = next((m for f, o, m in mounts if f == "cgroup" and "cpuacct" in o), None)
+            if accounting is None:
+                raise ActuationNotPermitted(f"{mount}: the cpuacct controller is not mounted")
+            roots = tuple(
+                _below(m, mine.get(name, "/"))
+                for m, name in ((mount, "cpu"), (accounting, "cpuacct"))
+            )
+            return Hierarchy(1, _writable(roots))
+    for fstype, _, mount in mounts:
+        if fstype == "cgroup2" and "cpu" in _controllers(mount):
+            return Hierarchy(2, (_delegated(mount, mine.get("", "/")),))
+    raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
+
+
+class CgroupActuator:
+    """Applies cores by writing quotas; a write takes microseconds, so it never blocks the loop."""
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        self._groups = dict(groups)
+
+    async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
+        """Write and read back each quota."""
+        results: dict[str, float | ActuationError] = {}
+        for name, wanted in cores.items():
+            try:
+                results[name] = self._groups[name].set_cores(wanted)
+            except ActuationError as error:
+                results[name] = error
+        return results
+
+    async def read(self) -> Mapping[str, Reading | None]:
+        """Read every group back."""
+        readings: dict[str, Reading | None] = {}
+        for name, group in self._groups.items():
+            try:
+                readings[name] = group.read()
+            except ActuationError:
+                readings[name] = None
+        return readings
+
+
+def _mounts(mountinfo: Path) -> list[tuple[str, set[str], Path]]:
+    """Return (filesystem type, super options, mount point) of every cgroup mount; proc(5)."""
+    found = []
+    for line in mountinfo.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        fstype, _, options = after.split(" ", 2)
+        if fstype in ("cgroup", "cgroup2"):
+            found.append((fstype, set(options.split(",")), Path(before.split(" ")[4])))
+    return found
+
+
+def _own_paths(own: Path) -> dict[str, str]:
+    """Return this process' cgroup path by controller; "" is version 2; cgroups(7)."""
+    paths = {}
+    for line in own.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
+def _below(mount: Path, own: str) -> Path:
+    """Return our own group below a mount; in a container the mount itself is our group."""
+    path = mount / own.lstrip("/")
+    return path if path.is_dir() else mount
+
+
+def _writable(roots: tuple[Path, ...]) -> tuple[Path, ...]:
+    for root in roots:
+        if not os.access(root, os.W_OK):
+            raise ActuationNotPermitted(f"{root}: no right to create groups")
+    return roots
+
+
+def _controllers(directory: Path) -> list[str]:
+    try:
+        return _read(directory / "cgroup.controllers").split()
+    except ActuationError:
+        return []
+
+
+def _delegated(mount: Path, own: str) -> Path:
+    """Return the nearest ancestor of our group that can hold child groups with quotas.
+
+    A group that holds processes itself cannot (the "no internal processes" rule), unless it is
+    the root of the hierarchy.
+    """
+    start = _below(mount, own)
+    candidate = start
+    while True:
+        is_root = candidate == mount
+        writable = os.access(candidate, os.W_OK) and os.access(
+            candidate / "cgroup.subtree_control", os.W_OK
+        )
+        empty = is_root or not _read(candidate / "cgroup.procs").strip()
+        if writable and empty and "cpu" in _controllers(candidate):
+            return candidate
+        if is_root:
+            raise ActuationNotPermitted(
+                f"{start}: no group up to {mount} is writable and passes the cpu controller down"
+            )
+        candidate = candidate.parent
+
+
+def _enable_cpu(directory: Path) -> None:
+    control = directory / "cgroup.subtree_control"
+    if "cpu" not in _read(control).split():
+        _write(control, "+cpu")
+
+
+def _remove_upwards(directory: Path, levels: int) -> None:
+    """Remove a group and those of its parents that are empty now, up to `levels` in all."""
+    for group in (directory, *directory.parents)[:levels]:
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                return  # still in use, or a parent with other groups
+            raise
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ActuationError(f"{path}: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ActuationError(f"{path}: writing {text}: {error.strerror}") from error
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Read a file of `name number` lines; names the kernel leaves out read as 0."""
+    table = {"nr_periods": 0, "nr_throttled": 0, "usage_usec": 0}
+    for line in _read(path).splitlines():
+        name, _, number = line.partition(" ")
+        table[name] = int(number)
+    return table

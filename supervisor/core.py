@@ -1,0 +1,270 @@
+"""The supervisor core: one control period in, cores to apply out; no clock, no file, no socket.
+
+Four values are kept apart for each executable: the *demand* of its controller, the *allocation*
+that fits the worker, what was *applied* (confirmed by the actuator) and what is *observed* (read
+back from the kernel). Allocations are level-triggered: whatever reverts a quota, the next tick
+sees the difference and applies it again.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controllers.base import Law
+from controllers.cost import UNKNOWN, Cost
+from controllers.measurement import Demand, Measurement, hold
+from roma.exchange import ExchangeReply, ExecutorReading, ModelReport
+from roma.model import ModelSpec
+from supervisor.sharing import GRID, Want, share
+from supervisor.window import Window
+
+STORY_LENGTH = 900
+"""Decisions kept per executable: the last 15 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """An executable whose cores are controlled.
+
+    `initial` is what it gets while it loads; `workers` how many share its model's CPU load.
+    """
+
+    name: str
+    model: ModelSpec
+    minimum: float
+    maximum: float
+    initial: float
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the kernel says: `cores` granted by the quota (None: unlimited), the rest cumulative.
+
+    `usage` in core-seconds; `periods` and `throttled` count quota periods.
+    """
+
+    cores: float | None
+    usage: float
+    periods: int
+    throttled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Give an executable these cores now."""
+
+    executable: str
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why an executable got what it got at one tick (times in seconds, the rest in cores)."""
+
+    time: float
+    executable: str
+    measurement: Measurement | None
+    demand: Demand
+    floor: float
+    eta: float
+    allocation: float
+
+
+@dataclass(slots=True)
+class Status:
+    """The live state of one executable; `applied` is None until the first reading."""
+
+    managed: Managed
+    demand: float | None = None
+    allocation: float | None = None
+    applied: float | None = None
+    observed: float | None = None
+    usage: float = 0.0
+    used: float = 0.0
+    throttled: float = 0.0
+    changes: int = 0
+    failures: int = 0
+    cost: Cost = UNKNOWN
+    law_state: Any = None
+    reading: Reading | None = None
+    read_at: float | None = None
+    story: deque[Decision] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+
+
+class Supervisor:
+    """Controllers, sharing and books of one worker."""
+
+    def __init__(
+        self, managed: Iterable[Managed], law: Law, *, capacity: float, gamma: float = 0.0
+    ) -> None:
+        self.status = {m.name: Status(m) for m in managed}
+        self.capacity = capacity
+        self.gamma = gamma
+        self.eta = float("inf")
+        self._law = law
+        self._windows: dict[str, Window] = {}
+        self._ticked_at: float | None = None
+
+    def tick(
+        self,
+        replies: Mapping[str, ExchangeReply | None],
+        readings: Mapping[str, Reading | None],
+        *,
+        now: float,
+    ) -> list[Apply]:
+        """Take one period's reports and readings; return what must be applied.
+
+        A missing reply or reading means hold: the last allocation stands. `replies` is keyed by
+        dispatcher, `readings` by executable.
+        """
+        blind = self._take_replies(replies, now)
+        dt = 0.0 if self._ticked_at is None else now - self._ticked_at
+        self._ticked_at = now
+        decided = [
+            self._decide(s, readings.get(s.managed.name), blind, now, dt) for s in self._all()
+        ]
+        result = share([w for w, _, _ in decided], self.capacity, self.gamma)
+        self.eta = result.eta
+        for status, granted, (want, demand, m) in zip(
+            self._all(), result.granted, decided, strict=True
+        ):
+            status.demand = want.demand
+            status.allocation = granted
+            status.story.append(
+                Decision(now, status.managed.name, m, demand, want.floor, result.eta, granted)
+            )
+        return [
+            Apply(s.managed.name, s.allocation)
+            for s in self._all()
+            if s.allocation is not None and _differs(s.allocation, s.observed)
+        ]
+
+    def on_applied(self, executable: str, cores: float) -> None:
+        """Record what the actuator confirmed."""
+        status = self.status[executable]
+        if _differs(cores, status.applied):
+            status.changes += 1
+        status.applied = status.observed = cores
+
+    def on_failed(self, executable: str) -> None:
+        """Record a failed actuation: what was applied before still stands."""
+        self.status[executable].failures += 1
+
+    def readings(self) -> tuple[ExecutorReading, ...]:
+        """Return what dispatchers must know: it bounds their in-flight limits."""
+        return tuple(
+            ExecutorReading(name, s.applied, s.usage, s.throttled)
+            for name, s in self.status.items()
+            if s.applied is not None
+        )
+
+    def _all(self) -> Sequence[Status]:
+        return list(self.status.values())
+
+    def _take_replies(self, replies: Mapping[str, ExchangeReply | None], now: float) -> str:
+        """Update the windows; return why the load cannot be seen now, or an empty string."""
+        reasons = []
+        for dispatcher, reply in replies.items():
+            window = self._windows.setdefault(dispatcher, Window())
+            if reply is not None:
+                window.take(reply, now)
+            reason = window.blind(now)
+            if reason:
+                reasons.append(f"dispatcher {dispatcher} {reason}")
+        if not self._usable():
+            reasons = reasons or ["no dispatcher has answered yet"]
+        return "; ".join(reasons)
+
+    def _usable(self) -> list[Window]:
+        return [w for w in self._windows.values() if w.usable]
+
+    def _decide(
+        self, status: Status, reading: Reading | None, blind: str, now: float, dt: float
+    ) -> tuple[Want, Demand, Measurement | None]:
+        managed = status.managed
+        usage = self._take_reading(status, reading, now)
+        measurement = None
+        if blind:
+            demand = hold(blind)
+        elif status.applied is None or usage is None:
+            demand = hold("the executable's cgroup cannot be read")
+        elif not any(w.live(managed.name) for w in self._usable()):
+            # Loading is the most expensive thing a model does, and it serves nobody meanwhile.
+            demand = Demand(managed.initial, "the executable is not ready")
+            status.law_state = None
+        else:
+            measurement = self._measure(status, usage, dt)
+            demand, status.law_state = self._law(
+                status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
+            )
+            status.cost = status.cost.update(usage, measurement.completed_here, None)
+        if demand.cores is not None:
+            cores = demand.cores
+        else:  # hold
+            cores = managed.maximum if status.applied is None else status.applied
+        cores = max(managed.minimum, min(managed.maximum, cores))
+        return (
+            Want(cores, managed.minimum, self._floor(status), managed.maximum),
+            demand,
+            measurement,
+        )
+
+    def _take_reading(self, status: Status, reading: Reading | None, now: float) -> float | None:
+        """Update the observed values; return the core-seconds used since the last reading."""
+        previous, since = status.reading, status.read_at
+        if reading is None:
+            return None
+        status.reading, status.read_at = reading, now
+        status.usage = reading.usage
+        status.observed = reading.cores
+        if status.applied is None:
+            # Bumpless start: what the kernel grants now is where control begins.
+            unlimited = reading.cores is None
+            status.applied = status.managed.maximum if unlimited else reading.cores
+        if previous is None or since is None or now <= since:
+            return None
+        usage = max(0.0, reading.usage - previous.usage)
+        status.used = usage / (now - since)
+        periods = reading.periods - previous.periods
+        throttled = reading.throttled - previous.throttled
+        status.throttled = throttled / periods if periods > 0 else 0.0
+        return usage
+
+    def _measure(self, status: Status, usage: float, dt: float) -> Measurement:
+        """Add the rates of all dispatchers, as counts per `dt`, and take their worst times."""
+        managed, spec = status.managed, status.managed.model
+        found = [d for w in self._usable() if (d := w.model(spec.name)) is not None]
+        reports: list[ModelReport] = [d.report for d in found]
+        times = [r.response_time for r in reports if r.response_time is not None]
+        assert status.applied is not None
+        return Measurement(
+            response_time=max(times, default=None),
+            oldest_age=max((r.oldest_age for r in reports), default=0.0),
+            arrivals=dt * sum(d.arrivals for d in found),
+            completed_gpu=dt * sum(d.completed_gpu for d in found),
+            completed_here=dt * sum(w.completed(managed.name) for w in self._usable()),
+            failed=dt * sum(d.failed for d in found),
+            shed=dt * sum(d.shed for d in found),
+            waiting=sum(r.waiting for r in reports),
+            in_flight=sum(r.in_flight for r in reports),
+            usage=usage,
+            applied=status.applied,
+            sla=spec.sla.response_time,
+            set_point=spec.sla.set_point,
+            deadline=spec.deadline,
+            workers=managed.workers,
+        )
+
+    def _floor(self, status: Status) -> float:
+        """Return the cores with which one request, alone, meets the set point: c/R°."""
+        cost = status.cost.value(None)
+        if cost is None:
+            return 0.0
+        return min(status.managed.maximum, cost / status.managed.model.sla.set_point)
+
+
+def _differs(a: float, b: float | None) -> bool:
+    """Whether two allocations differ by more than the kernel's own rounding."""
+    return b is None or abs(a - b) > GRID / 2

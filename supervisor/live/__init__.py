@@ -1,0 +1,1 @@
+"""The supervisor's edge: the one-second loop, its exchange with dispatchers, its API."""

@@ -1,0 +1,62 @@
+"""What the supervisor tells about itself: GET /control/v1/state and /healthz."""
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from roma.stats import quantile
+from supervisor.core import Status
+from supervisor.live.loop import ControlLoop
+
+
+def application(loop: ControlLoop, *, worker: str, mode: str) -> web.Application:
+    """Return the API; `mode` is `control`, `dry-run` or `observe-only: <reason>`."""
+
+    async def state(_: web.Request) -> web.Response:
+        return web.Response(
+            body=orjson.dumps(snapshot(loop, worker, mode)), content_type="application/json"
+        )
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/control/v1/state", state)
+    app.router.add_get("/healthz", healthz)
+    return app
+
+
+def snapshot(loop: ControlLoop, worker: str, mode: str) -> dict[str, Any]:
+    """Return the supervisor's state as plain data; cores, seconds and shares."""
+    core = loop.core
+    return {
+        "worker": worker,
+        "mode": mode,
+        "capacity": core.capacity,
+        "eta": core.eta,
+        "ticks": loop.ticks,
+        "missed_ticks": loop.missed,
+        "jitter_p99": quantile(loop.jitters, 0.99),
+        "executables": {name: _status(status) for name, status in core.status.items()},
+    }
+
+
+def _status(status: Status) -> dict[str, Any]:
+    last = status.story[-1] if status.story else None
+    return {
+        "model": status.managed.model.name,
+        "demand": status.demand,
+        "allocation": status.allocation,
+        "applied": status.applied,
+        "observed": status.observed,
+        "used": status.used,
+        "usage": status.usage,
+        "throttled": status.throttled,
+        "changes": status.changes,
+        "failures": status.failures,
+        "why": last.demand.why if last else "",
+        "terms": last.demand.terms if last else {},
+        "measurement": asdict(last.measurement) if last and last.measurement else None,
+    }

@@ -1,0 +1,102 @@
+"""The one-second loop: read, exchange, decide, apply, confirm.
+
+It runs on the monotonic clock, skips ticks it missed instead of catching up, and outlives every
+failure of a dispatcher or an actuator: a missing answer means hold.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from roma.errors import ActuationError, ExchangeError
+from roma.exchange import ExchangeReply, ExchangeRequest
+from supervisor.actuators.base import Actuator
+from supervisor.core import Supervisor
+from supervisor.live.peer import Peer
+
+log = logging.getLogger(__name__)
+
+JITTERS_KEPT = 900
+
+
+class ControlLoop:
+    """Drives one supervisor core. `jitters` are seconds by which recent ticks came late."""
+
+    def __init__(
+        self,
+        core: Supervisor,
+        actuator: Actuator,
+        peers: Sequence[Peer],
+        *,
+        worker: str,
+        period: float,
+    ) -> None:
+        self.core = core
+        self.ticks = 0
+        self.missed = 0
+        self.jitters: deque[float] = deque(maxlen=JITTERS_KEPT)
+        self._actuator = actuator
+        self._peers = peers
+        self._worker = worker
+        self._period = period
+        self._silent: set[str] = set()
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while True:
+            await asyncio.sleep(due - clock())
+            self.jitters.append(clock() - due)
+            await self.tick()
+            # The next tick of the grid that is still ahead.
+            passed = max(1, math.ceil((clock() - due) / self._period))
+            self.missed += passed - 1
+            due += passed * self._period
+
+    async def tick(self) -> None:
+        """Run one control period."""
+        readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
+        now = asyncio.get_running_loop().time()
+        wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
+        if wanted:
+            self._note(await self._actuator.apply(wanted))
+        self.ticks += 1
+        await self._confirm()
+
+    async def _reports(self) -> Mapping[str, ExchangeReply | None]:
+        replies = await asyncio.gather(*(self._report(peer) for peer in self._peers))
+        return {peer.url: reply for peer, reply in zip(self._peers, replies, strict=True)}
+
+    async def _report(self, peer: Peer) -> ExchangeReply | None:
+        try:
+            reply = await peer.report()
+        except ExchangeError as error:
+            if peer.url not in self._silent:  # once per silence, not once per second
+                log.warning("holding: %s", error)
+            self._silent.add(peer.url)
+            return None
+        self._silent.discard(peer.url)
+        return reply
+
+    def _note(self, results: Mapping[str, float | ActuationError]) -> None:
+        for name, result in results.items():
+            if isinstance(result, ActuationError):
+                log.warning("executable %s: %s", name, result)
+                self.core.on_failed(name)
+            else:
+                self.core.on_applied(name, result)
+
+    async def _confirm(self) -> None:
+        message = ExchangeRequest(self._worker, self.core.readings())
+        answering = [peer for peer in self._peers if peer.url not in self._silent]
+        results = await asyncio.gather(
+            *(peer.confirm(message) for peer in answering), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, ExchangeError):
+                log.warning("not confirmed: %s", result)
+            elif isinstance(result, BaseException):
+                raise result

@@ -1,0 +1,117 @@
+"""How fast one dispatcher's cumulative counters grew since the last exchange with it.
+
+Rates, not counts: dispatchers that missed an exchange cover a longer time than the others.
+"""
+
+from dataclasses import dataclass
+
+from controllers.shaping import MAX_GAP
+from roma.events import Reason
+from roma.exchange import ExchangeReply, ModelReport
+
+_LIVE = ("idle", "busy")
+_SHED = (Reason.QUEUE_FULL, Reason.PREDICTED_LATE, Reason.DEADLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDelta:
+    """One model's rates (per second) since the last exchange, and the report they came from."""
+
+    report: ModelReport
+    arrivals: float
+    completed_gpu: float
+    failed: float
+    shed: float
+
+
+class Window:
+    """The last two replies of one dispatcher.
+
+    The first reply is only a baseline: counters that grew before this supervisor started say
+    nothing about the last period. After a restart of the dispatcher (another epoch) everything it
+    counted is new.
+    """
+
+    def __init__(self) -> None:
+        self._now: _Snapshot | None = None
+        self._before: _Snapshot | None = None
+        self._fresh = False
+
+    def take(self, reply: ExchangeReply, now: float) -> None:
+        """Record a reply."""
+        self._before, self._now = self._now, _Snapshot(reply, now)
+        self._fresh = True
+
+    def blind(self, now: float) -> str:
+        """Return why this dispatcher's load cannot be seen now, or an empty string.
+
+        A dispatcher that has been silent for longer than `MAX_GAP` no longer counts: its clients
+        have gone elsewhere, and the others' load must still be controlled.
+        """
+        fresh, self._fresh = self._fresh, False
+        if fresh:
+            return "" if self.usable else "answered for the first time"
+        if self._now is None or now - self._now.time > MAX_GAP:
+            self._now = self._before = None
+            return ""
+        return f"did not answer for {now - self._now.time:.1f} s"
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a period to measure."""
+        return self._now is not None and self._before is not None
+
+    def live(self, executor: str) -> bool:
+        """Whether the dispatcher can send work to this executor now."""
+        report = self._now.executors.get(executor) if self._now else None
+        return report is not None and report.state in _LIVE
+
+    def model(self, name: str) -> ModelDelta | None:
+        """Return the rates of one model; None if the dispatcher does not have it."""
+        report = self._now.models.get(name) if self._now else None
+        if report is None:
+            return None
+        base = self._baseline()
+        old = base.models.get(name) if base else None
+        return ModelDelta(
+            report,
+            arrivals=self._rate(report.arrivals - (old.arrivals if old else 0)),
+            completed_gpu=self._rate(report.completed_gpu - (old.completed_gpu if old else 0)),
+            failed=self._rate(report.failed - (old.failed if old else 0)),
+            shed=self._rate(_shed(report) - (_shed(old) if old else 0)),
+        )
+
+    def completed(self, executor: str) -> float:
+        """Return how many executions per second one executor answered."""
+        base = self._baseline()
+        return self._rate(_completed(self._now, executor) - _completed(base, executor))
+
+    def _rate(self, count: int) -> float:
+        assert self._now is not None
+        assert self._before is not None
+        elapsed = self._now.time - self._before.time
+        return count / elapsed if elapsed > 0 else 0.0
+
+    def _baseline(self) -> "_Snapshot | None":
+        """Return the earlier reply if the dispatcher has counted on since."""
+        same = self._now and self._before and self._now.epoch == self._before.epoch
+        return self._before if same else None
+
+
+class _Snapshot:
+    """A reply, indexed by name."""
+
+    def __init__(self, reply: ExchangeReply, time: float) -> None:
+        self.time = time
+        self.epoch = reply.epoch
+        self.models = {m.model: m for m in reply.models}
+        self.executors = {e.executor: e for e in reply.executors}
+
+
+def _completed(snapshot: _Snapshot | None, executor: str) -> int:
+    report = snapshot.executors.get(executor) if snapshot else None
+    return report.completed if report else 0
+
+
+def _shed(report: ModelReport) -> int:
+    return sum(report.rejected.get(reason.value, 0) for reason in _SHED)

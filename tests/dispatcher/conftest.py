@@ -1,0 +1,67 @@
+import pytest
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers import registry
+from dispatcher.schedulers.base import Options
+from roma.events import ExecutorAdded, ExecutorReady, RequestArrived
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+
+
+class Desk:
+    """A dispatcher core and short words for its events; checks its books on exit."""
+
+    def __init__(self) -> None:
+        self.core = None
+        self.next_id = 0
+
+    def build(self, *models, gpu="roma", cpu="round_robin", beta=0.5, spill=0.0, window=1.0):
+        specs = [m if isinstance(m, ModelSpec) else model(m) for m in models]
+        self.core = Dispatcher(
+            specs,
+            gpu=registry.GPU.get(gpu, gpu) if isinstance(gpu, str) else gpu,
+            cpu=registry.CPU[cpu],
+            options=Options(beta=beta, spill=spill),
+            window=window,
+        )
+        return self.core
+
+    def cpu(self, name, model_name, *, cores=1.0, threads=1, now=0.0):
+        spec = ExecutorSpec(name, Device.CPU, (model_name,), threads=threads, cores=cores)
+        self.core.handle(ExecutorAdded(spec), now=now)
+        return self.core.handle(ExecutorReady(name), now=now)
+
+    def gpu(self, name="gpu", now=0.0):
+        spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues))
+        self.core.handle(ExecutorAdded(spec), now=now)
+        return self.core.handle(ExecutorReady(name), now=now)
+
+    def arrive(self, model_name, now, *, deadline=None):
+        self.next_id += 1
+        limit = self.core.queues[model_name].spec.deadline if deadline is None else deadline
+        request = Request(self.next_id, model_name, now, now + limit)
+        return self.core.handle(RequestArrived(request), now=now)
+
+    def check(self):
+        core = self.core
+        running = [r.id for e in core.running() for r in e.requests]
+        waiting = [r for q in core.queues.values() for r in q._waiting]
+        assert len(set(running + waiting)) == len(running) + len(waiting)
+        assert set(core._tickets) <= set(running + waiting)
+        for queue in core.queues.values():
+            total = sum(r.arrived for r in queue._waiting.values())
+            assert queue._arrived_sum == pytest.approx(total, abs=1e-6)
+            arrivals = [r.arrived for r in queue._waiting.values()]
+            assert arrivals == sorted(arrivals)
+        for executor in core.executors:
+            assert set(executor.running) <= set(core._executions)
+
+
+def model(name, *, response_time=1.0, alpha=1.0, deadline=100.0, max_waiting=1000):
+    return ModelSpec(name, Sla(response_time, alpha=alpha), deadline, max_waiting)
+
+
+@pytest.fixture
+def desk():
+    desk = Desk()
+    yield desk
+    desk.check()

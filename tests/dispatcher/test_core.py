@@ -1,0 +1,308 @@
+"""The dispatcher core as command lists: events in, `assert commands == [...]`."""
+
+import pytest
+
+from dispatcher.schedulers.base import Drop, GpuScheduler, Run, WaitUntil
+from roma.errors import InvalidTransition
+from roma.events import (
+    Abort,
+    CoresApplied,
+    Execute,
+    ExecutionEnded,
+    ExecutionUnreached,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    Reason,
+    Reject,
+    RequestCancelled,
+    Result,
+    Woken,
+)
+from roma.model import Device, ModelSpec, Sla
+
+
+def spec(name="m", **changes):
+    values = {"response_time": 1.0, "deadline": 100.0, "max_waiting": 1000} | changes
+    return ModelSpec(
+        name, Sla(values["response_time"], alpha=1.0), values["deadline"], values["max_waiting"]
+    )
+
+
+def test_a_request_runs_at_once_on_an_idle_executor(desk):
+    desk.build("m")
+    desk.cpu("m@w", "m")
+    assert desk.arrive("m", 1.0) == [Execute(1, "m@w", "m", (1,))]
+    assert desk.core.handle(ExecutionEnded(1, Result.OK), now=1.5) == []
+    queue = desk.core.queues["m"]
+    assert (queue.completed[Device.CPU], queue.late, queue.response.mean) == (1, 0, 0.5)
+
+
+def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m", cores=2.0)
+    assert desk.arrive("m", 0.0) == [Execute(1, "m@w", "m", (1,))]
+    assert desk.arrive("m", 0.1) == [Execute(2, "m@w", "m", (2,))]
+    assert desk.arrive("m", 0.2) == []
+    assert desk.arrive("m", 0.3) == []
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.4) == [Execute(3, "m@w", "m", (3,))]
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.5) == [Execute(4, "m@w", "m", (4,))]
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "limit"),
+    [(0.2, 1, 1), (1.0, 1, 1), (1.1, 1, 2), (4.0, 1, 4), (4.0, 4, 1), (4.1, 4, 2), (0.1, 8, 1)],
+)
+def test_in_flight_limit_is_cores_per_threads_rounded_up(desk, cores, threads, limit):
+    desk.build("m")
+    desk.cpu("m@w", "m", cores=cores, threads=threads)
+    assert desk.core.executors["m@w"].limit == limit
+
+
+def test_applied_cores_move_the_in_flight_limit_at_once(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m", cores=1.0)
+    desk.arrive("m", 0.0)
+    assert desk.arrive("m", 0.1) == []
+    assert core.handle(CoresApplied("m@w", 2.0), now=0.2) == [Execute(2, "m@w", "m", (2,))]
+    core.handle(CoresApplied("m@w", 0.5), now=0.3)
+    desk.arrive("m", 0.4)
+    # Two still run where one is allowed now: the next starts when both are done.
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.5) == []
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == [Execute(3, "m@w", "m", (3,))]
+
+
+def test_one_request_in_flight_per_gpu_not_per_device_type(desk):
+    desk.build("m")
+    desk.gpu("gpu0")
+    desk.gpu("gpu1")
+    assert desk.arrive("m", 0.0) == [Execute(1, "gpu0", "m", (1,))]
+    assert desk.arrive("m", 0.1) == [Execute(2, "gpu1", "m", (2,))]
+    assert desk.arrive("m", 0.2) == []
+
+
+def test_replicas_of_a_model_take_turns(desk):
+    core = desk.build("m")
+    for name in ("m@a", "m@b", "m@c"):
+        desk.cpu(name, "m")
+    used = []
+    for i in range(6):
+        (command,) = desk.arrive("m", float(i))
+        used.append(command.executor)
+        core.handle(ExecutionEnded(command.execution, Result.OK), now=i + 0.5)
+    assert used == ["m@a", "m@b", "m@c", "m@a", "m@b", "m@c"]
+
+
+# Admission
+
+
+def test_without_a_ready_executable_a_request_is_rejected(desk):
+    desk.build("m")
+    (command,) = desk.arrive("m", 0.0)
+    assert (command.request, command.reason) == (1, Reason.NO_EXECUTABLE)
+    assert command.detail == "no executable of model m is ready"
+
+
+def test_the_queue_is_bounded_by_count(desk):
+    desk.build(spec(max_waiting=2))
+    desk.cpu("m@w", "m")
+    for i in range(3):
+        desk.arrive("m", i / 10)
+    (command,) = desk.arrive("m", 0.4)
+    assert (command.request, command.reason) == (4, Reason.QUEUE_FULL)
+    assert command.detail == "2 requests of model m wait (bound 2)"
+
+
+def test_the_queue_is_bounded_by_predicted_wait(desk):
+    core = desk.build(spec(deadline=1.0))
+    desk.cpu("m@w", "m")
+    (first,) = desk.arrive("m", 0.0)
+    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)  # 0.4 s per request
+    assert [type(c) for c in desk.arrive("m", 1.0)] == [Execute]
+    assert desk.arrive("m", 1.0) == []  # waits 0.0, predicted 0.4
+    assert desk.arrive("m", 1.0) == []  # waits 0.4, predicted 0.8
+    (refused,) = desk.arrive("m", 1.0)  # waits 0.8, predicted 1.2
+    assert (refused.reason, refused.retry_after) == (Reason.PREDICTED_LATE, pytest.approx(0.2))
+    assert refused.detail == "model m: predicted response time 1.200 s > deadline 1.000 s"
+
+
+def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(desk):
+    core = desk.build(spec(deadline=1.0))
+    desk.cpu("m@w", "m")
+    now = 0.0
+    for _ in range(5):  # every execution takes ten deadlines
+        (command,) = desk.arrive("m", now)
+        assert isinstance(command, Execute)
+        now += 10.0
+        core.handle(ExecutionEnded(command.execution, Result.OK), now=now)
+
+
+# Deadlines
+
+
+def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(desk):
+    core = desk.build(spec(deadline=1.0))
+    desk.cpu("m@w", "m")
+    desk.arrive("m", 0.0)
+    desk.arrive("m", 0.25)
+    assert core.next_wakeup() == 1.25
+    assert core.handle(Woken(), now=1.0) == []
+    assert core.handle(Woken(), now=1.25) == [
+        Reject(2, Reason.DEADLINE, 0.0, "deadline passed after 1.000 s")
+    ]
+    assert core.next_wakeup() is None
+
+
+def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of_the_next(desk):
+    core = desk.build(spec(deadline=1.0))
+    desk.cpu("m@w", "m")
+    (first,) = desk.arrive("m", 0.0)
+    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)
+    desk.arrive("m", 1.0)  # 2 runs, and takes 0.7 s
+    desk.arrive("m", 1.0)  # 3 waits
+    desk.arrive("m", 1.4)  # 4 waits
+    commands = core.handle(ExecutionEnded(2, Result.OK), now=1.7)
+    assert [type(c) for c in commands] == [Reject, Execute]
+    assert commands[0].request == 3
+    assert commands[0].reason is Reason.DEADLINE
+    assert commands[0].detail == "waited 0.700 s + predicted service 0.400 s > deadline 1.000 s"
+    assert commands[1].requests == (4,)
+
+
+def test_a_prediction_scales_with_the_cores_of_now(desk):
+    core = desk.build(spec(deadline=10.0))
+    desk.cpu("m@w", "m", cores=1.0)
+    (first,) = desk.arrive("m", 0.0)
+    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)
+    assert core.executors["m@w"].expected("m") == pytest.approx(0.4)
+    core.handle(CoresApplied("m@w", 0.5), now=1.0)
+    assert core.executors["m@w"].expected("m") == pytest.approx(0.8)
+
+
+# Cancellation and loss
+
+
+def test_a_cancelled_request_leaves_the_queue(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+    for i in range(3):
+        desk.arrive("m", i / 10)
+    assert core.handle(RequestCancelled(2), now=0.5) == []
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == [Execute(2, "m@w", "m", (3,))]
+
+
+def test_cancelling_a_running_request_keeps_its_executor_busy_and_counts_no_answer(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+    desk.arrive("m", 0.0)
+    desk.arrive("m", 0.1)
+    assert core.handle(RequestCancelled(1), now=0.2) == []
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == [Execute(2, "m@w", "m", (2,))]
+    queue = core.queues["m"]
+    assert (queue.cancelled, queue.completed[Device.CPU]) == (1, 0)
+
+
+def test_cancelling_what_has_ended_changes_nothing(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+    desk.arrive("m", 0.0)
+    core.handle(ExecutionEnded(1, Result.OK), now=0.1)
+    assert core.handle(RequestCancelled(1), now=0.2) == []
+    assert core.queues["m"].cancelled == 0
+
+
+def test_losing_an_executor_fails_what_it_ran_and_keeps_what_waits_for_another(desk):
+    core = desk.build("m")
+    desk.cpu("m@a", "m")
+    desk.cpu("m@b", "m")
+    for i in range(3):
+        desk.arrive("m", i / 10)
+    assert core.handle(ExecutorLost("m@a"), now=0.5) == [
+        Abort(1),
+        Fail(1, "executable m@a was lost"),
+    ]
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == []  # too late to count
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.7) == [Execute(3, "m@b", "m", (3,))]
+    assert core.queues["m"].failed == 1
+
+
+def test_losing_the_last_executor_rejects_what_waits(desk):
+    core = desk.build("m")
+    desk.cpu("m@a", "m")
+    desk.arrive("m", 0.0)
+    desk.arrive("m", 0.1)
+    commands = core.handle(ExecutorLost("m@a"), now=0.5)
+    assert [type(c) for c in commands] == [Abort, Fail, Reject]
+    assert commands[2].reason is Reason.NO_EXECUTABLE
+    assert core.handle(ExecutorReady("m@a"), now=1.0) == []
+    assert [type(c) for c in desk.arrive("m", 1.1)] == [Execute]
+
+
+def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(desk):
+    core = desk.build("m")
+    desk.cpu("m@a", "m")
+    desk.cpu("m@b", "m")
+    for i in range(3):
+        desk.arrive("m", i / 10)
+    assert core.handle(ExecutionUnreached(1), now=0.5) == []  # back at the head, m@b is busy
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == [Execute(3, "m@b", "m", (1,))]
+    core.handle(ExecutorReady("m@a"), now=0.7)
+    commands = core.handle(ExecutionUnreached(3), now=0.8)
+    assert Fail(1, "executable m@b cannot be reached") in commands
+
+
+def test_failed_and_invalid_answers_are_no_fast_responses(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+    for i, result in enumerate((Result.ERROR, Result.INVALID)):
+        (command,) = desk.arrive("m", float(i))
+        core.handle(ExecutionEnded(command.execution, result), now=i + 0.001)
+    queue = core.queues["m"]
+    assert (queue.failed, queue.invalid, queue.response.mean) == (1, 1, None)
+    assert core.executors["m@w"].expected("m") is None
+
+
+def test_an_illegal_step_raises_changes_nothing_and_tells_the_story(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+    with pytest.raises(
+        InvalidTransition, match="executor m@w: step ready is illegal in state idle"
+    ) as e:
+        core.handle(ExecutorReady("m@w"), now=1.0)
+    assert "ExecutorReady(executor='m@w')" in e.value.__notes__[0]
+    assert core.executors["m@w"].has_room
+
+
+# What the interface carries for policies still to come
+
+
+class Batches(GpuScheduler):
+    """Waits until 10.0, then drops the first request and runs two of the rest as one batch."""
+
+    def on_queue(self, queue, now):
+        pass
+
+    def pick(self, now):
+        return None
+
+    def choose(self, now):
+        queue = self.state.queues["m"]
+        if now < 10.0:
+            return WaitUntil(10.0)
+        if queue.head is not None and queue.head.id == 1:
+            return Drop("m", (1,), Reason.PREDICTED_LATE, "not worth it")
+        return Run("gpu", "m", 2) if len(queue) >= 2 else None
+
+
+def test_a_policy_can_wait_drop_and_batch(desk):
+    core = desk.build("m", gpu=Batches)
+    desk.gpu()
+    for _ in range(4):
+        assert desk.arrive("m", 0.0) == []
+    assert core.next_wakeup() == 10.0
+    assert core.handle(Woken(), now=10.0) == [
+        Reject(1, Reason.PREDICTED_LATE, 0.0, "not worth it"),
+        Execute(1, "gpu", "m", (2, 3)),
+    ]
+    core.handle(ExecutionEnded(1, Result.OK), now=11.0)
+    assert core.queues["m"].completed[Device.GPU] == 2

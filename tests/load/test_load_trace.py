@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from roma.load.errors import LoadInputError
+from roma.load.trace import TraceKind, read_trace
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return tmp_path / "trace.txt"
+
+
+def test_the_kind_is_said_and_never_guessed(trace: Path) -> None:
+    trace.write_text("# two seconds, or two requests\n1\n\n2\n")
+    assert read_trace(trace, TraceKind.COUNTS) == [0.0, 1.0, 1.5]
+    assert read_trace(trace, TraceKind.TIMESTAMPS) == [0.0, 1.0]
+
+
+def test_a_csv_column_is_named(trace: Path) -> None:
+    trace.write_text('when,"who, where",rps\n10.5,a,3\n10.0,b,0\n12.0,c,1\n')
+    assert read_trace(trace, TraceKind.TIMESTAMPS, column="when") == [0.0, 0.5, 2.0]
+    assert len(read_trace(trace, TraceKind.COUNTS, column="rps", seed=1)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "column", "message"),
+    [
+        ("1\n-2\n", TraceKind.COUNTS, None, "line 2: count '-2' is not an integer >= 0"),
+        ("1\n2.5\n", TraceKind.COUNTS, None, "line 2: count '2.5' is not an integer"),
+        ("1\nsoon\n", TraceKind.TIMESTAMPS, None, "line 2: timestamp 'soon' is not a number"),
+        ("1\nnan\n", TraceKind.TIMESTAMPS, None, "timestamp nan: must be finite"),
+        ("", TraceKind.COUNTS, None, "asks for 0 requests; must be at least 1"),
+        ("0\n0\n", TraceKind.COUNTS, None, "asks for 0 requests"),
+        ("a,b\n1,2\n", TraceKind.COUNTS, "c", "no column 'c'; it has a, b"),
+        ("a,b\n1,2\n3\n", TraceKind.COUNTS, "b", "line 3: count '' is not an integer"),
+        ("", TraceKind.COUNTS, "c", "no column 'c'"),
+    ],
+)
+def test_a_bad_trace_names_line_and_value(
+    trace: Path, text: str, kind: TraceKind, column: str | None, message: str
+) -> None:
+    trace.write_text(text)
+    with pytest.raises(LoadInputError, match=message):
+        read_trace(trace, kind, column=column)
+
+
+def test_a_missing_or_binary_file_is_an_input_error(trace: Path) -> None:
+    with pytest.raises(LoadInputError, match="No such file"):
+        read_trace(trace, TraceKind.COUNTS)
+    trace.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(LoadInputError, match="decode"):
+        read_trace(trace, TraceKind.COUNTS)

@@ -1,0 +1,185 @@
+"""The dispatcher core under any sequence of events: every admitted request ends exactly once."""
+
+from collections import Counter, defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers import registry
+from dispatcher.schedulers.base import Options
+from roma.events import (
+    Abort,
+    CoresApplied,
+    Execute,
+    ExecutionEnded,
+    ExecutionUnreached,
+    ExecutorAdded,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+    Woken,
+)
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+
+MODELS = ("a", "b", "c")
+EXECUTORS = ("a@1", "a@2", "b@1", "c@1", "gpu@1", "gpu@2")
+
+
+class DispatcherMachine(RuleBasedStateMachine):
+    """Plays driver, clients and executables; keeps books of its own."""
+
+    @initialize(
+        gpu=st.sampled_from(sorted(registry.GPU)),
+        spill=st.sampled_from([0.0, 0.3]),
+        cores=st.lists(st.sampled_from([0.1, 1.0, 2.5]), min_size=6, max_size=6),
+    )
+    def build(self, gpu, spill, cores):
+        models = [
+            ModelSpec(m, Sla(response_time=0.5 * (i + 1)), deadline=1.0 + i, max_waiting=6)
+            for i, m in enumerate(MODELS)
+        ]
+        self.now = 0.0
+        self.spill = spill
+        self.core = Dispatcher(
+            models,
+            gpu=registry.GPU[gpu],
+            cpu=registry.CPU["round_robin"],
+            options=Options(spill=spill),
+        )
+        self.live = dict.fromkeys(EXECUTORS, False)
+        self.arrived = {}
+        self.ended = Counter()
+        self.running = {}
+        self.order = defaultdict(list)
+        for name, c in zip(EXECUTORS, cores, strict=True):
+            device = Device.GPU if name.startswith("gpu") else Device.CPU
+            held = MODELS if device is Device.GPU else (name[0],)
+            self.feed(ExecutorAdded(ExecutorSpec(name, device, held, cores=c)))
+
+    def feed(self, event):
+        for command in self.core.handle(event, now=self.now):
+            match command:
+                case Execute(execution, executor, _, requests):
+                    assert self.live[executor]
+                    assert not any(self.ended[r] for r in requests)
+                    self.running[execution] = (executor, requests)
+                case Reject(request) | Fail(request):
+                    self.ended[request] += 1
+                case Abort(execution):
+                    del self.running[execution]
+
+    @rule(dt=st.sampled_from([0.0, 0.001, 0.1, 0.7, 3.0]))
+    def time_passes(self, dt):
+        end = self.now + dt
+        while (wakeup := self.core.next_wakeup()) is not None and wakeup <= end:
+            self.now = max(self.now, wakeup)
+            self.feed(Woken())
+            after = self.core.next_wakeup()
+            assert after is None or after > wakeup or after > self.now  # no busy loop
+        self.now = end
+
+    @rule(model=st.sampled_from(MODELS), deadline=st.sampled_from([0.2, 1.0, 5.0]))
+    def arrive(self, model, deadline):
+        request = Request(len(self.arrived) + 1, model, self.now, self.now + deadline)
+        self.arrived[request.id] = request
+        self.feed(RequestArrived(request))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), result=st.sampled_from(Result))
+    def finish(self, data, result):
+        execution = data.draw(st.sampled_from(sorted(self.running)))
+        _, requests = self.running.pop(execution)
+        for request in requests:
+            if not self.ended[request]:  # a cancelled one has ended already
+                self.ended[request] += 1
+        self.feed(ExecutionEnded(execution, result))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def unreached(self, data):
+        execution = data.draw(st.sampled_from(sorted(self.running)))
+        executor, _ = self.running.pop(execution)
+        self.live[executor] = False
+        # The core may give the request to another executor, which must be live.
+        self.feed(ExecutionUnreached(execution))
+
+    @precondition(lambda self: self.arrived)
+    @rule(data=st.data())
+    def cancel(self, data):
+        request = data.draw(st.sampled_from(sorted(self.arrived)))
+        if not self.ended[request]:
+            self.ended[request] += 1
+        self.feed(RequestCancelled(request))
+
+    @rule(executor=st.sampled_from(EXECUTORS))
+    def ready(self, executor):
+        if not self.live[executor]:
+            self.live[executor] = True
+            self.feed(ExecutorReady(executor))
+
+    @rule(executor=st.sampled_from(EXECUTORS))
+    def lose(self, executor):
+        if self.live[executor]:
+            self.live[executor] = False
+            self.feed(ExecutorLost(executor))
+
+    @rule(executor=st.sampled_from(EXECUTORS[:4]), cores=st.sampled_from([0.1, 1.0, 2.5, 4.0]))
+    def resize(self, executor, cores):
+        before = len(self.core.executors[executor].running)
+        self.feed(CoresApplied(executor, cores))
+        limit = self.core.executors[executor].limit
+        assert len(self.core.executors[executor].running) <= max(before, limit)
+
+    @rule(executor=st.sampled_from(EXECUTORS))
+    def late_echo(self, executor):
+        self.feed(ExecutionEnded(10**9, Result.OK))
+
+    @invariant()
+    def every_request_is_waiting_running_or_ended_once(self):
+        waiting = {r for q in self.core.queues.values() for r in q._waiting}
+        running = {r for _, requests in self.running.values() for r in requests}
+        for request in self.arrived:
+            places = (request in waiting) + (request in running and not self.ended[request])
+            assert places + min(1, self.ended[request]) == 1, request
+            assert self.ended[request] <= 1, request
+
+    @invariant()
+    def waiting_requests_stand_in_order_of_arrival(self):
+        for queue in self.core.queues.values():
+            ids = list(queue._waiting)
+            assert ids == sorted(ids)
+
+    @invariant()
+    def nothing_waits_while_a_device_that_may_run_it_is_free(self):
+        gpus = [e for e in self.core.executors if e.spec.device is Device.GPU]
+        for queue in self.core.queues.values():
+            if not queue:
+                continue
+            assert not any(gpu.has_room for gpu in gpus)
+            free = [
+                e
+                for e in self.core.executors.of(queue.spec.name)
+                if e.spec.device is Device.CPU and e.has_room
+            ]
+            held_by_spill = self.spill and any(gpu.live for gpu in gpus)
+            assert not free or held_by_spill
+
+    @invariant()
+    def books_balance(self):
+        for queue in self.core.queues.values():
+            ended = sum(queue.completed.values()) + sum(queue.rejected.values())
+            ended += queue.failed + queue.invalid + queue.cancelled
+            live = sum(t.request.model == queue.spec.name for t in self.core._tickets.values())
+            assert queue.arrivals == ended + live
+
+
+DispatcherMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None
+)
+TestDispatcherMachine = DispatcherMachine.TestCase

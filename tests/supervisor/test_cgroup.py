@@ -1,0 +1,173 @@
+"""Quotas in the real kernel (version 1 or 2, whichever is here), and in a tree of files as both."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from roma.errors import ActuationError, ActuationNotPermitted
+from supervisor.actuators.cgroup import CgroupActuator, Hierarchy, find_hierarchy
+from supervisor.actuators.recording import RecordingActuator
+
+BURN = "while True: pass"
+
+
+@pytest.fixture
+def group():
+    """A group in the real kernel; CI must be allowed to make one."""
+    hierarchy = find_hierarchy()
+    path = f"roma-test-{os.getpid()}/worker/model"
+    hierarchy.prepare(path)
+    group = hierarchy.group(path, 0.05)
+    group.create()
+    yield group
+    group.remove()
+    assert not any(d.exists() for d in group.directories)
+    assert not any(d.parent.parent.exists() for d in group.directories)
+
+
+def test_a_new_group_is_unlimited(group):
+    assert group.read().cores is None
+
+
+@pytest.mark.parametrize("cores", [0.02, 0.1, 0.333, 1.0, 1.5, 7.25])
+def test_a_quota_reads_back(group, cores):
+    assert group.set_cores(cores) == pytest.approx(cores, abs=0.001)
+    assert group.read().cores == pytest.approx(cores, abs=0.001)
+
+
+def test_less_than_a_millisecond_becomes_a_millisecond_never_zero_or_unlimited(group):
+    assert group.set_cores(0.0001) == pytest.approx(0.001 / 0.05)
+
+
+def test_a_quota_really_limits_and_is_seen_as_usage_and_throttling(group):
+    group.set_cores(0.2)
+    process = subprocess.Popen([sys.executable, "-c", BURN])
+    try:
+        group.add(process.pid)
+        assert group.pids() == [process.pid]
+        before, start = group.read(), time.monotonic()
+        while group.read().periods < before.periods + 30:
+            time.sleep(0.05)
+        after, elapsed = group.read(), time.monotonic() - start
+        assert (after.usage - before.usage) / elapsed < 0.4  # it would use a whole core
+        assert after.throttled > before.throttled
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_removing_a_group_kills_what_is_left_in_it(group):
+    process = subprocess.Popen([sys.executable, "-c", BURN])
+    group.add(process.pid)
+    process_gone = subprocess.Popen([sys.executable, "-c", ""])
+    process_gone.wait()
+    with pytest.raises(ActuationError, match=r"cgroup\.procs: writing"):
+        group.add(process_gone.pid)
+    os.kill(process.pid, 9)
+    process.wait()
+    group.remove()
+    assert group.pids() == []
+
+
+async def test_the_actuator_reports_each_executable_apart(group):
+    missing = find_hierarchy().group("roma-test-missing/x", 0.05)
+    actuator = CgroupActuator({"here": group, "gone": missing})
+    result = await actuator.apply({"here": 0.5, "gone": 0.5})
+    assert result["here"] == pytest.approx(0.5)
+    assert isinstance(result["gone"], ActuationError)
+    readings = await actuator.read()
+    assert readings["here"].cores == pytest.approx(0.5)
+    assert readings["gone"] is None
+
+
+async def test_dry_run_reads_the_world_and_changes_nothing(group):
+    group.set_cores(0.5)
+    dry = RecordingActuator(CgroupActuator({"m": group}))
+    assert await dry.apply({"m": 1.0}) == {}
+    assert list(dry.asked) == [{"m": 1.0}]
+    assert (await dry.read())["m"].cores == pytest.approx(0.5)
+
+
+# Both versions, as trees of files
+
+
+def v2_tree(root, path, *, controllers="cpu memory", procs="", subtree=""):
+    directory = root / path if path else root
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cgroup.controllers").write_text(controllers)
+    (directory / "cgroup.subtree_control").write_text(subtree)
+    (directory / "cgroup.procs").write_text(procs)
+    return directory
+
+
+def proc_files(tmp_path, mounts, own):
+    mountinfo, cgroup = tmp_path / "mountinfo", tmp_path / "cgroup"
+    lines = [f"30 20 0:26 / {m} rw - {fs} {fs} {opts}\n" for fs, opts, m in mounts]
+    mountinfo.write_text("".join(lines))
+    cgroup.write_text(own)
+    return {"mountinfo": mountinfo, "own": cgroup}
+
+
+def test_version_2_writes_cpu_max_and_reads_cpu_stat(tmp_path):
+    hierarchy = Hierarchy(2, (v2_tree(tmp_path, ""),))
+    v2_tree(tmp_path, "roma")
+    hierarchy.prepare("roma/m")
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
+    group = hierarchy.group("roma/m", 0.1)
+    group.create()
+    assert (tmp_path / "roma/m/cpu.max").read_text() == "max 100000"
+    assert group.set_cores(0.25) == 0.25
+    assert (tmp_path / "roma/m/cpu.max").read_text() == "25000 100000"
+    (tmp_path / "roma/m/cpu.stat").write_text("usage_usec 1500000\nnr_periods 10\nnr_throttled 4\n")
+    seen = group.read()
+    assert (seen.cores, seen.usage, seen.periods, seen.throttled) == (0.25, 1.5, 10, 4)
+
+
+def test_version_1_uses_the_cpu_and_the_cpuacct_hierarchy(tmp_path):
+    cpu, acct = tmp_path / "cpu", tmp_path / "cpuacct"
+    (cpu / "docker/abc").mkdir(parents=True)
+    (acct / "docker/abc").mkdir(parents=True)
+    files = proc_files(
+        tmp_path,
+        [("cgroup", "rw,cpu", cpu), ("cgroup", "rw,cpuacct", acct)],
+        "2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/\n",
+    )
+    hierarchy = find_hierarchy(**files)
+    assert hierarchy == Hierarchy(1, (cpu / "docker/abc", acct / "docker/abc"))
+
+
+def test_a_delegated_subtree_of_an_ordinary_user_is_permitted(tmp_path):
+    mount = tmp_path / "cgroup2"
+    v2_tree(mount, "", subtree="cpu")
+    delegated = v2_tree(mount, "user.slice/user-1000.slice/user@1000.service", subtree="cpu")
+    v2_tree(mount, "user.slice")
+    v2_tree(mount, "user.slice/user-1000.slice")
+    v2_tree(mount, "user.slice/user-1000.slice/user@1000.service/shell.scope", procs="4242\n")
+    files = proc_files(
+        tmp_path,
+        [("cgroup2", "rw", mount)],
+        "0::/user.slice/user-1000.slice/user@1000.service/shell.scope\n",
+    )
+    assert find_hierarchy(**files) == Hierarchy(2, (delegated,))
+
+
+def test_without_a_cpu_controller_the_reason_is_named(tmp_path):
+    mount = tmp_path / "cgroup2"
+    v2_tree(mount, "", controllers="hugetlb")
+    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
+    with pytest.raises(ActuationNotPermitted, match="no cgroup hierarchy with a cpu controller"):
+        find_hierarchy(**files)
+
+
+def test_without_a_writable_group_the_reason_is_named(tmp_path):
+    mount = tmp_path / "cgroup2"
+    v2_tree(mount, "", controllers="memory")
+    v2_tree(mount, "app", controllers="cpu", procs="1\n")
+    (mount / "cgroup.controllers").write_text("cpu")
+    (mount / "cgroup.subtree_control").unlink()
+    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/app\n")
+    with pytest.raises(ActuationNotPermitted, match="writable and passes the cpu controller down"):
+        find_hierarchy(**files)

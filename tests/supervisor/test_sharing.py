@@ -1,0 +1,85 @@
+"""Algorithm 2 against tables, and its promises against anything Hypothesis finds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.sharing import GRID, Want, share
+
+
+def granted(demands, capacity, gamma=0.0, **common):
+    return list(share([Want(d, **common) for d in demands], capacity, gamma).granted)
+
+
+@pytest.mark.parametrize(
+    ("demands", "capacity", "gamma", "expected"),
+    [
+        ([4.0, 4.0], 4.0, 0.0, [2.0, 2.0]),  # η = 0.5: scaled
+        ([3.0, 1.0], 2.0, 0.0, [1.5, 0.5]),
+        ([1.0, 3.0], 4.0, 0.5, [1.0, 3.0]),  # η = 1: as demanded, whatever γ
+        ([1.0, 1.0], 4.0, 0.0, [1.0, 1.0]),  # η = 2, γ = 0: as demanded
+        ([1.0, 1.0], 4.0, 0.5, [1.5, 1.5]),  # u·(1 + γ(η - 1))
+        ([1.0, 1.0], 4.0, 1.0, [2.0, 2.0]),  # γ = 1: everything is used
+        ([0.0, 0.0], 4.0, 1.0, [0.0, 0.0]),
+        ([], 4.0, 0.0, []),
+    ],
+)
+def test_the_papers_table(demands, capacity, gamma, expected):
+    assert granted(demands, capacity, gamma) == pytest.approx(expected)
+
+
+def test_eta_is_capacity_over_demand():
+    assert share([Want(1.0), Want(3.0)], 2.0).eta == 0.5
+
+
+def test_in_a_shortage_minimum_and_floor_come_before_demand():
+    wants = [Want(8.0, minimum=0.1, floor=0.4), Want(1.0, minimum=0.1, floor=0.6)]
+    # 0.4 + 0.6 first, the remaining 1.0 in the ratio of what is still missing, 7.6 : 0.4
+    assert share(wants, 2.0).granted == pytest.approx((1.35, 0.65))
+
+
+def test_floors_that_do_not_fit_are_scaled_above_the_minima():
+    wants = [Want(3.0, minimum=0.2, floor=2.2), Want(3.0, minimum=0.2, floor=1.2)]
+    assert share(wants, 1.0).granted == pytest.approx((0.6, 0.4))
+
+
+def test_a_floor_never_raises_a_demand():
+    assert share([Want(0.2, floor=1.0), Want(5.0)], 2.0).granted[0] == pytest.approx(0.2)
+
+
+def test_gamma_gives_no_one_more_than_its_maximum():
+    assert share([Want(1.0, maximum=1.2)], 4.0, gamma=1.0).granted == (1.2,)
+
+
+CORES = st.floats(0.0, 64.0, allow_nan=False)
+
+
+@st.composite
+def wants(draw):
+    minimum = draw(st.floats(0.01, 2.0))
+    demand = minimum + draw(CORES)
+    return Want(demand, minimum, draw(CORES), demand + draw(CORES))
+
+
+@given(st.lists(wants(), max_size=12), st.floats(0.0, 64.0), st.floats(0.0, 1.0))
+def test_granted_cores_never_exceed_capacity_and_keep_the_minima_that_fit(all_wants, spare, gamma):
+    capacity = sum(w.minimum for w in all_wants) + spare
+    result = share(all_wants, capacity, gamma).granted
+    assert sum(result) <= capacity * (1 + 1e-9) + 1e-9
+    for want, cores in zip(all_wants, result, strict=True):
+        assert want.minimum <= cores <= want.maximum + 1e-9
+
+
+@given(st.lists(CORES, min_size=1, max_size=12), st.floats(0.1, 64.0))
+def test_without_floors_a_shortage_is_eta_times_the_demand(demands, capacity):
+    result = share([Want(d) for d in demands], capacity)
+    if result.eta < 1:
+        for demand, cores in zip(demands, result.granted, strict=True):
+            assert cores == pytest.approx(result.eta * demand, abs=GRID * 1.01)
+
+
+@given(st.lists(CORES, min_size=2, max_size=2), st.floats(0.1, 8.0), st.floats(0.0, 1.0))
+def test_who_demands_more_gets_no_less(demands, capacity, gamma):
+    small, large = sorted(demands)
+    a, b = granted([small, large], capacity, gamma)
+    assert a <= b

@@ -1,0 +1,340 @@
+"""The supervisor core as lists: replies and readings in, allocations to apply out."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from controllers import registry
+from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.model import ModelSpec, Sla
+from supervisor.core import Apply, Managed, Reading, Supervisor
+
+M = ModelSpec("m", Sla(0.5), deadline=1.0)
+
+
+def report(model="m", **changes):
+    base = ModelReport(
+        model=model,
+        arrivals=0,
+        completed_cpu=0,
+        completed_gpu=0,
+        failed=0,
+        invalid=0,
+        cancelled=0,
+        late=0,
+        rejected={},
+        waiting=0,
+        in_flight=0,
+        oldest_age=0.0,
+        response_time=None,
+        mean_time=None,
+    )
+    return replace(base, **changes)
+
+
+def reply(*models, epoch="e1", completed=0, state="busy", executor="m@w"):
+    executors = (ExecutorReport(executor, state, 0, completed),)
+    return ExchangeReply(epoch, tuple(models) or (report(),), executors)
+
+
+def build(law="adaptive", gains=None, *, capacity=4.0, managed=None, gamma=0.0):
+    managed = managed or [Managed("m@w", M, 0.1, 4.0, initial=1.0)]
+    return Supervisor(managed, registry.build(law, gains or {}), capacity=capacity, gamma=gamma)
+
+
+def reading(cores=1.0, usage=0.0, periods=0, throttled=0):
+    return Reading(cores, usage, periods, throttled)
+
+
+class World:
+    """One executable under a constant load, one dispatcher; confirms what is applied."""
+
+    def __init__(self, core, *, rate=10, cost=0.05):
+        self.core, self.rate, self.cost = core, rate, cost
+        self.now, self.arrivals, self.cores = 0.0, 0, 1.0
+        self.epoch = "e1"
+
+    def tick(self, *, confirm=True, silent=False, dt=1.0, unreadable=False, **changes):
+        self.now += dt
+        self.arrivals += round(self.rate * dt)
+        m = report(arrivals=self.arrivals, completed_cpu=self.arrivals, response_time=0.4)
+        answer = reply(replace(m, **changes), completed=self.arrivals, epoch=self.epoch)
+        seen = reading(self.cores, usage=self.arrivals * self.cost)
+        commands = self.core.tick(
+            {"d": None if silent else answer},
+            {"m@w": None if unreadable else seen},
+            now=self.now,
+        )
+        for command in commands:
+            if confirm:
+                self.cores = command.cores
+                self.core.on_applied(command.executable, command.cores)
+        return commands
+
+    @property
+    def status(self):
+        return self.core.status["m@w"]
+
+    @property
+    def why(self):
+        return self.status.story[-1].demand.why
+
+
+def test_the_first_tick_holds_at_what_the_kernel_grants():
+    world = World(build())
+    world.cores = 0.7
+    assert world.tick() == []
+    assert world.status.applied == 0.7
+    assert world.why == "dispatcher d answered for the first time"
+
+
+def test_an_unlimited_executable_starts_from_its_maximum_without_a_jump():
+    world = World(build())
+    world.cores = None
+    (command,) = world.tick()
+    assert command == Apply("m@w", 4.0)
+
+
+def test_from_the_second_tick_on_the_law_decides():
+    world = World(build())
+    world.tick()
+    assert world.tick(response_time=0.2)  # twice too fast: some cores go
+    assert world.status.applied < 1.0
+    for _ in range(40):
+        world.tick()
+    # ĉ(λ + 1/R°) = 0.05·(10 + 2.5)
+    assert world.status.story[-1].demand.terms["feed_forward"] == pytest.approx(0.625)
+
+
+def test_demand_allocation_applied_and_observed_are_four_things():
+    world = World(build("static", {"level": "max"}, capacity=2.0))
+    world.tick()
+    world.cores = 0.9  # somebody else wrote the quota
+    world.tick(confirm=False)
+    status = world.status
+    assert (status.demand, status.allocation) == (4.0, 2.0)
+    assert (status.applied, status.observed) == (1.0, 0.9)  # nothing was confirmed
+
+
+def test_a_reverted_quota_is_applied_again():
+    world = World(build("static", {"level": "min"}))
+    for _ in range(3):
+        world.tick()
+    assert world.tick() == []  # nothing to do
+    world.cores = 2.0  # systemd or a runtime reverts it
+    assert world.tick() == [Apply("m@w", 0.1)]
+
+
+def test_a_failed_actuation_is_tried_again_and_the_law_knows_what_stands():
+    world = World(build("static", {"level": "min"}))
+    world.tick()
+    first = world.tick(confirm=False)
+    world.core.on_failed("m@w")
+    second = world.tick(confirm=False)
+    assert first
+    assert second
+    assert world.status.failures == 1
+    assert world.status.story[-1].measurement.applied == 1.0
+
+
+def test_a_silent_dispatcher_means_hold():
+    world = World(build())
+    world.tick()
+    world.tick()
+    before = world.status.applied
+    assert world.tick(silent=True) == []
+    assert world.status.applied == before
+    assert world.why == "dispatcher d did not answer for 1.0 s"
+
+
+def test_a_lost_exchange_loses_no_request_and_invents_none():
+    world = World(build())
+    for _ in range(5):
+        world.tick()
+    world.tick(silent=True)
+    world.rate = 30
+    world.tick()
+    m = world.status.story[-1].measurement
+    assert m.arrivals == 20  # per second, over both periods
+    assert m.usage / m.completed_here == pytest.approx(0.05, rel=0.6)
+
+
+def test_after_a_long_gap_the_law_holds():
+    world = World(build())
+    for _ in range(3):
+        world.tick()
+    world.tick(dt=4.0)
+    assert world.status.story[-1].demand.cores is None
+
+
+def test_a_restarted_dispatcher_starts_counting_at_zero():
+    world = World(build())
+    for _ in range(3):
+        world.tick()
+    world.arrivals, world.epoch = 0, "e2"
+    world.tick()
+    assert world.status.story[-1].measurement.arrivals == 10
+    assert world.status.demand > 0.1
+
+
+def test_a_restarted_supervisor_reads_back_and_does_not_jump():
+    old = World(build())
+    for _ in range(10):
+        old.tick()
+    new = World(build())
+    new.cores, new.arrivals, new.now = old.cores, old.arrivals, 0.0
+    assert new.tick() == []
+    new.tick()
+    assert new.status.applied == pytest.approx(old.cores, abs=0.05)
+
+
+def test_an_unreadable_cgroup_means_hold():
+    world = World(build())
+    for _ in range(3):
+        world.tick()
+    before = world.status.applied
+    world.tick(unreadable=True)
+    assert world.status.applied == before
+    assert world.why == "the executable's cgroup cannot be read"
+
+
+def test_an_executable_that_loads_gets_its_initial_cores():
+    core = build()
+    loading = reply(state="loading")
+    for now in (1.0, 2.0, 3.0, 4.0):
+        core.tick({"d": loading}, {"m@w": reading(1.0)}, now=now)
+    assert core.status["m@w"].allocation == 1.0
+    assert core.status["m@w"].story[-1].demand.why == "the executable is not ready"
+
+
+def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
+    core = build()
+    for i in (1, 2):
+        a = reply(report(arrivals=10 * i, oldest_age=0.1, waiting=1, response_time=0.2))
+        b = reply(report(arrivals=30 * i, oldest_age=0.9, waiting=2, response_time=0.3))
+        core.tick({"a": a, "b": b}, {"m@w": reading(1.0, usage=float(i))}, now=float(i))
+    m = core.status["m@w"].story[-1].measurement
+    assert (m.arrivals, m.waiting, m.oldest_age, m.response_time) == (40, 3, 0.9, 0.3)
+
+
+def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
+    core = build()
+    for i in range(1, 8):
+        alive = reply(report(arrivals=10 * i))
+        dead = reply(report(arrivals=10 * i)) if i <= 2 else None
+        core.tick({"a": alive, "b": dead}, {"m@w": reading(1.0, usage=float(i))}, now=float(i))
+        decision = core.status["m@w"].story[-1]
+        if 3 <= i <= 5:
+            assert decision.demand.why.startswith("dispatcher b did not answer")
+    assert decision.measurement.arrivals == 10
+
+
+def test_requests_refused_as_too_late_reach_the_law_as_violations():
+    world = World(build("pi", {"error": "rt", "K": 0.5, "a": 0.5}))
+    world.tick()
+    world.tick()
+    before = world.status.applied
+    world.tick(rejected={"deadline": 5})
+    assert world.status.story[-1].measurement.shed == 5
+    world.tick(rejected={"deadline": 9})
+    assert world.status.applied > before
+
+
+def test_throttling_is_a_share_of_the_periods():
+    core = build()
+    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
+    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.5, 120, 15)}, now=2.0)
+    (sent,) = core.readings()
+    assert (sent.throttled, sent.usage) == (0.25, 0.5)
+    assert core.status["m@w"].used == 0.5
+
+
+WILD = st.one_of(
+    st.just(0.0), st.just(math.inf), st.just(math.nan), st.just(-1.0), st.floats(0, 1e9)
+)
+
+
+class SupervisorMachine(RuleBasedStateMachine):
+    """Any measurement, any loss: Σ allocations ≤ AC, minima kept, every number finite."""
+
+    @initialize(
+        law=st.sampled_from(["adaptive", "pi", "rules", "static"]),
+        gamma=st.sampled_from([0.0, 0.5, 1.0]),
+        capacity=st.sampled_from([0.5, 2.0, 8.0]),
+    )
+    def build(self, law, gamma, capacity):
+        self.names = ["a@w", "b@w", "c@w"]
+        managed = [
+            Managed(n, replace(M, name=n[0]), 0.1, min(capacity, 4.0), initial=0.1)
+            for n in self.names
+        ]
+        self.core = build(law, {}, capacity=capacity, managed=managed, gamma=gamma)
+        self.now, self.count = 0.0, 0
+
+    @rule(
+        dt=st.sampled_from([0.0, 0.5, 1.0, 2.0, 10.0]),
+        age=WILD,
+        response=st.one_of(st.none(), WILD),
+        usage=WILD,
+        cores=st.one_of(st.none(), st.sampled_from([0.05, 1.0, 100.0])),
+        waiting=st.integers(0, 10**6),
+        arrivals=st.integers(0, 10**6),
+        failed=st.integers(0, 100),
+        state=st.sampled_from(["loading", "idle", "busy", "lost"]),
+        silent=st.booleans(),
+        unreadable=st.booleans(),
+        confirm=st.booleans(),
+    )
+    def tick(
+        self,
+        dt,
+        age,
+        response,
+        usage,
+        cores,
+        waiting,
+        arrivals,
+        failed,
+        state,
+        silent,
+        unreadable,
+        confirm,
+    ):
+        self.now += dt
+        self.count += arrivals
+        models = [
+            report(
+                n[0],
+                arrivals=self.count,
+                failed=failed,
+                waiting=waiting,
+                oldest_age=age,
+                response_time=response,
+            )
+            for n in self.names
+        ]
+        executors = tuple(ExecutorReport(n, state, 1, self.count) for n in self.names)
+        answer = None if silent else ExchangeReply("e", tuple(models), executors)
+        readings = {n: None if unreadable else reading(cores, usage) for n in self.names}
+        for command in self.core.tick({"d": answer}, readings, now=self.now):
+            assert math.isfinite(command.cores)
+            if confirm:
+                self.core.on_applied(command.executable, command.cores)
+            else:
+                self.core.on_failed(command.executable)
+
+    @invariant()
+    def allocations_fit(self):
+        allocations = [s.allocation for s in self.core.status.values() if s.allocation is not None]
+        assert sum(allocations) <= self.core.capacity + 1e-9
+        assert all(a >= 0.1 - 1e-9 for a in allocations)
+
+
+SupervisorMachine.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None
+)
+TestSupervisorMachine = SupervisorMachine.TestCase
