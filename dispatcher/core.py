@@ -68,8 +68,9 @@ class Dispatcher:
         self.executors = Executors()
         state = State(self.queues, self.executors)
         options = options or Options()
-        # GPUs choose first: what they take, no CPU has to run.
-        self._schedulers = (gpu(state, options), cpu(state, options))
+        self._policies = {Device.GPU: gpu(state, options), Device.CPU: cpu(state, options)}
+        # Only the policies of devices that exist here, GPUs first: what they take, no CPU runs.
+        self._schedulers: tuple[Scheduler, ...] = ()
         self._tickets: dict[int, _Ticket] = {}
         self._executions: dict[int, Execution] = {}
         self._execution_ids = itertools.count(1)
@@ -119,10 +120,10 @@ class Dispatcher:
             case RequestCancelled(request_id):
                 self._on_cancelled(request_id, now)
             case CoresApplied(name, cores):
-                self.executors[name].cores = cores
+                self.executors[name].resize(cores)
                 self._notify_executor(self.executors[name], now)
             case ExecutorAdded(spec):
-                self._add_executor(spec)
+                self._add_executor(spec, now)
             case ExecutorReady(name):
                 self._on_ready(self.executors[name], now)
             case ExecutorLost(name):
@@ -180,10 +181,18 @@ class Dispatcher:
         # A running execution goes on: no model server stops computing for a closed connection,
         # so its executor stays busy until it really is free.
 
-    def _add_executor(self, spec: ExecutorSpec) -> None:
+    def _add_executor(self, spec: ExecutorSpec, now: float) -> None:
         unknown = set(spec.models) - set(self.queues)
         assert not unknown, f"executor {spec.name} names unknown models {sorted(unknown)}"
         self.executors.add(spec)
+        devices = {executor.spec.device for executor in self.executors}
+        active = tuple(policy for device, policy in self._policies.items() if device in devices)
+        for policy in set(active) - set(self._schedulers):
+            for queue in self.queues.values():
+                policy.on_queue(queue, now)
+            for executor in self.executors:
+                policy.on_executor(executor, now)
+        self._schedulers = active
 
     def _on_ready(self, executor: Executor, now: float) -> None:
         executor.step(ExecutorStep.READY)

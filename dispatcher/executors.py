@@ -33,12 +33,12 @@ class Executor:
     no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
     """
 
-    __slots__ = ("_profiles", "completed", "cores", "running", "spec", "state")
+    __slots__ = ("_profiles", "completed", "cores", "limit", "running", "share", "spec", "state")
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self.spec = spec
-        self.cores = spec.cores
         self.state = ExecutorState.LOADING
+        self.resize(spec.cores)
         self.running: dict[int, Execution] = {}
         self.completed = 0
         self._profiles = {model: ServiceProfile() for model in spec.models}
@@ -49,19 +49,18 @@ class Executor:
             f"{len(self.running)}/{self.limit} in flight, {self.cores:.2f} cores>"
         )
 
-    @property
-    def limit(self) -> int:
-        """How many executions it may run at once."""
-        if self.spec.device is Device.GPU:
-            return 1
-        return max(1, math.ceil(self.cores / self.spec.threads))
+    def resize(self, cores: float) -> None:
+        """Take the applied cores; they set `limit` and `share`.
 
-    @property
-    def share(self) -> float:
-        """Cores one execution can use when every slot is taken (1 on a GPU)."""
+        `limit` is how many executions may run at once, `share` the cores that each can use when
+        every slot is taken (1 on a GPU).
+        """
+        self.cores = cores
         if self.spec.device is Device.GPU:
-            return 1.0
-        return min(self.cores / self.limit, self.spec.threads)
+            self.limit, self.share = 1, 1.0
+            return
+        self.limit = max(1, math.ceil(cores / self.spec.threads))
+        self.share = min(cores / self.limit, self.spec.threads)
 
     @property
     def live(self) -> bool:

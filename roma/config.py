@@ -210,13 +210,15 @@ class Config(_Section):
     name: Name = "roma"
     """Names this deployment: its cgroups live below this name."""
     models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
-    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1)]
+    workers: tuple[WorkerConfig, ...]
     scheduling: SchedulingConfig = SchedulingConfig()
     control: ControlConfig = ControlConfig()
     gateway: GatewayConfig = GatewayConfig()
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
+        if not self.workers:
+            raise _fault("workers", "[]", "at least one")
         names = [worker.name for worker in self.workers]
         if len(set(names)) < len(names):
             raise _fault("workers", names, "different names")
@@ -239,7 +241,7 @@ class Config(_Section):
         total = sum(model.cpu.min for model in self.models.values())
         if total > worker.allocatable:
             bound = f"≥ the sum of the models' cpu.min ({total:g})"
-            raise _fault(f"{key}.cores - reserved", worker.allocatable, bound)
+            raise _fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
         for name, model in self.models.items():
             if model.path is None:
                 raise _fault(f"models.{name}.path", None, f"set for backend {worker.backend}")
@@ -313,6 +315,10 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "keys must be plain words", key_node.start_mark
+                )
             if key_node.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key_node.value!r} appears twice", key_node.start_mark

@@ -56,23 +56,24 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
     control = web.AppRunner(admin.application(driver, secrets.token_hex(8)), access_log=None)
     await server.setup()
     await control.setup()
-    watchers = []
     try:
         site = await _listen(server, gateway_config.host, gateway_config.port, "gateway")
         await _listen(
             control, gateway_config.admin_host, gateway_config.admin_port, "gateway.admin"
         )
-        watchers = [
-            asyncio.create_task(watch(e.name, e.spec.models, pools[e.name], driver)) for e in placed
-        ]
-        yield gateway
-        gateway.draining = True
-        await site.stop()
-        await _drain(driver, gateway_config.drain_timeout)
+        # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
+        async with asyncio.TaskGroup() as watchers:
+            tasks = [
+                watchers.create_task(watch(e.name, e.spec.models, pools[e.name], driver))
+                for e in placed
+            ]
+            yield gateway
+            gateway.draining = True
+            await site.stop()
+            await _drain(driver, gateway_config.drain_timeout)
+            for task in tasks:
+                task.cancel()
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
         await server.cleanup()
         await control.cleanup()
         driver.close()

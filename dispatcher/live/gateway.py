@@ -9,12 +9,12 @@ directions. Errors have TensorFlow Serving's shape, `{"error": "…"}`, and its 
 """
 
 import asyncio
-from typing import assert_never
+from typing import assert_never, cast
 
 import orjson
 from aiohttp import web
 
-from dispatcher.live import routes
+from dispatcher.live import passthrough, routes
 from dispatcher.live.backend import Pool, Response
 from dispatcher.live.driver import Call, Driver, Outcome
 from roma import units
@@ -143,8 +143,11 @@ class Gateway:
         return web.Response(text="ready")
 
 
-def _answer(outcome: Outcome) -> web.Response:
+def _answer(outcome: Outcome) -> web.StreamResponse:
     match outcome:
+        case Response(body=body) if len(body) <= passthrough.LARGEST:
+            # Has what the server asks of a response without being one.
+            return cast(web.StreamResponse, passthrough.Passthrough(outcome))
         case Response(status, content_type, content_encoding, body):
             headers = {"Content-Type": content_type}
             if content_encoding:

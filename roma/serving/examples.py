@@ -1,0 +1,170 @@
+"""Classify and regress: `examples` and `context` in, labels and scores or values out.
+
+A request's examples become serialised `tf.train.Example` protos. As in TensorFlow Serving, what
+makes a signature one for classification or regression is the names of its tensors, not its
+method_name: `inputs` in; `classes` and/or `scores`, or `outputs`, out.
+
+Source: https://www.tensorflow.org/tfx/serving/api_rest#classify_and_regress_api,
+json_tensor.cc (`FillClassifyRegressRequestFromJson`), classifier.cc and regressor.cc.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from roma.serving.errors import RequestError
+from roma.serving.jsontext import Document, preview, type_name
+from roma.serving.tensors import Array, Signature, decode_b64, encode_text, is_b64, plain
+
+INPUT = "inputs"
+Kind = Literal["bytes", "float", "int64"]
+Feature = tuple[Kind | None, list[Any]]
+"""The kind of a feature's values, None while it has none, and the values."""
+
+Features = dict[str, Feature]
+
+
+def decode_examples(document: Document) -> tuple[Features, list[Features]]:
+    """Return the context and the examples of a body; raises RequestError."""
+    root = document.root
+    context = _features(root["context"]) if "context" in root else {}
+    examples = root.get("examples")
+    problem = None
+    if "examples" not in root:
+        problem = "When method is classify, key 'examples' is expected and was not found"
+    elif not isinstance(examples, list):
+        problem = "Expecting 'examples' value to be an list/array"
+    elif not examples:
+        problem = "'examples' value is an empty array"
+    if problem:
+        raise RequestError(f"JSON Value: {preview(root)} {problem}")
+    return context, [_features(example) for example in examples or []]
+
+
+def check_classify(signature: Signature) -> None:
+    """Refuse a signature that cannot classify; raises RequestError."""
+    _check_input(signature, "classification")
+    outputs = signature.outputs
+    if len(outputs) not in (1, 2):
+        raise RequestError(f"Expected one or two output Tensors, found {len(outputs)}")
+    if not outputs.keys() & {"classes", "scores"}:
+        raise RequestError(
+            'Expected classification signature outputs to contain at least one of "classes" or '
+            f'"scores". Signature was: {signature.name} with outputs {_names(outputs)}'
+        )
+
+
+def check_regress(signature: Signature) -> None:
+    """Refuse a signature that cannot regress; raises RequestError."""
+    _check_input(signature, "regression")
+    if len(signature.outputs) != 1:
+        raise RequestError("Expected one output Tensor.")
+    if "outputs" not in signature.outputs:
+        raise RequestError(
+            f"No regression outputs found in SignatureDef: {signature.name} "
+            f"with outputs {_names(signature.outputs)}"
+        )
+
+
+def encode_classes(outputs: Mapping[str, Array], count: int) -> bytes:
+    """Return the answer for `count` examples: per example, [label, score] of every class.
+
+    `classes` is a string array and `scores` a float array, both [count, classes]; one may be
+    missing. Raises RequestError.
+    """
+    classes, scores = outputs.get("classes"), outputs.get("scores")
+    for name, array, dtype in (("classes", classes, np.object_), ("scores", scores, np.float32)):
+        if array is not None:
+            _check_output(name, array, dtype, count, ranks=(2,))
+    if classes is not None and scores is not None and classes.shape != scores.shape:
+        raise RequestError(
+            "Tensors class and score should match in dim_size(1). "
+            f"Got {classes.shape[1]} vs. {scores.shape[1]}"
+        )
+    shape = next(array.shape for array in (classes, scores) if array is not None)
+    labels: Any = np.full(shape, "").tolist() if classes is None else plain(classes)
+    values: Any = np.zeros(shape).tolist() if scores is None else plain(scores)
+    return _results([list(zip(*row, strict=True)) for row in zip(labels, values, strict=True)])
+
+
+def encode_values(outputs: Mapping[str, Array], count: int) -> bytes:
+    """Return the answer for `count` examples: one value per example.
+
+    `outputs` is a float array, [count] or [count, 1]. Raises RequestError.
+    """
+    array = outputs["outputs"]
+    _check_output("outputs", array, np.float32, count, ranks=(1, 2))
+    if array.size != count:
+        raise RequestError(f"Expected output batch size to be {count}.  Got: {array.size}")
+    return _results(plain(array.ravel()))
+
+
+def _check_input(signature: Signature, kind: str) -> None:
+    if len(signature.inputs) != 1:
+        raise RequestError("Expected one input Tensor.")
+    if INPUT not in signature.inputs:
+        raise RequestError(
+            f"No {kind} inputs found in SignatureDef: {signature.name} "
+            f"with inputs {_names(signature.inputs)}"
+        )
+    if signature.inputs[INPUT].dtype != "string":
+        dtype = signature.inputs[INPUT].dtype
+        raise RequestError(f'Input "{INPUT}" takes {dtype}, not serialised examples')
+
+
+def _check_output(
+    name: str, array: Array, dtype: type, count: int, *, ranks: tuple[int, ...]
+) -> None:
+    if array.ndim not in ranks:
+        raise RequestError(f"Output {name} has rank {array.ndim}, expected one of {ranks}")
+    if array.dtype != dtype:
+        wanted = "DT_STRING" if dtype is np.object_ else "DT_FLOAT"
+        raise RequestError(f"Expected {name} Tensor of {wanted}. Got: {array.dtype}")
+    if array.shape[0] != count:
+        raise RequestError(f"Expected {name} output batch size of {count}. Got: {array.shape[0]}")
+
+
+def _features(example: Any) -> Features:
+    if not isinstance(example, dict):
+        raise RequestError(f"Example must be JSON object but got JSON {type_name(example)}")
+    return {name: _feature(name, content) for name, content in example.items()}
+
+
+def _feature(name: str, content: Any) -> Feature:
+    kind: Kind | None = None
+    values = []
+    for value in content if isinstance(content, list) else [content]:
+        own, converted = _element(name, value)
+        if kind not in (None, own):
+            raise RequestError(f"Unexpected element type in feature: {name} expecting type: {kind}")
+        kind = own
+        values.append(converted)
+    return kind, values
+
+
+def _element(name: str, value: Any) -> tuple[Kind, Any]:
+    match value:
+        case bool():
+            return "int64", int(value)
+        case int() if value >= 2**63:
+            raise RequestError(f"Feature: {name} has uint64_t element. Only int64_t is supported.")
+        case int():
+            return "int64", value
+        case float():
+            return "float", value
+        case str():
+            return "bytes", encode_text(value)
+        case dict() if is_b64(value):
+            return "bytes", decode_b64(value)
+    raise RequestError(f"Feature: {name} has element with unexpected JSON type: {type_name(value)}")
+
+
+def _names(tensors: Mapping[str, Any]) -> str:
+    return "{" + ",".join(sorted(tensors)) + "}"
+
+
+def _results(results: list[Any]) -> bytes:
+    # Not orjson: scores may be NaN.
+    return json.dumps({"results": results}, ensure_ascii=False, separators=(",", ":")).encode()

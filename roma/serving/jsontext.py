@@ -1,0 +1,154 @@
+"""JSON as TensorFlow Serving reads it: RapidJSON's dialect, not RFC 8259.
+
+TensorFlow Serving parses with `kParseNanAndInfFlag | kParseStopWhenDoneFlag` and validates no
+UTF-8 (tensorflow_serving/util/json_tensor.cc, `ParseJson`). So `NaN`, `Inf`, `Infinity` and their
+negatives are numbers, text after the root is ignored, and any bytes may stand in a string.
+
+orjson reads ordinary bodies; what it refuses is read again, slower, by the standard library with
+those liberties. Strings keep foreign bytes as surrogate escapes (PEP 383).
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from roma.serving.errors import RequestError
+
+PREVIEW_CHARACTERS = 256
+"""`kMaxJsonDebugStringBytes`: an error text quotes no more of a value than this."""
+
+_STRING_OR_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|-?Inf(?:inity)?|-?NaN', re.DOTALL)
+_LITERALS = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
+
+# The texts of RapidJSON's GetParseError_En, by the start of the standard library's.
+_TEXTS = {
+    "Expecting value": "Invalid value.",
+    "Expecting property name": "Missing a name for object member.",
+    "Expecting ':'": "Missing a colon after a name of object member.",
+    "Unterminated string": "Missing a closing quotation mark in string.",
+    "Invalid \\escape": "Invalid escape character in string.",
+    "Invalid \\uXXXX": "Incorrect hex digit after \\u escape in string.",
+    "Invalid control": "Invalid encoding in string.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed body.
+
+    `has_booleans` is false only if no value in it can be true or false: NumPy takes a boolean
+    among numbers for a number, TensorFlow Serving refuses it.
+    """
+
+    root: dict[str, Any]
+    has_booleans: bool
+
+
+def parse(body: bytes) -> Document:
+    """Parse a request body, whose root must be an object; raises RequestError."""
+    if not body:
+        raise RequestError("JSON Parse error: The document is empty")
+    try:
+        root = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        root = _parse_liberally(body)
+    if not isinstance(root, dict):
+        raise RequestError(f"JSON Value: {preview(root)} Is not object")
+    return Document(root, has_booleans=b"true" in body or b"false" in body)
+
+
+def type_name(value: Any) -> str:
+    """Return RapidJSON's name of a value's type."""
+    match value:
+        case None:
+            return "Null"
+        case bool():
+            return str(value)
+        case dict():
+            return "Object"
+        case list():
+            return "Array"
+        case str():
+            return "String"
+    return "Number"
+
+
+def preview(value: Any) -> str:
+    """Return the beginning of a value as JSON, for an error text.
+
+    TensorFlow Serving also breaks objects over lines; this keeps them on one.
+    """
+    try:
+        # In pieces, so that quoting a body of many megabytes costs no more than a short one.
+        pieces = islice(json.JSONEncoder(ensure_ascii=False).iterencode(value), PREVIEW_CHARACTERS)
+        return "".join(pieces)[:PREVIEW_CHARACTERS]
+    except RecursionError:
+        return "[["
+
+
+def _parse_liberally(body: bytes) -> Any:
+    text = body.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    try:
+        return _decode(text)
+    except json.JSONDecodeError as error:
+        # Most refused bodies are plainly wrong; only these may still be RapidJSON's dialect.
+        if "Inf" not in text and "-NaN" not in text:
+            raise _parse_error(error) from None
+    try:
+        return _decode(_STRING_OR_LITERAL.sub(lambda m: _LITERALS.get(m[0], m[0]), text))
+    except json.JSONDecodeError as error:
+        raise _parse_error(error) from None
+
+
+def _decode(text: str) -> Any:
+    decoder = json.JSONDecoder(parse_float=_float, parse_int=_integer)
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    try:
+        return decoder.raw_decode(text, start)[0]
+    except RecursionError:
+        raise RequestError("JSON Parse error: The document is nested too deeply.") from None
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise RequestError("JSON Parse error: Number too big to be stored in double.")
+    return value
+
+
+def _integer(digits: str) -> int | float:
+    # What fits neither int64 nor uint64 is a double (RapidJSON and orjson agree); 20 digits are
+    # the longest that can fit.
+    if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
+        return value
+    return _float(digits)
+
+
+def _parse_error(error: json.JSONDecodeError) -> RequestError:
+    text = error.doc
+    if not text.strip(" \t\r\n"):
+        reason = "The document is empty."
+    elif error.msg.startswith("Expecting ','"):
+        closing = "} after an object member" if _is_in_object(text[: error.pos]) else None
+        reason = f"Missing a comma or {closing or '] after an array element'}."
+    else:
+        known = (there for here, there in _TEXTS.items() if error.msg.startswith(here))
+        reason = next(known, f"{error.msg}.")
+    offset = len(text[: error.pos].encode("utf-8", "surrogateescape"))
+    return RequestError(f"JSON Parse error: {reason} at offset: {offset}")
+
+
+def _is_in_object(text: str) -> bool:
+    """Whether the end of `text`, which is the beginning of a document, is inside an object."""
+    open_brackets: list[str] = []
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
+        if bracket in "[{":
+            open_brackets.append(bracket)
+        else:
+            open_brackets.pop()
+    return open_brackets[-1:] == ["{"]

@@ -1,0 +1,189 @@
+"""One loaded SavedModel, run the way TensorFlow Serving runs it. Only this module knows TensorFlow.
+
+TensorFlow Serving loads a SavedModel into a session and runs the signature's graph there. So does
+this, with the same loader. It is also the fast way: a small network answers in 12 µs here and in
+176 µs through `tf.saved_model.load(...).signatures[...]` (one core, median of 500 calls), most of
+it saved by computing in the calling thread.
+
+Importing TensorFlow takes seconds, so that it is done by the first `load` and not before.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roma.serving.errors import Code, RequestError
+from roma.serving.examples import Features
+from roma.serving.tensors import Array, Signature, TensorSpec
+
+SERVE_TAG = "serve"
+
+
+class LoadedModel:
+    """A SavedModel in memory; `load` makes one.
+
+    `signatures` are those that take an input. `metadata` is the JSON form of TensorFlow Serving's
+    SignatureDefMap. `run` may be called from several threads at once.
+    """
+
+    def __init__(self, session: Any, signature_defs: Mapping[str, Any]) -> None:
+        self._session = session
+        self._callables = {
+            name: _callable(session, definition)
+            for name, definition in signature_defs.items()
+            if definition.inputs
+        }
+        self.signatures: Mapping[str, Signature] = {
+            name: _signature(name, signature_defs[name]) for name in sorted(self._callables)
+        }
+        self.metadata = _metadata(signature_defs)
+
+    def run(self, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute a signature's outputs, by name; raises RequestError with TensorFlow's code."""
+        import tensorflow as tf  # noqa: PLC0415
+
+        try:
+            return self._callables[signature](inputs)
+        except tf.errors.OpError as error:
+            raise RequestError(error.message, Code(error.error_code)) from error
+
+    def close(self) -> None:
+        """Free the model's memory; no call may be running."""
+        self._callables.clear()
+        self._session.close()
+
+
+def load(path: Path, intra_op: int) -> LoadedModel:
+    """Load the SavedModel in `path`, whatever the failure may be: it is raised as it comes.
+
+    `intra_op` is the number of threads inside one operation. They are one pool for the whole
+    process, as in TensorFlow Serving, so that the first model's number holds for all.
+    """
+    tf = _import_tensorflow()
+    v1 = tf.compat.v1
+    graph = v1.Graph()
+    config = v1.ConfigProto(
+        intra_op_parallelism_threads=intra_op,
+        # Compute in the calling thread: the server's own workers are the pool of requests.
+        inter_op_parallelism_threads=-1,
+    )
+    session = v1.Session(graph=graph, config=config)
+    try:
+        with graph.as_default():
+            meta_graph = v1.saved_model.load(session, [SERVE_TAG], str(path))
+        return LoadedModel(session, meta_graph.signature_def)
+    except BaseException:
+        session.close()
+        raise
+
+
+def failure(error: Exception) -> tuple[Code, str]:
+    """Return what a status answer says of a failed load."""
+    match error:
+        case RequestError():
+            return error.code, str(error)
+        case OSError():  # the loader's word for a folder without a SavedModel
+            return Code.NOT_FOUND, str(error)
+    code = getattr(error, "error_code", None)
+    return Code(code) if isinstance(code, int) else Code.UNKNOWN, str(error)
+
+
+def serialise(context: Features, examples: Sequence[Features]) -> Array:
+    """Return examples as serialised `tf.train.Example` protos, shape [examples], bytes.
+
+    The context's bytes come before the example's: concatenated protos merge.
+    """
+    shared = _example(context)
+    serialised = np.empty(len(examples), dtype=np.object_)
+    serialised[:] = [shared + _example(example) for example in examples]
+    return serialised
+
+
+def _import_tensorflow() -> Any:
+    # Quiet by default: a model server's stderr is for its operator. The environment may say more.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf  # noqa: PLC0415
+
+    # Otherwise it warns that a session is TensorFlow 1's way, which is meant here.
+    tf.get_logger().setLevel(logging.ERROR)
+    return tf
+
+
+def _callable(session: Any, definition: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415
+
+    inputs = list(definition.inputs)
+    outputs = list(definition.outputs)
+    # Two outputs may be one tensor, which is fetched once.
+    fetches = list(dict.fromkeys(info.name for info in definition.outputs.values()))
+    places = {name: fetches.index(info.name) for name, info in definition.outputs.items()}
+    texts = {name for name, info in definition.outputs.items() if _dtype(info) == "string"}
+    options = config_pb2.CallableOptions(
+        feed=[definition.inputs[name].name for name in inputs], fetch=fetches
+    )
+    # The only way past Session.run, whose checks cost five times the call; TensorFlow's own
+    # Keras backend goes it too, and the public make_callable has it for single tensors only.
+    run = session._make_callable_from_options(options)
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        values = run(*(arrays[name] for name in inputs))
+        return {
+            # A scalar text comes as bytes, which NumPy would cut at its trailing zeros.
+            name: np.asarray(values[places[name]], dtype=np.object_ if name in texts else None)
+            for name in outputs
+        }
+
+    return call
+
+
+def _signature(name: str, definition: Any) -> Signature:
+    return Signature(name, _specs(definition.inputs), _specs(definition.outputs))
+
+
+def _specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(
+            name,
+            _dtype(infos[name]),
+            None
+            if infos[name].tensor_shape.unknown_rank
+            else tuple(dim.size for dim in infos[name].tensor_shape.dim),
+        )
+        for name in sorted(infos)
+    }
+
+
+def _dtype(info: Any) -> str:
+    import tensorflow as tf  # noqa: PLC0415
+
+    # TensorFlow's C++ names, which its error texts have; its Python ones differ in these two.
+    name = str(tf.dtypes.as_dtype(info.dtype).name)
+    return {"float32": "float", "float64": "double"}.get(name, name)
+
+
+def _metadata(signature_defs: Mapping[str, Any]) -> dict[str, Any]:
+    from google.protobuf import json_format  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    return {
+        name: json_format.MessageToDict(
+            signature_defs[name],
+            always_print_fields_with_no_presence=True,
+            preserving_proto_field_name=True,
+        )
+        for name in sorted(signature_defs)
+    }
+
+
+def _example(features: Features) -> bytes:
+    import tensorflow as tf  # noqa: PLC0415
+
+    example = tf.train.Example()
+    for name, (kind, values) in features.items():
+        feature = example.features.feature[name]
+        if kind is not None:
+            getattr(feature, f"{kind}_list").value.extend(values)
+    return bytes(example.SerializeToString())

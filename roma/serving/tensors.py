@@ -1,0 +1,277 @@
+"""One tensor: JSON value -> NumPy array -> JSON value, by TensorFlow Serving's rules.
+
+Decoding has two paths. Rectangular numbers are handed to NumPy as a whole. Everything else (text,
+bytes, and whatever NumPy or its result says is not right) is walked value by value, which finds
+the exact fault and its text. So the walk is the rule, and the whole-array path only a faster way
+to the same array.
+
+Source: tensorflow_serving/util/json_tensor.cc; error texts are its own, except that the name of
+the tensor is added.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from roma.serving.errors import Code, RequestError
+from roma.serving.jsontext import preview, type_name
+
+Array = NDArray[Any]
+
+MAX_RANK = 63
+"""NumPy stops at 64 dimensions, and a row adds the batch. TensorFlow's own limit is 254."""
+
+BYTES_SUFFIX = "_bytes"
+"""A string output with such a name holds bytes, and leaves as `{"b64": …}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a signature says of one tensor.
+
+    `dtype` is TensorFlow's name (`float`, `int64`, `string`…). `shape` has -1 where any size will
+    do and is None where any rank will do.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One entry point of a model: the tensors it takes and gives, by name."""
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fits(dtype: type) -> Callable[[Any], bool]:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+    def accepts(value: Any) -> bool:
+        # 1.0 is no integer for RapidJSON. TensorFlow Serving lets 300 into an int8 as 44; that is
+        # refused here.
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    return accepts
+
+
+_INTEGERS = {
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+}
+NUMPY_TYPES: Mapping[str, type] = {
+    "float": np.float32,
+    "double": np.float64,
+    "bool": np.bool_,
+    "string": np.object_,
+    **_INTEGERS,
+}
+"""The types that TensorFlow Serving can read from JSON and write as JSON."""
+
+_ACCEPTS: Mapping[str, Callable[[Any], bool]] = {
+    "float": _is_number,
+    "double": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    **{name: _fits(dtype) for name, dtype in _INTEGERS.items()},
+}
+_KINDS = {"float": "fiu", "double": "fiu", "bool": "b", **dict.fromkeys(_INTEGERS, "iu")}
+
+
+def decode(value: Any, spec: TensorSpec, *, exact_types: bool) -> Array:
+    """Return a JSON value as the array that `spec` asks for, in the value's own shape.
+
+    `exact_types` must be true if a boolean may be among the values. Raises RequestError.
+    """
+    array = None if exact_types else _decode_whole(value, spec)
+    if array is None:
+        shape, leaves = decode_item(value, spec)
+        array = from_leaves(leaves, shape, spec)
+    return array
+
+
+def decode_item(value: Any, spec: TensorSpec) -> tuple[tuple[int, ...], list[Any]]:
+    """Walk a JSON value; return its shape and its leaves in row-major order."""
+    if spec.dtype not in _ACCEPTS:
+        text = f"Conversion of JSON Value: {preview(value)} to type: {spec.dtype}"
+        raise RequestError(_named(text, spec), Code.UNIMPLEMENTED)
+    shape = []
+    inner = value
+    while isinstance(inner, list):
+        shape.append(len(inner))
+        if not inner:
+            break
+        inner = inner[0]
+    if len(shape) > MAX_RANK:
+        raise RequestError(_named(f"Encountered more than {MAX_RANK} nested lists", spec))
+    leaves: list[Any] = []
+    _walk(value, 0, tuple(shape), spec, leaves)
+    return tuple(shape), leaves
+
+
+def from_leaves(leaves: list[Any], shape: tuple[int, ...], spec: TensorSpec) -> Array:
+    """Return the array of `shape` that holds `leaves`, which `decode_item` has checked."""
+    array: Array = np.empty(len(leaves), dtype=NUMPY_TYPES[spec.dtype])
+    with np.errstate(over="ignore"):  # 1e300 is inf as a float, here as in C++
+        array[:] = leaves
+    return array.reshape(shape)
+
+
+def check_shape(array: Array, spec: TensorSpec) -> None:
+    """Refuse an array that the signature does not allow; raises RequestError.
+
+    TensorFlow Serving checks nothing here and leaves it to the graph, which may answer nonsense:
+    it was optimised for the shape in its signature. But [batch] where [batch, 1] is asked for is
+    let through as it is, because TensorFlow Serving's first example (half_plus_two) relies on it.
+    """
+    if spec.shape is None:
+        return
+    shape = array.shape + (1,) * (len(spec.shape) - array.ndim)
+    if len(shape) != len(spec.shape) or any(
+        want not in (-1, got) for got, want in zip(shape, spec.shape, strict=True)
+    ):
+        raise RequestError(
+            f'Input "{spec.name}" has shape {_shape_text(array.shape)}, '
+            f"expected {_shape_text(spec.shape)}"
+        )
+
+
+def is_bytes(spec_name: str, array: Array) -> bool:
+    """Whether a string output holds bytes, by TensorFlow Serving's naming rule."""
+    return array.dtype == np.object_ and spec_name.endswith(BYTES_SUFFIX)
+
+
+def is_finite(array: Array) -> bool:
+    """Whether orjson can write the numbers: it turns NaN and infinities into null."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def plain(array: Array, *, as_bytes: bool = False) -> Any:
+    """Return an array as nested lists of what JSON knows; bytes as text or as `{"b64": …}`."""
+    if array.dtype == np.object_:
+        convert = _b64 if as_bytes else _text
+        texts = np.empty(array.size, dtype=np.object_)
+        texts[:] = [convert(value) for value in array.ravel()]
+        return texts.reshape(array.shape).tolist()
+    if array.dtype == np.float32:
+        return _shortest(array).tolist()
+    return array.tolist()
+
+
+def _decode_whole(value: Any, spec: TensorSpec) -> Array | None:
+    """Return the array if NumPy alone can be trusted with it, else None."""
+    if spec.dtype not in _KINDS:
+        return None
+    try:
+        array = np.array(value)
+    except (ValueError, OverflowError):  # ragged, or too deep
+        return None
+    if array.dtype.kind not in _KINDS[spec.dtype] or not array.size:
+        return None
+    target = NUMPY_TYPES[spec.dtype]
+    if spec.dtype in _INTEGERS:
+        bounds = np.iinfo(target)
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            return None
+    with np.errstate(over="ignore"):
+        return array.astype(target)
+
+
+def _walk(
+    value: Any, level: int, shape: tuple[int, ...], spec: TensorSpec, leaves: list[Any]
+) -> None:
+    if not isinstance(value, list):
+        if level != len(shape):
+            text = f"JSON Value: {preview(value)} found at incorrect level: {level + 1}"
+            text += f" in the JSON DOM. Expected at level: {len(shape)}"
+            raise RequestError(_named(text, spec))
+        leaves.append(_leaf(value, spec))
+        return
+    if level >= len(shape):
+        text = f"Encountered list at unexpected level: {level} expected < {len(shape)}"
+        raise RequestError(_named(text, spec))
+    if len(value) != shape[level]:
+        text = f"Encountered list at unexpected size: {len(value)} at level: {level}"
+        raise RequestError(_named(f"{text} expected size: {shape[level]}", spec))
+    for item in value:
+        _walk(item, level + 1, shape, spec, leaves)
+
+
+def _leaf(value: Any, spec: TensorSpec) -> Any:
+    if isinstance(value, dict) and spec.dtype == "string":
+        return decode_b64(value)
+    if not _ACCEPTS[spec.dtype](value):
+        text = f"JSON Value: {preview(value)} Type: {type_name(value)}"
+        raise RequestError(_named(f"{text} is not of expected type: {spec.dtype}", spec))
+    return encode_text(value) if isinstance(value, str) else value
+
+
+def is_b64(value: Any) -> bool:
+    """Whether a JSON value stands for bytes: an object with one string, under `b64`."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def decode_b64(value: Any) -> bytes:
+    """Return the bytes that `{"b64": …}` stands for; raises RequestError."""
+    if not is_b64(value):
+        raise RequestError(f"JSON Value: {preview(value)} not formatted correctly for base64 data")
+    # Like absl::Base64Unescape: white space and missing padding are no fault.
+    text = "".join(value["b64"].split())
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError("Unable to base64 decode") from None
+
+
+def encode_text(text: str) -> bytes:
+    """Return a JSON string's bytes; raises RequestError for half a surrogate pair."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        reason = "The surrogate pair in string is invalid."
+        raise RequestError(f"JSON Parse error: {reason}") from None
+
+
+def _b64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
+
+
+def _text(value: bytes) -> str:
+    # TensorFlow Serving copies foreign bytes as they are, which is no JSON any more.
+    return value.decode("utf-8", "replace")
+
+
+def _shortest(array: Array) -> Array:
+    """Return float32 numbers as the doubles with the same shortest text: 0.2, not 0.20000000298."""
+    finite = np.isfinite(array)
+    flat = np.where(finite, array, np.float32(0)).ravel()
+    doubles = np.array(orjson.loads(orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)), float)
+    doubles = doubles.reshape(array.shape)
+    doubles[~finite] = array[~finite]
+    return doubles
+
+
+def _named(text: str, spec: TensorSpec) -> str:
+    return f'{text} (input "{spec.name}")'
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

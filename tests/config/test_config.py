@@ -1,0 +1,236 @@
+"""roma.yaml: one clear line per fault, naming key, value and bound."""
+
+from pathlib import Path
+
+import pytest
+
+from roma import config, placement
+from roma.errors import ConfigError
+from roma.model import Device
+
+GOOD = """
+models:
+  digits:
+    path: models/digits
+    sla: {response_time: 0.25, statistic: p95, alpha: 0.5}
+    cpu: {min: 0.1, max: 1.5, initial: 0.5, threads: 2}
+  photos:
+    path: models/photos
+    sla: {response_time: 0.5}
+workers:
+  - {name: local, cores: 2, reserved: 0.5}
+"""
+
+
+def faults(text):
+    with pytest.raises(ConfigError) as e:
+        config.parse(text)
+    return str(e.value).splitlines()
+
+
+def test_a_good_file_says_what_it_means():
+    c = config.parse(GOOD)
+    digits, photos = c.model_specs
+    assert (digits.sla.set_point, digits.deadline) == (0.125, 0.5)
+    assert photos.deadline == 1.0
+    assert c.workers[0].allocatable == 1.5
+    assert c.dispatcher_urls == ("http://127.0.0.1:8500",)
+
+
+def test_the_deadline_of_a_per_request_promise_is_the_promise():
+    text = GOOD.replace("statistic: p95", "statistic: each")
+    assert config.parse(text).model_specs[0].deadline == 0.25
+
+
+def test_paths_are_relative_to_the_file(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(GOOD)
+    assert config.load(file).models["digits"].path == tmp_path / "models/digits"
+
+
+def test_every_fault_is_one_line_with_key_value_and_bound():
+    text = GOOD.replace("0.25", "-1").replace("alpha: 0.5", "alpha: 1.5").replace("p95", "median")
+    assert faults(text) == [
+        "roma.yaml: models.digits.sla.response_time = -1: input should be greater than 0",
+        "roma.yaml: models.digits.sla.statistic = median: input should be 'mean', 'p95', 'p99' or 'each'",
+        "roma.yaml: models.digits.sla.alpha = 1.5: input should be less than or equal to 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("threads: 2", "thread: 2", "models.digits.cpu.thread = 2: unknown key"),
+        ("max: 1.5", "max: 0.05", "models.digits.cpu.max = 0.05: must be ≥ min (0.1)"),
+        (
+            "initial: 0.5",
+            "initial: 3",
+            "models.digits.cpu.initial = 3.0: must be between min (0.1) and max (1.5)",
+        ),
+        (
+            "max: 1.5",
+            "max: 1.6",
+            "models.digits.cpu.max = 1.6: must be ≤ cores - reserved of worker local (1.5)",
+        ),
+        ("reserved: 0.5", "reserved: 2", "workers.0.reserved = 2.0: must be < cores (2)"),
+        (
+            "reserved: 0.5",
+            "reserved: 1.85",
+            "workers.0.cores - reserved = 0.15: must be ≥ the sum of the models' cpu.min (0.2)",
+        ),
+        (
+            "min: 0.1",
+            "min: 0.005",
+            "models.digits.cpu.min = 0.005: must be ≥ 0.01 (a quota of 1 ms per cfs_period)",
+        ),
+        (
+            "reserved: 0.5",
+            "gpus: 1",
+            "workers.0.gpus = 1: must be 0 for backend process (use docker or static)",
+        ),
+        (
+            "    path: models/photos\n",
+            "",
+            "models.photos.path = None: must be set for backend process",
+        ),
+        (
+            "response_time: 0.5}",
+            "response_time: 0.5, deadline: 0.4}",
+            "models.photos.sla.deadline = 0.4: must be ≥ response_time (0.5)",
+        ),
+        (
+            "response_time: 0.5}",
+            "response_time: .inf}",
+            "models.photos.sla.response_time = inf: input should be a finite number",
+        ),
+        (
+            "response_time: 0.5}",
+            "response_time: soon}",
+            "models.photos.sla.response_time = soon: input should be a valid number, unable to parse string as a number",
+        ),
+        (
+            "name: local",
+            "name: ../etc",
+            "workers.0.name = ../etc: string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$'",
+        ),
+        (
+            "  photos:",
+            "  a/b:",
+            "models.a/b = a/b: string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$'",
+        ),
+        ("sla: {response_time: 0.5}", "cpu: {}", "models.photos.sla: missing"),
+        (
+            "workers:",
+            "wrokers:",
+            "wrokers = [{'name': 'local', 'cores': 2, 'reserved': 0.5}]: unknown key",
+        ),
+        (
+            "{name: local, cores: 2, reserved: 0.5}",
+            "{cores: 2, backend: static}",
+            "workers.0.executables = 0 listed: must be at least one for backend static, none for the others",
+        ),
+    ],
+)
+def test_faults(old, new, line):
+    assert old in GOOD
+    assert f"roma.yaml: {line}" in faults(GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("executable", "line"),
+    [
+        (
+            "{url: 'https://x:1', model: digits}",
+            "workers.0.executables.0.url = https://x:1: string should match",
+        ),
+        (
+            "{url: 'http://x:1', model: nope}",
+            "workers.0.executables.0.model = nope: must be one of digits, photos",
+        ),
+        (
+            "{url: 'http://x:1'}",
+            "workers.0.executables.0.model = None: must be set for device cpu, absent for device gpu",
+        ),
+        (
+            "{url: 'http://x:1', device: gpu, model: digits}",
+            "workers.0.executables.0.model = digits: must be set for device cpu",
+        ),
+    ],
+)
+def test_faults_of_listed_executables(executable, line):
+    worker = f"{{name: w, cores: 2, backend: static, executables: [{executable}]}}"
+    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert fault.startswith(f"roma.yaml: {line}")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "roma.yaml: file = None: input should be a valid dictionary or instance of Config"),
+        ("[1]", "roma.yaml: file = [1]: input should be a valid dictionary or instance of Config"),
+        (
+            "models: {m: {sla: {response_time: 1}}}\nworkers: []",
+            "roma.yaml: workers = []: must be at least one",
+        ),
+        ("a: b: c", "roma.yaml: not valid YAML: mapping values are not allowed here"),
+        (
+            "models: {}\nworkers: [{cores: 1}]",
+            "roma.yaml: models = {}: dictionary should have at least 1 item after validation, not 0",
+        ),
+        ("name: x\nname: y", "roma.yaml: not valid YAML: key 'name' appears twice"),
+        ("? [a]\n: b", "roma.yaml: not valid YAML: keys must be plain words"),
+    ],
+)
+def test_what_is_no_configuration_at_all(text, line):
+    assert faults(text)[0].startswith(line)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot be read: .*No such file"):
+        config.load(tmp_path / "nowhere.yaml")
+
+
+def test_workers_have_different_names():
+    text = GOOD + "  - {name: local, cores: 4}\n"
+    assert faults(text) == ["roma.yaml: workers = ['local', 'local']: must be different names"]
+
+
+# Placement
+
+
+def test_local_executables_have_a_port_and_a_cgroup_each():
+    a, b = placement.executables(config.parse(GOOD))
+    assert (a.name, a.url, a.cgroup) == (
+        "digits@local",
+        "http://127.0.0.1:8600",
+        "roma/local/digits",
+    )
+    assert (a.min_cores, a.max_cores, a.spec.cores, a.spec.threads) == (0.1, 1.5, 0.5, 2)
+    assert (b.name, b.url, b.max_cores, b.spec.cores) == (
+        "photos@local",
+        "http://127.0.0.1:8601",
+        1.5,
+        1.5,
+    )
+    assert (a.concurrency, b.concurrency) == (1, 2)
+
+
+def test_a_gpu_executable_holds_all_models():
+    worker = (
+        "{name: w, cores: 8, backend: static, executables: ["
+        "{url: 'http://g:1', device: gpu}, {url: 'http://c:2', model: photos, cgroup: x/y}]}"
+    )
+    gpu, cpu = placement.executables(
+        config.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    )
+    assert (gpu.spec.device, gpu.spec.models, gpu.cgroup) == (
+        Device.GPU,
+        ("digits", "photos"),
+        None,
+    )
+    assert (cpu.spec.device, cpu.spec.models, cpu.cgroup) == (Device.CPU, ("photos",), "x/y")
+
+
+def test_the_example_in_the_repository_is_valid():
+    example = Path(__file__).parents[2] / "examples/roma.yaml"
+    assert config.load(example).models

@@ -1,0 +1,98 @@
+"""Executables that die, refuse or answer nonsense: each request still ends exactly once."""
+
+import asyncio
+import json
+
+import pytest
+
+from roma.events import Reason
+
+
+async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(stage):
+    await stage.open()
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    call = asyncio.create_task(stage.predict())
+    await stage.until(lambda: backend.running == 1)
+    backend.kill_connections()
+    status, body, _ = await call
+    assert status == 502
+    assert "m.0@local" in json.loads(body)["error"]
+    await backend.stop()
+    await stage.until(lambda: not any(stage.core.executors.of("m")), limit=2)  # noticed in < 2 s
+    assert (await stage.predict())[0] == 503
+    backend.gate = None
+    await backend.start()
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+    assert (await stage.predict())[0] == 200
+    assert stage.queue.failed == 1
+
+
+async def test_a_request_that_never_reached_its_executable_runs_on_another(stage):
+    await stage.open(backends=2)
+    dead, alive = stage.backends
+    name = next(e.spec.name for e in stage.core.executors)
+    pool = stage.gateway._pools[name]
+    pool.port = 1  # nobody listens there: every new connection is refused
+    for connection in list(pool._all):
+        connection.abort()
+    await asyncio.sleep(0)
+    statuses = [(await stage.predict())[0] for _ in range(4)]
+    assert statuses == [200] * 4
+    assert dead.seen == []
+    assert len(alive.seen) == 4
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"]
+)
+async def test_a_broken_answer_is_502_and_is_not_repeated(stage, answer):
+    await stage.open()
+    backend = stage.backends[0]
+
+    async def broken(request, body):
+        request.transport.write(answer)
+        request.transport.close()
+        await asyncio.sleep(10)
+
+    backend.behave = broken
+    status, _, _ = await stage.predict()
+    assert status == 502
+    assert len(backend.seen) == 1
+
+
+async def test_an_executable_that_never_answers_is_cut_off(stage):
+    await stage.open(timeout=0.2)
+    stage.backends[0].gate = asyncio.Event()
+    status, body, _ = await stage.predict()
+    assert status == 502
+    assert "no answer within 0.2 s" in json.loads(body)["error"]
+    stage.backends[0].gate = None
+    assert (await stage.predict())[0] == 200
+
+
+async def test_two_executables_serve_on_when_one_dies_under_load(stage):
+    await stage.open(backends=2)
+    first, second = stage.backends
+    calls = [asyncio.create_task(stage.predict()) for _ in range(40)]
+    await stage.until(lambda: len(first.seen) > 3)
+    first.kill_connections()
+    await first.stop()
+    statuses = [status for status, _, _ in await asyncio.gather(*calls)]
+    assert set(statuses) <= {200, 502}
+    assert statuses.count(502) <= 1  # one in flight at most
+    queue = stage.queue
+    assert queue.arrivals == 40 == sum(queue.completed.values()) + queue.failed
+
+
+async def test_losing_the_last_executable_answers_everyone_at_once(stage):
+    await stage.open()
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
+    await stage.until(lambda: len(stage.queue) == 4)
+    backend.kill_connections()
+    await backend.stop()
+    statuses = sorted(status for status, _, _ in await asyncio.gather(*calls))
+    assert set(statuses) <= {502, 503}
+    assert stage.queue.rejected[Reason.NO_EXECUTABLE] + stage.queue.failed == 5

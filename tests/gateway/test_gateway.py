@@ -1,0 +1,281 @@
+"""The gateway's promises on real sockets: bytes untouched, TF Serving's errors, overload refused."""
+
+import asyncio
+import gzip
+import json
+
+import pytest
+from aiohttp import web
+
+from roma.events import Reason
+
+
+def error(body):
+    return json.loads(body)["error"]
+
+
+async def test_a_body_passes_untouched_in_both_directions(stage):
+    await stage.open()
+    odd = b'{"instances": [1.50, NaN, 1e400],  "x": "\xc3\xa4"}\n'
+    status, body, headers = await stage.predict(odd)
+    assert (status, body) == (200, odd)
+    assert headers["Content-Type"].startswith("application/json")
+    path, seen, received = stage.backends[0].seen[-1]
+    assert (path, received) == ("/v1/models/m:predict", odd)
+
+
+async def test_compressed_bodies_are_not_decoded_on_the_way(stage):
+    await stage.open()
+    packed = gzip.compress(b'{"instances": [1]}')
+
+    async def compressed(request, body):
+        assert request.headers["Content-Encoding"] == "gzip"
+        return web.Response(body=gzip.compress(body), headers={"Content-Encoding": "gzip"})
+
+    stage.backends[0].behave = compressed
+    stage.session._auto_decompress = False
+    status, body, headers = await stage.predict(packed, headers={"Content-Encoding": "gzip"})
+    assert status == 200
+    assert headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(body) == b'{"instances": [1]}'  # the backend saw it decoded once
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/m:predict",
+        "/v1/models/m:classify",
+        "/v1/models/m:regress",
+        "/v1/models/m/versions/3:predict",
+        "/v1/models/m/labels/stable:predict",
+    ],
+)
+async def test_every_inference_path_is_passed_on(stage, path):
+    await stage.open()
+    status, _, _ = await stage.predict(path=path)
+    assert status == 200
+    assert stage.backends[0].seen[-1][0] == path
+
+
+async def test_status_and_metadata_come_from_the_executable(stage):
+    await stage.open()
+    status, body = await stage.get("/v1/models/m")
+    assert json.loads(body)["model_version_status"][0]["state"] == "AVAILABLE"
+    status, body = await stage.get("/v1/models/m/metadata")
+    assert (status, json.loads(body)) == (200, {"model_spec": {"name": "m"}})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("POST", "/v1/models/x:predict", 404, "Servable not found for request: Latest(x)"),
+        (
+            "POST",
+            "/v1/models/x/versions/7:predict",
+            404,
+            "Servable not found for request: Specific(x, 7)",
+        ),
+        ("GET", "/v1/models/x", 404, "Could not find any versions of model x"),
+        ("GET", "/v1/models/x/metadata", 404, "Could not find any versions of model x"),
+        ("GET", "/v1/models/m:predict", 400, "Malformed request: GET /v1/models/m:predict"),
+        ("POST", "/v1/models/m", 400, "Malformed request: POST /v1/models/m"),
+        ("POST", "/v1/models/m:magic", 400, "Malformed request: POST /v1/models/m:magic"),
+        (
+            "POST",
+            "/v1/models/m/versions/x:predict",
+            400,
+            "Malformed request: POST /v1/models/m/versions/x:predict",
+        ),
+        ("DELETE", "/v1/models/m", 400, "Malformed request: DELETE /v1/models/m"),
+        ("GET", "/v1/", 400, "Malformed request: GET /v1/"),
+        ("GET", "/favicon.ico", 404, "Not found: /favicon.ico"),
+    ],
+)
+async def test_errors_are_tf_servings(stage, method, path, status, message):
+    await stage.open()
+    async with stage.session.request(method, stage.url + path, data=b"{}") as response:
+        assert (response.status, error(await response.read())) == (status, message)
+
+
+async def test_the_models_own_errors_pass_through(stage):
+    await stage.open()
+
+    async def refuse(request, body):
+        return web.json_response({"error": "JSON Parse error"}, status=400)
+
+    stage.backends[0].behave = refuse
+    status, body, _ = await stage.predict()
+    assert (status, error(body)) == (400, "JSON Parse error")
+    assert (stage.queue.invalid, stage.queue.response.mean) == (1, None)
+
+
+async def test_a_failing_model_server_is_a_violation_not_a_fast_answer(stage):
+    await stage.open()
+
+    async def fail(request, body):
+        return web.json_response({"error": "boom"}, status=500)
+
+    stage.backends[0].behave = fail
+    status, body, _ = await stage.predict()
+    assert (status, error(body)) == (500, "boom")
+    assert (stage.queue.failed, stage.queue.response.mean) == (1, None)
+
+
+async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(stage):
+    await stage.open(cores=2)
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    calls = [asyncio.create_task(stage.predict(b'{"i": %d}' % i)) for i in range(6)]
+    await stage.until(lambda: len(stage.queue) == 4)
+    backend.gate.set()
+    assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 6
+    assert backend.most_running == 2
+
+
+async def test_a_full_queue_is_429_with_retry_after(stage):
+    await stage.open(max_waiting=2)
+    stage.backends[0].gate = asyncio.Event()
+    calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
+    await stage.until(lambda: len(stage.queue) == 2)
+    status, body, headers = await stage.predict()
+    assert (status, error(body)) == (429, "2 requests of model m wait (bound 2)")
+    assert int(headers["Retry-After"]) >= 1
+    stage.backends[0].gate.set()
+    await asyncio.gather(*calls)
+
+
+async def test_a_deadline_that_passes_in_the_queue_is_504(stage):
+    await stage.open(response_time=0.1, deadline=0.2)
+    stage.backends[0].gate = asyncio.Event()
+    running = asyncio.create_task(stage.predict())
+    await stage.until(lambda: stage.backends[0].running == 1)
+    status, body, _ = await stage.predict()
+    assert status == 504
+    assert error(body).startswith("deadline passed after 0.")
+    stage.backends[0].gate.set()
+    assert (await running)[0] == 200
+    assert stage.queue.rejected[Reason.DEADLINE] == 1
+
+
+async def test_without_an_executable_it_is_503_with_retry_after(stage):
+    await stage.open(start=False)
+    status, body, headers = await stage.predict()
+    assert (status, error(body)) == (503, "no executable of model m is ready")
+    assert headers["Retry-After"] == "1"
+    assert (await stage.get("/v1/models/m"))[0] == 503
+
+
+async def test_a_client_that_disconnects_frees_its_place(stage):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    first = asyncio.create_task(stage.predict())
+    await stage.until(lambda: stage.backends[0].running == 1)
+    second = asyncio.create_task(stage.predict())
+    await stage.until(lambda: len(stage.queue) == 1)
+    second.cancel()
+    await stage.until(lambda: len(stage.queue) == 0)
+    assert stage.queue.cancelled == 1
+    stage.backends[0].gate.set()
+    assert (await first)[0] == 200
+    assert len(stage.backends[0].seen) == 1
+
+
+async def test_oversize_bodies_are_413_announced_or_not(stage):
+    await stage.open(max_body=2000)
+    status, body, _ = await stage.predict(b"x" * 3000)
+    assert (status, error(body)) == (413, "request body is larger than 2000 bytes")
+
+    async def chunks():
+        for _ in range(5):
+            yield b"x" * 1000
+
+    status, _, _ = await stage.predict(chunks())
+    assert status == 413
+    assert stage.backends[0].seen == []
+    assert (await stage.predict(b"x" * 2000))[0] == 200
+
+
+async def raw(stage, data, *, end=False):
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write(data)
+    if end:
+        writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(4096), 10)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
+    ],
+)
+async def test_malformed_http_is_400_and_reaches_no_model(stage, data):
+    await stage.open()
+    assert (await raw(stage, data)).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    assert stage.backends[0].seen == []
+    assert (await stage.predict())[0] == 200
+
+
+async def test_a_slow_request_holds_up_nobody(stage):
+    await stage.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write(
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345"
+    )
+    for _ in range(5):
+        assert (await stage.predict())[0] == 200
+    assert len(stage.backends[0].seen) == 5
+    writer.write(b"67890")
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_a_body_that_never_comes_is_408(stage, monkeypatch):
+    monkeypatch.setattr("dispatcher.live.gateway.BODY_TIMEOUT", 0.05)
+    await stage.open()
+    answer = await raw(
+        stage, b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1"
+    )
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert stage.core.live == 0
+
+
+async def test_health_and_readiness(stage):
+    await stage.open(start=False)
+    assert (await stage.get("/healthz"))[0] == 200
+    status, body = await stage.get("/readyz")
+    assert (status, error(body)) == (503, "no executable is ready for: m")
+    await stage.backends[0].start()
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+    assert (await stage.get("/readyz"))[0] == 200
+
+
+async def test_a_model_that_still_loads_is_not_ready(stage):
+    await stage.open(start=False)
+    stage.backends[0].available = False
+    await stage.backends[0].start()
+    assert (await stage.predict())[0] == 503
+    stage.backends[0].available = True
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+    assert (await stage.predict())[0] == 200
+
+
+async def test_drain_answers_what_was_admitted(stage):
+    await stage.open()
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
+    await stage.until(lambda: len(stage.queue) == 2)
+    closing = asyncio.create_task(stage.stack.aclose())
+    await stage.until(lambda: stage.gateway.draining)
+    backend.gate.set()
+    # The stack closes the client session first, so ask the core how the requests ended.
+    await closing
+    await asyncio.gather(*calls, return_exceptions=True)
+    queue = stage.queue
+    assert sum(queue.completed.values()) + queue.cancelled == 3

@@ -1,0 +1,128 @@
+"""Paths, status codes, examples and version folders: what needs no model."""
+
+import orjson
+import pytest
+
+from roma.serving import api, examples, jsontext, versions
+from roma.serving.api import Action, Call
+from roma.serving.errors import Code, ModelDirectoryError, RequestError
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "call"),
+    [
+        ("GET", "/v1/models/m", Call(Action.STATUS, "m")),
+        ("GET", "/v1/models/m?x=1", Call(Action.STATUS, "m")),
+        ("GET", "/V1/Models/M", Call(Action.STATUS, "M")),
+        ("GET", "/v1/models/a%20b", Call(Action.STATUS, "a b")),
+        ("GET", "/v1/models/m/versions/007", Call(Action.STATUS, "m", version=7)),
+        ("GET", "/v1/models/m/labels/stable", Call(Action.STATUS, "m", label="stable")),
+        ("GET", "/v1/models/m/metadata", Call(Action.METADATA, "m")),
+        ("GET", "/v1/models/m/versions/1/metadata", Call(Action.METADATA, "m", version=1)),
+        ("POST", "/v1/models/m:predict", Call(Action.PREDICT, "m")),
+        ("POST", "/v1/models/m/versions/3:classify", Call(Action.CLASSIFY, "m", version=3)),
+        ("POST", "/v1/models/m/labels/a%2Fb:regress", Call(Action.REGRESS, "m", label="a/b")),
+    ],
+)
+def test_a_path_is_this_call(method, target, call):
+    assert api.parse(method, target) == call
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/v1/foo"),
+        ("POST", "/v1/foo"),
+        ("POST", "/v1/models"),
+        ("POST", "/v1/models/foo"),
+        ("POST", "/v1/models/foo:PREDICT"),
+        ("POST", "/v1/models/foo:train"),
+        ("POST", "/v1/models/foo/metadata"),
+        ("POST", "/v1/models/foo/version/50:regress"),
+        ("POST", "/v1/models/foo/versions/HELLO:regress"),
+        ("POST", "/v1/models/foo/versions/50/labels/some:regress"),
+        ("GET", "/v1/models/foo:predict"),
+        ("GET", "/v1/models/foo/bar"),
+        ("GET", "/v1/models/foo/versions/²"),
+        ("PUT", "/v1/models/foo:predict"),
+        ("DELETE", "/v1/models/foo"),
+    ],
+)
+def test_any_other_path_is_malformed(method, target):
+    with pytest.raises(RequestError) as refused:
+        api.parse(method, target)
+    assert str(refused.value) == f"Malformed request: {method} {target}"
+    assert api.HTTP_STATUS[refused.value.code] == 400
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "status"),
+    [
+        ("/v1/models", "Missing model name in request.", 400),
+        (f"/v1/models/m/versions/{2**64}", f"Failed to convert version: {2**64} to numeric.", 400),
+        ("/healthz", "Not Found", 404),
+        ("/v1", "Not Found", 404),
+    ],
+)
+def test_other_faults_of_a_path(target, text, status):
+    with pytest.raises(RequestError) as refused:
+        api.parse("GET", target)
+    assert (str(refused.value), api.HTTP_STATUS[refused.value.code]) == (text, status)
+
+
+def test_every_code_has_a_status():
+    assert api.HTTP_STATUS.keys() == set(Code)
+
+
+def test_an_error_may_quote_bytes_that_are_no_text():
+    assert orjson.loads(api.error_body("bad \udcff value")) == {"error": "bad ? value"}
+
+
+def test_examples_become_features_of_one_kind():
+    body = b'{"context": {"c": "x"}, "examples": [{"f": [1.5, 2.0], "i": [3, true], "e": []}]}'
+    context, (example,) = examples.decode_examples(jsontext.parse(body))
+    assert context == {"c": ("bytes", [b"x"])}
+    assert example == {"f": ("float", [1.5, 2.0]), "i": ("int64", [3, 1]), "e": (None, [])}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("{}", "key 'examples' is expected and was not found"),
+        ('{"examples": {}}', "Expecting 'examples' value to be an list/array"),
+        ('{"examples": []}', "'examples' value is an empty array"),
+        ('{"examples": [1]}', "Example must be JSON object but got JSON Number"),
+        ('{"examples": [{"x": null}]}', "Feature: x has element with unexpected JSON type: Null"),
+        ('{"examples": [{"x": [[1]]}]}', "Feature: x has element with unexpected JSON type: Array"),
+        (
+            '{"examples": [{"x": [1, 2.0]}]}',
+            "Unexpected element type in feature: x expecting type: int64",
+        ),
+        (
+            '{"examples": [{"x": 9223372036854775808}]}',
+            "Feature: x has uint64_t element. Only int64_t is supported.",
+        ),
+    ],
+)
+def test_bad_examples(body, text):
+    with pytest.raises(RequestError) as refused:
+        examples.decode_examples(jsontext.parse(body.encode()))
+    assert text in str(refused.value)
+
+
+def test_the_latest_version_and_the_labelled_ones_are_served(tmp_path):
+    for name in ("2", "00000010", "9", "tmp", "3.old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "11").write_text("a file is no version")
+    assert versions.choose(tmp_path, {}) == {10: tmp_path / "00000010"}
+    assert list(versions.choose(tmp_path, {"stable": 2, "canary": 10})) == [10, 2]
+
+
+def test_a_folder_that_cannot_be_served_says_why(tmp_path):
+    with pytest.raises(ModelDirectoryError, match="No such file"):
+        versions.choose(tmp_path / "none", {})
+    with pytest.raises(ModelDirectoryError, match="holds no version"):
+        versions.choose(tmp_path, {})
+    (tmp_path / "1").mkdir()
+    with pytest.raises(ModelDirectoryError, match="label old names version 7"):
+        versions.choose(tmp_path, {"old": 7})
