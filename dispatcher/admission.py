@@ -24,9 +24,9 @@ class Refusal:
 def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusal | None:
     """Return why an arriving request must be refused, or None to admit it."""
     model = request.model
-    if not any(executors.of(model)):
+    if not executors.serve(model):
         return Refusal(Reason.NO_EXECUTABLE, RECOVERY, f"no executable of model {model} is ready")
-    if not queue:
+    if not queue.waiting:
         return None
     waiting, bound = len(queue), queue.spec.max_waiting
     wait = executors.wait(model, waiting)

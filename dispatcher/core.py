@@ -48,7 +48,7 @@ class _Ticket:
     """A live request: waiting or running."""
 
     request: Request
-    state: RequestState = RequestState.NEW
+    state: RequestState
     runs: int = 0
 
 
@@ -84,7 +84,8 @@ class Dispatcher:
         commands: list[Command] = []
         try:
             self._observe(event, now, commands)
-            self._expire(now, commands)
+            if self._deadlines and self._deadlines[0][0] <= now:
+                self._expire(now, commands)
             self._dispatch(now, commands)
         except InvalidTransition as error:
             error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))
@@ -95,10 +96,10 @@ class Dispatcher:
         """Return when `Woken` should be handled, or None if nothing is due without an event."""
         while self._deadlines and not self._is_waiting(self._deadlines[0][1]):
             heappop(self._deadlines)
-        times = [self._deadlines[0][0]] if self._deadlines else []
-        if self._wait_until is not None:
-            times.append(self._wait_until)
-        return min(times, default=None)
+        deadline = self._deadlines[0][0] if self._deadlines else None
+        if deadline is None or self._wait_until is None:
+            return self._wait_until if deadline is None else deadline
+        return min(deadline, self._wait_until)
 
     def running(self) -> Iterable[Execution]:
         """Return what runs now, oldest first."""
@@ -143,8 +144,8 @@ class Dispatcher:
             queue.rejected[refused.reason] += 1
             commands.append(Reject(request.id, refused.reason, refused.retry_after, refused.detail))
             return
-        ticket = self._tickets[request.id] = _Ticket(request)
-        self._step(ticket, RequestStep.ADMIT)
+        state = REQUEST[RequestState.NEW, RequestStep.ADMIT]
+        self._tickets[request.id] = _Ticket(request, state)
         queue.push(request)
         heappush(self._deadlines, (request.deadline, request.id))
         self._notify_queue(queue, now)
@@ -164,8 +165,9 @@ class Dispatcher:
                     ticket, RequestStep.FAIL if result is Result.ERROR else RequestStep.ANSWER
                 )
                 _count(queue, request, result, executor.spec.device, now)
-        self._notify_queue(queue, now)
-        self._notify_executor(executor, now)
+        for scheduler in self._schedulers:
+            scheduler.on_queue(queue, now)
+            scheduler.on_executor(executor, now)
 
     def _on_cancelled(self, request_id: int, now: float) -> None:
         ticket = self._tickets.get(request_id)
@@ -211,7 +213,7 @@ class Dispatcher:
             if ticket.runs > 1:
                 self._fail(ticket, f"executable {executor.spec.name} cannot be reached", commands)
                 continue
-            self._step(ticket, RequestStep.RETURN)
+            ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
             queue.push_front(request)
             heappush(self._deadlines, (request.deadline, request.id))
         self._notify_queue(queue, now)
@@ -230,7 +232,7 @@ class Dispatcher:
         executor.running.clear()
         self._notify_executor(executor, now)
         for model in executor.spec.models:
-            if not any(self.executors.of(model)):
+            if not self.executors.serve(model):
                 self._reject_all(self.queues[model], now, commands)
 
     # Decisions
@@ -273,7 +275,7 @@ class Dispatcher:
                 self._reject(self._tickets[head.id], Reason.DEADLINE, late, now, commands)
                 continue
             ticket = self._tickets[head.id]
-            self._step(ticket, RequestStep.RUN)
+            ticket.state = REQUEST[ticket.state, RequestStep.RUN]
             ticket.runs += 1
             batch.append(queue.pop())
         if not batch:
@@ -284,10 +286,11 @@ class Dispatcher:
         self._executions[execution.id] = execution
         executor.start(execution)
         commands.append(
-            Execute(execution.id, executor.spec.name, model, tuple(r.id for r in batch))
+            Execute(execution.id, executor.spec.name, model, tuple([r.id for r in batch]))
         )
-        self._notify_queue(queue, now)
-        self._notify_executor(executor, now)
+        for scheduler in self._schedulers:
+            scheduler.on_queue(queue, now)
+            scheduler.on_executor(executor, now)
 
     def _reject(
         self, ticket: _Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
@@ -312,11 +315,8 @@ class Dispatcher:
 
     # Books
 
-    def _step(self, ticket: _Ticket, step: RequestStep) -> None:
-        ticket.state = REQUEST.next(ticket.request.id, ticket.state, step)
-
     def _end(self, ticket: _Ticket, step: RequestStep) -> None:
-        self._step(ticket, step)
+        ticket.state = REQUEST[ticket.state, step]
         del self._tickets[ticket.request.id]
 
     def _is_waiting(self, request_id: int) -> bool:

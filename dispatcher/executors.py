@@ -70,7 +70,7 @@ class Executor:
     @property
     def has_room(self) -> bool:
         """Whether it can start another execution now."""
-        return self.live and len(self.running) < self.limit
+        return self.state in _LIVE and len(self.running) < self.limit
 
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured."""
@@ -78,7 +78,7 @@ class Executor:
 
     def step(self, step: ExecutorStep) -> None:
         """Make a life-cycle step."""
-        self.state = EXECUTOR.next(self.spec.name, self.state, step)
+        self.state = EXECUTOR[self.state, step]
 
     def free_at(self, now: float) -> float:
         """Return when it is predicted to have room: now, or when the oldest execution ends."""
@@ -89,12 +89,13 @@ class Executor:
 
     def start(self, execution: Execution) -> None:
         """Record that an execution begins."""
-        self.step(ExecutorStep.START)
+        self.state = EXECUTOR[self.state, ExecutorStep.START]
         self.running[execution.id] = execution
 
     def finish(self, execution: Execution) -> None:
         """Record that an execution ended."""
-        self.step(ExecutorStep.DRAIN if len(self.running) == 1 else ExecutorStep.FINISH)
+        last = len(self.running) == 1
+        self.state = EXECUTOR[self.state, ExecutorStep.DRAIN if last else ExecutorStep.FINISH]
         del self.running[execution.id]
 
     def record(self, model: str, duration: float) -> None:
@@ -129,6 +130,13 @@ class Executors:
         if spec.device is Device.GPU:
             self.gpus.append(executor)
         return executor
+
+    def serve(self, model: str) -> bool:
+        """Return whether any live executor can run `model`."""
+        for executor in self._by_model.get(model, ()):  # noqa: SIM110 - any() costs twice as much
+            if executor.live:
+                return True
+        return False
 
     def of(self, model: str) -> Iterable[Executor]:
         """Return the live executors that can run `model`."""

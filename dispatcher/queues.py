@@ -14,12 +14,12 @@ from roma.stats import SlidingWindow
 class ModelQueue:
     """The waiting requests of one model, and what was measured of those that left.
 
-    Counters only grow; whoever wants a rate takes differences.
+    `waiting` maps ids to requests, oldest first; only the core changes it. Counters only grow:
+    whoever wants a rate takes differences.
     """
 
     __slots__ = (
         "_arrived_sum",
-        "_waiting",
         "arrivals",
         "cancelled",
         "completed",
@@ -29,12 +29,13 @@ class ModelQueue:
         "rejected",
         "response",
         "spec",
+        "waiting",
     )
 
     def __init__(self, spec: ModelSpec, window: float) -> None:
         self.spec = spec
         self.response = SlidingWindow(window)
-        self._waiting: OrderedDict[int, Request] = OrderedDict()
+        self.waiting: OrderedDict[int, Request] = OrderedDict()
         self._arrived_sum = 0.0
         self.arrivals = 0
         self.completed: Counter[Device] = Counter()
@@ -45,7 +46,7 @@ class ModelQueue:
         self.late = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def __repr__(self) -> str:
         return f"<ModelQueue {self.spec.name}: {len(self)} waiting, {self.arrivals} arrived>"
@@ -53,32 +54,32 @@ class ModelQueue:
     @property
     def head(self) -> Request | None:
         """The request that has waited longest, or None."""
-        return next(iter(self._waiting.values()), None)
+        return next(iter(self.waiting.values()), None)
 
     def push(self, request: Request) -> None:
         """Append a request."""
-        self._waiting[request.id] = request
+        self.waiting[request.id] = request
         self._arrived_sum += request.arrived
 
     def push_front(self, request: Request) -> None:
         """Put a request back that left the head but never ran."""
         self.push(request)
-        self._waiting.move_to_end(request.id, last=False)
+        self.waiting.move_to_end(request.id, last=False)
 
     def pop(self) -> Request:
         """Take the head."""
-        _, request = self._waiting.popitem(last=False)
+        _, request = self.waiting.popitem(last=False)
         self._forget(request)
         return request
 
     def remove(self, request_id: int) -> None:
         """Take a request out of the middle (cancelled or rejected)."""
-        self._forget(self._waiting.pop(request_id))
+        self._forget(self.waiting.pop(request_id))
 
     def _forget(self, request: Request) -> None:
-        self._arrived_sum = self._arrived_sum - request.arrived if self._waiting else 0.0
+        self._arrived_sum = self._arrived_sum - request.arrived if self.waiting else 0.0
 
     @property
     def mean_arrival(self) -> float:
         """The mean arrival time of what waits; the queue must not be empty."""
-        return self._arrived_sum / len(self._waiting)
+        return self._arrived_sum / len(self.waiting)

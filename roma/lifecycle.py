@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from roma.errors import InvalidTransition
 
@@ -10,26 +10,26 @@ S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
 
 
-class LifeCycle(Generic[S, E]):
-    """A named transition table; the diagrams in `docs/architecture.md` are generated from it."""
+class LifeCycle(dict[tuple[S, E], S], Generic[S, E]):
+    """A named transition table: `table[state, step]` is the next state, or raises.
+
+    A plain look-up, because one is made several times per request. The diagrams in
+    `docs/architecture.md` are generated from these tables.
+    """
 
     def __init__(self, name: str, table: Mapping[tuple[S, E], S]) -> None:
+        super().__init__(table)
         self.name = name
-        self.table = dict(table)
 
-    def next(self, subject: object, state: S, step: E) -> S:
-        """Return the state after `step`, or raise `InvalidTransition` naming the subject."""
-        try:
-            return self.table[state, step]
-        except KeyError:
-            legal = ", ".join(sorted(e for s, e in self.table if s == state)) or "none"
-            raise InvalidTransition(
-                f"{self.name} {subject}: step {step!s} is illegal in state {state!s} "
-                f"(legal: {legal})"
-            ) from None
+    def __missing__(self, key: tuple[S, E]) -> NoReturn:
+        state, step = key
+        legal = ", ".join(sorted(e for s, e in self if s == state)) or "none"
+        raise InvalidTransition(
+            f"{self.name}: step {step!s} is illegal in state {state!s} (legal: {legal})"
+        )
 
     def mermaid(self) -> str:
         """Return the table as a Mermaid state diagram."""
         lines = ["stateDiagram-v2"]
-        lines += [f"    {s} --> {target}: {e}" for (s, e), target in self.table.items()]
+        lines += [f"    {s} --> {target}: {e}" for (s, e), target in self.items()]
         return "\n".join(lines)

@@ -32,7 +32,8 @@ class SlidingWindow:
         self._total += value
         if len(self._samples) > MAX_WINDOW_SAMPLES:
             self._total -= self._samples.popleft()[1]
-        self.expire(now)
+        if self._samples[0][0] <= now - self._span:
+            self.expire(now)
 
     def expire(self, now: float) -> None:
         """Forget what is older than the span; amortised O(1)."""

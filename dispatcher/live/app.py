@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import secrets
 import signal
@@ -83,6 +84,10 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
 
 async def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT."""
+    # What lives now lives on, and requests leave no cycles: looking for garbage every 700
+    # allocations costs 8 % of the throughput.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

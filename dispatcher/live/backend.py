@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._done: Done | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self.deadline = math.inf
         self.timeout = math.inf
@@ -65,7 +66,6 @@ class Connection(asyncio.Protocol):
         assert self._done is None
         assert self.transport is not None
         self._done = done
-        self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._content_type = "application/json"
         self._content_encoding: str | None = None
@@ -107,11 +107,11 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the two headers that describe the body."""
-        match name.lower():
-            case b"content-type":
-                self._content_type = value.decode("latin-1")
-            case b"content-encoding":
-                self._content_encoding = value.decode("latin-1")
+        length = len(name)  # most headers are told apart by it alone
+        if length == 12 and name.lower() == b"content-type":
+            self._content_type = value.decode("latin-1")
+        elif length == 16 and name.lower() == b"content-encoding":
+            self._content_encoding = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         """Collect the body."""
@@ -149,7 +149,7 @@ class Pool:
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self._host_header = f"Host: {host}:{port}\r\n".encode()
+        self._host_header = f"Host: {host}:{port}\r\n"
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -171,14 +171,10 @@ class Pool:
     ) -> None:
         """Send a request; `done` is called exactly once, from the event loop."""
         encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
-        head = b"%b %b HTTP/1.1\r\n%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n" % (
-            method.encode("ascii"),
-            path.encode("ascii"),
-            self._host_header,
-            content_type.encode("latin-1"),
-            encoding.encode("latin-1"),
-            len(body),
-        )
+        head = (
+            f"{method} {path} HTTP/1.1\r\n{self._host_header}Content-Type: {content_type}\r\n"
+            f"{encoding}Content-Length: {len(body)}\r\n\r\n"
+        ).encode("latin-1")
         while self._idle:
             connection = self._idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():

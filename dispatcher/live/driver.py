@@ -38,21 +38,16 @@ log = logging.getLogger(__name__)
 Outcome = Response | Reject | Fail
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
-    """What a client asked for, as opaque bytes."""
+    """What a client asked for, as opaque bytes, and the future that brings its outcome."""
 
     model: str
     path: str
     body: bytes
     content_type: str
     content_encoding: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    call: Call
-    future: asyncio.Future[Outcome]
+    future: "asyncio.Future[Outcome]"
 
 
 class Driver:
@@ -66,24 +61,31 @@ class Driver:
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
-        self._waiters: dict[int, _Waiter] = {}
+        self._calls: dict[int, Call] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def submit(self, call: Call) -> Outcome:
-        """Queue a call and wait for its outcome; cancelling the wait frees its place."""
+    async def submit(
+        self,
+        model: str,
+        path: str,
+        body: bytes,
+        content_type: str = "application/json",
+        content_encoding: str | None = None,
+    ) -> Outcome:
+        """Queue a request and wait for its outcome; cancelling the wait frees its place."""
         now = self._loop.time()
         request_id = next(self._ids)
-        deadline = now + self.core.queues[call.model].spec.deadline
-        waiter = _Waiter(call, self._loop.create_future())
-        self._waiters[request_id] = waiter
-        self.handle(RequestArrived(Request(request_id, call.model, now, deadline)))
+        deadline = now + self.core.queues[model].spec.deadline
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self._calls[request_id] = Call(model, path, body, content_type, content_encoding, future)
+        self.handle(RequestArrived(Request(request_id, model, now, deadline)))
         try:
-            return await waiter.future
+            return await future
         except asyncio.CancelledError:
             self.handle(RequestCancelled(request_id))
             raise
         finally:
-            self._waiters.pop(request_id, None)
+            self._calls.pop(request_id, None)
 
     def handle(self, event: Event) -> None:
         """Feed one event and carry out what the core commands."""
@@ -131,7 +133,7 @@ class Driver:
     def _execute(self, command: Execute) -> None:
         # The policies of this release run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
-        call = self._waiters[request].call
+        call = self._calls[request]
 
         def done(result: Response | BackendError) -> None:
             self._on_done(command, request, result)
@@ -159,9 +161,9 @@ class Driver:
             self._resolve(request, Fail(request, f"executable {command.executor}: {result}"))
 
     def _resolve(self, request: int, outcome: Outcome) -> None:
-        waiter = self._waiters.get(request)
-        if waiter is not None and not waiter.future.done():
-            waiter.future.set_result(outcome)
+        call = self._calls.get(request)
+        if call is not None and not call.future.done():
+            call.future.set_result(outcome)
 
     def _arm(self) -> None:
         """Keep one timer at or before the core's next wake-up; an early one does no harm."""

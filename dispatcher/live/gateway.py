@@ -16,7 +16,7 @@ from aiohttp import web
 
 from dispatcher.live import passthrough, routes
 from dispatcher.live.backend import Pool, Response
-from dispatcher.live.driver import Call, Driver, Outcome
+from dispatcher.live.driver import Driver, Outcome
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
@@ -91,20 +91,21 @@ class Gateway:
         except TimeoutError:
             return _error(408, f"request body took longer than {BODY_TIMEOUT:g} s", close=True)
         headers = request.headers
-        call = Call(
+        outcome = await self._driver.submit(
             route.model,
             route.path,
             body,
             headers.get("Content-Type", "application/json"),
             headers.get("Content-Encoding"),
         )
-        return _answer(await self._driver.submit(call))
+        return _answer(outcome)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         if (request.content_length or 0) > self._max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._max_body_bytes)
-        if request.content.is_eof():  # the common case needs no timer
-            return await request.read()
+        content = request.content
+        if content.is_eof() and content.total_bytes <= self._max_body_bytes:
+            return content.read_nowait()  # the common case: all here already, no timer
         async with asyncio.timeout(BODY_TIMEOUT):
             return await request.read()
 
@@ -135,7 +136,7 @@ class Gateway:
 
     def _ready(self) -> web.StreamResponse:
         core = self._driver.core
-        missing = [model for model in core.queues if not any(core.executors.of(model))]
+        missing = [model for model in core.queues if not core.executors.serve(model)]
         if self.draining:
             return _error(503, "draining")
         if missing:

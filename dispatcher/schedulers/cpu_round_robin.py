@@ -48,15 +48,21 @@ class CpuRoundRobin(Scheduler):
             if self.options.spill:
                 self._update_gpus()
             return
+        name, has_room = executor.spec.name, executor.has_room
         for model in executor.spec.models:
-            if executor.has_room:
-                self._free[model].setdefault(executor.spec.name, executor)
+            free = self._free[model]
+            if has_room == (name in free) and not self.options.spill:
+                continue
+            if has_room:
+                free[name] = executor
             else:
-                self._free[model].pop(executor.spec.name, None)
+                del free[name]
             self._refresh(model)
 
     def choose(self, now: float) -> Choice:
         """Give the model whose turn it is to its replica whose turn it is."""
+        if not self._ready and not self._held:
+            return None
         reach = self._gpus_reach(now)
         while self._held and self._held[0][0] <= reach:
             self._release(*heappop(self._held))
@@ -72,9 +78,9 @@ class CpuRoundRobin(Scheduler):
 
     def _refresh(self, model: str) -> None:
         queue = self.state.queues[model]
-        if not queue or not self._free[model]:
+        if not queue.waiting or not self._free[model]:
             self._ready.pop(model, None)
-        elif self._held_until.get(model) != self._must_spill(queue):
+        elif not self._held_until or self._held_until.get(model) != self._must_spill(queue):
             self._ready.setdefault(model)
 
     def _must_spill(self, queue: ModelQueue) -> float:

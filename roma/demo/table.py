@@ -1,26 +1,11 @@
 """The demo's live table: one row per model, one look at the whole loop."""
 
-from collections import deque
-
 from rich.console import Console
 from rich.table import Table
 
 from roma import units
 from roma.demo.plan import MODELS, DemoModel
-from roma.demo.watch import PERIOD, Watch
-
-
-class RateMeter:
-    """Arrivals per second of one model over the last second."""
-
-    def __init__(self) -> None:
-        self._counts: deque[int] = deque(maxlen=round(1 / PERIOD) + 1)
-
-    def update(self, arrivals: int) -> float:
-        """Take the cumulative count of now; return the rate."""
-        self._counts.append(arrivals)
-        seconds = (len(self._counts) - 1) * PERIOD
-        return (self._counts[-1] - self._counts[0]) / seconds if seconds else 0.0
+from roma.demo.watch import Watch
 
 
 class LiveTable:
@@ -28,7 +13,6 @@ class LiveTable:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._rates = {model.name: RateMeter() for model in MODELS}
 
     def render(self, watch: Watch, elapsed: float, seconds: float) -> Table:
         """Return the table of now."""
@@ -48,8 +32,12 @@ class LiveTable:
         cells = []
         for model in MODELS:
             row = self._row(model, watch)
-            cells.append(f"{row[0]}: RT {row[1]} ms, {row[4]} req/s, {row[7]} cores, late {row[9]}")
-        return f"{elapsed:5.0f} s  " + "   ".join(cells)
+            name, response, _, queue, rate, _, _, cores, used, late, _ = row
+            cells.append(
+                f"{name}: RT {response} ms, queue {queue}, {rate} req/s, "
+                f"{cores} cores ({used} used), late {late}"
+            )
+        return f"{elapsed:4.0f} s  " + "   ".join(cells)
 
     def _row(self, model: DemoModel, watch: Watch) -> list[str]:
         report, executable = watch.reports.get(model.name), watch.executable(model.name)
@@ -63,7 +51,7 @@ class LiveTable:
             f"[{style}]{units.milliseconds(response):.0f}[/]" if response is not None else "-",
             f"{units.milliseconds(model.response_time):.0f}",
             str(report.waiting),
-            f"{self._rates[model.name].update(report.arrivals):.0f}",
+            f"{watch.rate(model.name):.0f}",
             _cores(executable.get("demand")),
             _cores(executable.get("allocation")),
             _cores(watch.kernel[model.name].cores if model.name in watch.kernel else None),

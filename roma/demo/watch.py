@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from supervisor.actuators.cgroup import Group
 
 PERIOD = 0.25
 """Seconds between two looks: quotas move once a second, and none must be missed."""
+
+RATE_WINDOW = 1.0
+"""Seconds over which arrival rates are shown."""
 
 _TIMEOUT = ClientTimeout(total=2)
 
@@ -54,6 +58,19 @@ class Watch:
     kernel: dict[str, Kernel]
     reports: dict[str, ModelReport] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    _recent: deque[tuple[float, dict[str, ModelReport]]] = field(
+        default_factory=lambda: deque(maxlen=round(RATE_WINDOW / PERIOD) + 1)
+    )
+
+    def take(self, reports: dict[str, ModelReport], now: float) -> None:
+        """Record the dispatcher's reports of now."""
+        self.reports = reports
+        self._recent.append((now, reports))
+
+    def rate(self, model: str) -> float:
+        """Return a model's arrivals per second over the last `RATE_WINDOW` seconds."""
+        (start, first), (end, last) = self._recent[0], self._recent[-1]
+        return (last[model].arrivals - first[model].arrivals) / (end - start) if end > start else 0
 
     def executable(self, model: str) -> dict[str, Any]:
         """Return what the supervisor says of a model's executable; empty before it answered."""
@@ -87,7 +104,7 @@ async def _keep(watch: Watch, session: ClientSession, admin: str, supervisor: st
         with contextlib.suppress(ClientError, TimeoutError, ExchangeError, OSError):
             async with session.get(f"{admin}/control/v1/report") as response:
                 reply = exchange.parse_reply(await response.read())
-                watch.reports = {m.model: m for m in reply.models}
+                watch.take({m.model: m for m in reply.models}, now)
             async with session.get(f"{supervisor}/control/v1/state") as response:
                 watch.state = await response.json()
         await asyncio.sleep(max(0.0, PERIOD - (clock() - now)))

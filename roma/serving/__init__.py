@@ -3,7 +3,8 @@
 It stands in for `tensorflow_model_server` where its image is not to be had. A request passes
 these rooms:
 
-    server      the socket: bodies in, answers out, draining; the only asyncio here
+    server      the socket: bodies in, answers out, draining; the only asyncio but for workers
+    workers     the threads that compute
     api         path -> call, error -> status code
     service     call + body -> JSON bytes
     inference   one predict, classify or regress call of one loaded model

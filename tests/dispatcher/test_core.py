@@ -266,7 +266,7 @@ def test_an_illegal_step_raises_changes_nothing_and_tells_the_story(desk):
     core = desk.build("m")
     desk.cpu("m@w", "m")
     with pytest.raises(
-        InvalidTransition, match="executor m@w: step ready is illegal in state idle"
+        InvalidTransition, match="executor: step ready is illegal in state idle"
     ) as e:
         core.handle(ExecutorReady("m@w"), now=1.0)
     assert "ExecutorReady(executor='m@w')" in e.value.__notes__[0]

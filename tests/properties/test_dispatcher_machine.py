@@ -141,8 +141,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.feed(ExecutionEnded(10**9, Result.OK))
 
     @invariant()
-    def every_request_is_waiting_running_or_ended_once(self):
-        waiting = {r for q in self.core.queues.values() for r in q._waiting}
+    def every_request_iswaiting_running_or_ended_once(self):
+        waiting = {r for q in self.core.queues.values() for r in q.waiting}
         running = {r for _, requests in self.running.values() for r in requests}
         for request in self.arrived:
             places = (request in waiting) + (request in running and not self.ended[request])
@@ -152,7 +152,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @invariant()
     def waiting_requests_stand_in_order_of_arrival(self):
         for queue in self.core.queues.values():
-            ids = list(queue._waiting)
+            ids = list(queue.waiting)
             assert ids == sorted(ids)
 
     @invariant()
