@@ -1,6 +1,10 @@
+"""Fixtures that several folders share."""
+
 import asyncio
 
 import pytest
+
+from roma.demo import models
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -8,3 +12,15 @@ def _no_event_loop_by_accident() -> None:
     # looptime asks for the current loop also around tests that have none. Until a loop was set
     # once, asyncio answers by making one, which nobody closes; after this it says "none".
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session")
+def demo_models_built(tmp_path_factory):
+    """The demo's models, really built once per run; nothing is downloaded."""
+    return models.prepare(tmp_path_factory.mktemp("demo-models"), download=False)
+
+
+@pytest.fixture(scope="session")
+def demo_models(demo_models_built):
+    """SavedModel folders by model name."""
+    return {name: model.path for name, model in demo_models_built.items()}

@@ -6,8 +6,6 @@
 Two halves, because in-flight limits must follow an allocation at once, not a period later.
 """
 
-import asyncio
-
 from aiohttp import web
 
 from dispatcher import reports
@@ -20,7 +18,7 @@ def application(driver: Driver, epoch: str) -> web.Application:
     """Return the admin application of one dispatcher; `epoch` names its start."""
 
     async def report(_: web.Request) -> web.Response:
-        reply = reports.reply(driver.core, epoch, asyncio.get_running_loop().time())
+        reply = reports.reply(driver.core, epoch, driver.clock())
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
 
     async def applied(request: web.Request) -> web.Response:

@@ -7,7 +7,8 @@ the core sees one event at a time.
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -51,18 +52,29 @@ class Call:
 
 
 class Driver:
-    """The live side of one dispatcher core."""
+    """The live side of one dispatcher core.
+
+    `clock` is monotonic, in seconds. It is not the event loop's: uvloop's has a resolution of a
+    millisecond, in which a fast model answers in no time at all.
+    """
 
     def __init__(
-        self, core: Dispatcher, pools: Mapping[str, Pool], *, backend_timeout: float
+        self,
+        core: Dispatcher,
+        pools: Mapping[str, Pool],
+        *,
+        backend_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = core
+        self.clock = clock
         self._pools = pools
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._calls: dict[int, Call] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     async def submit(
         self,
@@ -73,7 +85,7 @@ class Driver:
         content_encoding: str | None = None,
     ) -> Outcome:
         """Queue a request and wait for its outcome; cancelling the wait frees its place."""
-        now = self._loop.time()
+        now = self.clock()
         request_id = next(self._ids)
         deadline = now + self.core.queues[model].spec.deadline
         future: asyncio.Future[Outcome] = self._loop.create_future()
@@ -89,8 +101,7 @@ class Driver:
 
     def handle(self, event: Event) -> None:
         """Feed one event and carry out what the core commands."""
-        commands = self.core.handle(event, now=self._loop.time())
-        for command in commands:
+        for command in self.core.handle(event, now=self.clock()):
             self._carry_out(command)
         self._arm()
 
@@ -171,12 +182,14 @@ class Driver:
         if wakeup is None:
             return
         if self._timer is not None:
-            if self._timer.when() <= wakeup:
+            if self._timer_at <= wakeup:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(wakeup, self._on_timer)
+        self._timer_at = wakeup
+        self._timer = self._loop.call_later(max(0.0, wakeup - self.clock()), self._on_timer)
 
     def _on_timer(self) -> None:
+        # It may come up to a millisecond early; then nothing is due and it is armed again.
         self._timer = None
         self.handle(Woken())
 

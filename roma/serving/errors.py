@@ -7,12 +7,13 @@
     ├── BodyTooLarge          the client: the body is longer than the server's limit
     └── RequestError          the client: the request cannot be answered, and `code` says why
 
-These errors know no HTTP: `roma.serving.api` maps a code to a status.
+The first and the third are a `LaunchError` too: starting again cannot help. These errors know no
+HTTP: `roma.serving.api` maps a code to a status.
 """
 
 from enum import IntEnum
 
-from roma.errors import RomaError
+from roma.errors import LaunchError, RomaError
 
 
 class Code(IntEnum):
@@ -44,7 +45,7 @@ class ServingError(RomaError):
     """Root of every error that the model server raises on purpose."""
 
 
-class ModelDirectoryError(ServingError):
+class ModelDirectoryError(ServingError, LaunchError):
     """A model's folder is missing, or lacks a version that it must have."""
 
 
@@ -52,7 +53,7 @@ class ModelLoadError(ServingError):
     """No model could be loaded, so there is nothing to serve."""
 
 
-class ListenError(ServingError):
+class ListenError(ServingError, LaunchError):
     """The address cannot be bound."""
 
 

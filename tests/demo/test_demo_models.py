@@ -67,13 +67,13 @@ def run_python(code: str, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("demo-models")
+def cache(demo_models_built: dict[str, PreparedModel]) -> Path:
+    return demo_models_built["digits"].path.parent
 
 
 @pytest.fixture(scope="session")
-def prepared(cache: Path) -> dict[str, PreparedModel]:
-    return prepare(cache, download=False)
+def prepared(demo_models_built: dict[str, PreparedModel]) -> dict[str, PreparedModel]:
+    return demo_models_built
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import warnings
 
 import aiohttp
 import pytest
@@ -172,11 +171,6 @@ async def stage():
         await backend.stop()
 
 
-@pytest.fixture(params=["asyncio", "uvloop"], scope="session")
-def event_loop_policy(request):
+def pytest_asyncio_loop_factories(config, item):
     """The dispatcher runs on uvloop, whose transports are not asyncio's: test both."""
-    if request.param == "uvloop":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return uvloop.EventLoopPolicy()
-    return asyncio.DefaultEventLoopPolicy()
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -1,0 +1,95 @@
+"""Parts of a real deployment die under load; every request still ends, and the part comes back."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from roma.demo import inputs
+from tests.support.up import Up, alive, kill, write_config
+
+
+@pytest.fixture(scope="module")
+def bodies():
+    return {"digits": [body for body, _ in inputs.digits_held_out()]}
+
+
+@pytest.fixture
+def file(tmp_path, demo_models):
+    models = {"digits": demo_models["digits"]}
+    return write_config(tmp_path, models, name=f"fault-{os.getpid()}", response_time=2.0)
+
+
+def balanced(report):
+    total = report.total
+    assert total.lost == 0
+    assert total.sent == total.answered + total.rejected + total.failed + total.invalid
+    assert total.invalid == 0
+    return total
+
+
+async def test_an_executable_killed_under_load(file, bodies):
+    with Up(file) as up:
+        await up.ready()
+        (pid,) = up.children("serve-model")
+        load = asyncio.create_task(up.load({"digits": 40}, bodies, 6))
+        await up.until(lambda: up.reports["digits"]["completed_cpu"] > 40)
+        kill(pid)
+        # Noticed in less than 2 s: the gateway stops promising anything for the model.
+        await up.until(lambda: up.get(up.url, "/readyz")[0] == 503, limit=2)
+        total = balanced(await load)
+        assert total.statuses.get(503, 0) > 0
+        assert total.failed <= 2  # what was in flight, no more
+        await up.until(lambda: up.get(up.url, "/readyz")[0] == 200)
+        (again,) = up.children("serve-model")
+        assert again != pid
+        assert up.groups["digits"].pids() == [again]  # in its cgroup, under its quota
+        after = balanced(await up.load({"digits": 20}, bodies, 2))
+        assert after.answered == after.sent
+
+
+async def test_the_supervisor_killed_under_load(file, bodies):
+    with Up(file) as up:
+        await up.ready()
+        (pid,) = up.children(" supervisor ")
+        load = asyncio.create_task(up.load({"digits": 40}, bodies, 5))
+        await up.until(lambda: up.reports["digits"]["completed_cpu"] > 40)
+        before = up.groups["digits"].read().cores
+        kill(pid)
+        await up.until(lambda: not alive(pid))
+        assert up.groups["digits"].read().cores == pytest.approx(before, abs=0.5)  # it stands
+        total = balanced(await load)
+        assert total.answered == total.sent  # nobody noticed
+        await up.until(lambda: up.state.get("ticks", 0) >= 3)
+        (again,) = up.children(" supervisor ")
+        assert again != pid
+
+
+async def test_the_dispatcher_stopped_under_load_drains_and_comes_back(file, bodies):
+    with Up(file) as up:
+        await up.ready()
+        (pid,) = up.children(" dispatcher ")
+        load = asyncio.create_task(up.load({"digits": 40}, bodies, 6))
+        await up.until(lambda: up.reports["digits"]["completed_cpu"] > 40)
+        kill(pid, signal.SIGTERM)
+        total = balanced(await load)
+        # Refused connections while it was away are the generator's failures, not lost requests.
+        assert not any(status >= 500 and status != 503 for status in total.statuses)
+        await up.until(lambda: up.get(up.url, "/readyz")[0] == 200)
+        assert up.children(" dispatcher ") != [pid]
+        after = balanced(await up.load({"digits": 20}, bodies, 2))
+        assert after.answered == after.sent
+
+
+async def test_the_launcher_killed_leaves_no_process_and_no_cgroup(file):
+    with Up(file) as up:
+        await up.ready()
+        children, groups = up.children(), up.groups
+        assert len(children) == 4
+        kill(up.process.pid)
+        up.process.wait()
+        async with asyncio.timeout(15):
+            while any(alive(pid) for pid in children):
+                await asyncio.sleep(0.05)
+        assert not any(d.exists() for g in groups.values() for d in g.directories)

@@ -1,0 +1,131 @@
+"""The live driver in virtual time: the same code, a clock that only moves when all wait."""
+
+import asyncio
+
+import pytest
+
+from dispatcher.core import Dispatcher
+from dispatcher.live.backend import Response
+from dispatcher.live.driver import Driver, judge
+from dispatcher.schedulers import registry
+from roma.errors import BackendLost, BackendUnreached
+from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result
+from roma.model import Device, ExecutorSpec, ModelSpec, Sla
+
+pytestmark = pytest.mark.looptime
+
+
+class SlowPool:
+    """A model server in virtual time: answers after `service` seconds, or fails as told."""
+
+    def __init__(self, service=1.0):
+        self.service = service
+        self.started = []
+        self.errors = []
+
+    def request(self, method, path, body, done, **options):
+        loop = asyncio.get_running_loop()
+        self.started.append((loop.time(), body))
+        answer = self.errors.pop(0) if self.errors else Response(200, "", None, body)
+        loop.call_later(self.service, done, answer)
+
+
+async def build(*pools, deadline=10.0, cores=1.0):
+    core = Dispatcher(
+        [ModelSpec("m", Sla(5.0), deadline)],
+        gpu=registry.GPU["roma"],
+        cpu=registry.CPU["round_robin"],
+    )
+    clock = asyncio.get_running_loop().time
+    named = {f"m{i}": p for i, p in enumerate(pools)}
+    driver = Driver(core, named, backend_timeout=60, clock=clock)
+    for i in range(len(pools)):
+        spec = ExecutorSpec(f"m{i}", Device.CPU, ("m",), cores=cores)
+        driver.handle(ExecutorAdded(spec))
+        driver.handle(ExecutorReady(f"m{i}"))
+    return driver
+
+
+def call(driver, body=b"x"):
+    return asyncio.create_task(driver.submit("m", "/v1/models/m:predict", body))
+
+
+async def test_three_requests_on_one_core_take_three_services(looptime):
+    driver = await build(SlowPool(1.0))
+    outcomes = await asyncio.gather(*(call(driver, b"%d" % i) for i in range(3)))
+    assert [o.body for o in outcomes] == [b"0", b"1", b"2"]
+    assert looptime == 3
+
+
+async def test_a_waiting_request_is_answered_at_its_deadline_not_at_its_turn(looptime):
+    driver = await build(SlowPool(100.0), deadline=4.0)
+    first = call(driver)
+    await asyncio.sleep(1)
+    rejected = await call(driver)
+    assert isinstance(rejected, Reject)
+    assert rejected.reason is Reason.DEADLINE
+    assert looptime == 5
+    first.cancel()
+
+
+async def test_an_earlier_deadline_moves_the_timer_forward(looptime):
+    driver = await build(SlowPool(100.0), deadline=50.0)
+    running = call(driver)
+    patient = call(driver)
+    await asyncio.sleep(1)
+    driver.core.queues["m"].spec = ModelSpec("m", Sla(5.0), 2.0)
+    hasty = await call(driver)
+    assert isinstance(hasty, Reject)
+    assert looptime == 3
+    for task in (running, patient):
+        task.cancel()
+
+
+async def test_cancelling_frees_the_place_but_not_the_executor(looptime):
+    pool = SlowPool(10.0)
+    driver = await build(pool, deadline=100.0)
+    first, second, third = call(driver, b"1"), call(driver, b"2"), call(driver, b"3")
+    await asyncio.sleep(1)
+    first.cancel()
+    second.cancel()
+    await third
+    assert [body for _, body in pool.started] == [b"1", b"3"]
+    assert pool.started[1][0] == 10  # when the abandoned execution really ended
+    assert looptime == 20
+
+
+async def test_a_lost_answer_fails_and_is_not_repeated(looptime):
+    pool = SlowPool(1.0)
+    pool.errors = [BackendLost("gone")]
+    driver = await build(pool)
+    outcome = await call(driver)
+    assert isinstance(outcome, Fail)
+    assert outcome.detail == "executable m0: gone"
+    assert len(pool.started) == 1
+    assert looptime == 1
+
+
+async def test_an_unreached_request_runs_elsewhere(looptime):
+    dead, alive = SlowPool(1.0), SlowPool(1.0)
+    dead.errors = [BackendUnreached("refused")]
+    driver = await build(dead, alive)
+    outcome = await call(driver, b"x")
+    assert outcome.body == b"x"
+    assert [len(dead.started), len(alive.started)] == [1, 1]
+    assert looptime == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [
+        (200, Result.OK),
+        (400, Result.INVALID),
+        (404, Result.INVALID),
+        (408, Result.ERROR),
+        (429, Result.ERROR),
+        (500, Result.ERROR),
+        (503, Result.ERROR),
+    ],
+)
+def test_what_a_status_says_about_the_promise(status, result):
+    assert judge(status) is result

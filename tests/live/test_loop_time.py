@@ -1,0 +1,101 @@
+"""The one-second loop in virtual time: a grid of ticks, none caught up, nothing that stops it."""
+
+import asyncio
+
+import pytest
+
+from controllers import registry
+from roma.errors import ActuationError, ExchangeError
+from roma.exchange import ExchangeReply, ExecutorReport
+from roma.model import ModelSpec, Sla
+from supervisor.core import Managed, Reading, Supervisor
+from supervisor.live.loop import ControlLoop
+
+pytestmark = pytest.mark.looptime
+
+
+class Kernel:
+    """An actuator in virtual time; `slow` maps a tick's number to seconds it takes."""
+
+    def __init__(self, slow=None, failing=()):
+        self.cores = 1.0
+        self.ticks = []
+        self.slow = slow or {}
+        self.failing = failing
+
+    async def read(self):
+        self.ticks.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.slow.get(len(self.ticks), 0))
+        return {"m@w": Reading(self.cores, 0.0, 0, 0)}
+
+    async def apply(self, cores):
+        if len(self.ticks) in self.failing:
+            return {name: ActuationError("denied") for name in cores}
+        self.cores = cores["m@w"]
+        return dict(cores)
+
+
+class Dispatcher:
+    """A peer that answers, unless told to be silent at a tick."""
+
+    url = "http://d"
+
+    def __init__(self, silent=()):
+        self.asked = 0
+        self.silent = silent
+        self.confirmed = []
+
+    async def report(self):
+        self.asked += 1
+        if self.asked in self.silent:
+            raise ExchangeError("no answer")
+        return ExchangeReply("e", (), (ExecutorReport("m@w", "idle", 0, 0),))
+
+    async def confirm(self, message):
+        self.confirmed.append([r.applied for r in message.executors])
+
+
+def build(kernel, dispatcher):
+    managed = [Managed("m@w", ModelSpec("m", Sla(0.5), 1.0), 0.1, 4.0, initial=1.0)]
+    core = Supervisor(managed, registry.build("static", {"level": "max"}), capacity=4.0)
+    return ControlLoop(core, kernel, [dispatcher], worker="w", period=1.0)
+
+
+async def run_for(loop, seconds):
+    task = asyncio.create_task(loop.run())
+    await asyncio.sleep(seconds)
+    assert not task.done()
+    task.cancel()
+
+
+async def test_ticks_stand_on_a_grid_of_one_period(looptime):
+    kernel = Kernel()
+    loop = build(kernel, Dispatcher())
+    await run_for(loop, 5.5)
+    assert kernel.ticks == [0, 1, 2, 3, 4, 5]
+    assert max(loop.jitters) == 0
+    assert looptime == 5.5
+
+
+async def test_missed_ticks_are_skipped_never_caught_up(looptime):
+    kernel = Kernel(slow={2: 2.5})  # the tick at 1 s ends at 3.5 s
+    loop = build(kernel, Dispatcher())
+    await run_for(loop, 6.5)
+    assert kernel.ticks == [0, 1, 4, 5, 6]
+    assert loop.missed == 2
+
+
+async def test_what_was_applied_is_confirmed_in_the_same_tick(looptime):
+    dispatcher = Dispatcher()
+    loop = build(Kernel(), dispatcher)
+    await run_for(loop, 2.5)
+    assert dispatcher.confirmed == [[1.0], [4.0], [4.0]]
+
+
+async def test_the_loop_outlives_a_silent_dispatcher_and_a_failing_actuator(looptime):
+    kernel, dispatcher = Kernel(failing={2, 3}), Dispatcher(silent={5, 6})
+    loop = build(kernel, dispatcher)
+    await run_for(loop, 8.5)
+    assert len(kernel.ticks) == 9
+    assert kernel.cores == 4.0
+    assert loop.core.status["m@w"].failures == 2

@@ -1,0 +1,172 @@
+"""A real `roma up` as a user starts it: a process, its children, its cgroups, its ports."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import yaml
+
+from roma import config as roma_config
+from roma.load import Profile, Step, Stream, poisson, run_load
+from roma.placement import executables
+from supervisor.actuators.cgroup import find_hierarchy
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in socks]
+
+
+def write_config(directory, models, *, name, control=None, response_time=0.5):
+    """Write a roma.yaml for `models` (name to SavedModel folder); return its path."""
+    gateway, admin, supervisor, first, second = free_ports(5)
+    while second != first + 1:  # the executables' ports are consecutive
+        first, second = free_ports(2)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", first + 1))
+            second = first + 1
+    data = {
+        "name": name,
+        "models": {
+            m: {
+                "path": str(path),
+                "sla": {"response_time": response_time, "statistic": "p95", "alpha": 0.5},
+                "cpu": {"min": 0.1, "max": 1.4, "initial": 0.7},
+            }
+            for m, path in models.items()
+        },
+        "workers": [{"name": "local", "cores": 2, "reserved": 0.6, "base_port": first}],
+        "control": {"port": supervisor, "cfs_period": 0.05, **(control or {})},
+        "gateway": {"port": gateway, "admin_port": admin},
+    }
+    file = Path(directory) / "roma.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+class Up:
+    """A running deployment; ends with the block, however it went."""
+
+    def __init__(self, file):
+        self.file = file
+        self.config = roma_config.load(file)
+        g, c = self.config.gateway, self.config.control
+        self.url = f"http://127.0.0.1:{g.port}"
+        self.admin = f"http://127.0.0.1:{g.admin_port}"
+        self.supervisor = f"http://127.0.0.1:{c.port}"
+        self.log = file.parent / "up.log"
+        self.process = None
+
+    def __enter__(self):
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "roma", "up", str(self.file)], stdout=log, stderr=log
+            )
+        return self
+
+    def __exit__(self, *exc):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    @property
+    def groups(self):
+        """Each model's cgroup."""
+        hierarchy = find_hierarchy()
+        return {
+            e.spec.models[0]: hierarchy.group(e.cgroup, self.config.control.cfs_period)
+            for e in executables(self.config)
+        }
+
+    def children(self, *words):
+        """Pids of live descendants whose command line has all the words."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                ours = (
+                    str(self.file) in command
+                    or f"{self.config.name}/" in command
+                    or any(f"--port={e.port}" in command for e in executables(self.config))
+                )
+                other = state != "Z" and int(entry.name) != self.process.pid
+                if ours and other and all(word in command for word in words):
+                    found.append(int(entry.name))
+        return found
+
+    async def until(self, condition, limit=60.0):
+        """Wait for something that must happen; the limit only bounds a failing test."""
+        try:
+            async with asyncio.timeout(limit):
+                while not condition():
+                    assert self.process.poll() is None or condition(), self.tail()
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"did not happen within {limit} s:\n{self.tail()}") from None
+
+    async def ready(self):
+        await self.until(lambda: self.get(self.url, "/readyz")[0] == 200)
+        await self.until(lambda: self.state.get("ticks", 0) >= 3)
+
+    @staticmethod
+    def get(base, path):
+        try:
+            with urllib.request.urlopen(base + path, timeout=5) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    @property
+    def state(self):
+        """What the supervisor says."""
+        status, body = self.get(self.supervisor, "/control/v1/state")
+        return json.loads(body) if status == 200 else {}
+
+    @property
+    def reports(self):
+        """What the dispatcher says, by model."""
+        status, body = self.get(self.admin, "/control/v1/report")
+        return {m["model"]: m for m in json.loads(body)["models"]} if status == 200 else {}
+
+    def tail(self):
+        return self.log.read_text()[-4000:]
+
+    async def load(self, rates, bodies, seconds, *, sla=0.5, seed=1, on_result=None):
+        """Send Poisson load at `rates` req/s by model; return the report."""
+        streams = [
+            Stream(m, poisson(Profile((Step(r, seconds),)), seed=seed + i), bodies[m], sla)
+            for i, (m, r) in enumerate(rates.items())
+        ]
+        return await run_load(streams, self.url, on_result=on_result)
+
+
+def kill(pid, signum=signal.SIGKILL):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
