@@ -2,9 +2,14 @@
 
 import sys
 
-from bench import decisions, gateway, ticks
+from bench import bodies, decisions, gateway, ticks
 
-ALL = {"decisions": decisions.run, "ticks": ticks.run, "gateway": gateway.run}
+ALL = {
+    "decisions": decisions.run,
+    "ticks": ticks.run,
+    "bodies": bodies.run,
+    "gateway": gateway.run,
+}
 
 
 def main(names: list[str]) -> None:

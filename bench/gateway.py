@@ -67,6 +67,13 @@ workers:
     executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
 gateway: {{port: {port}, admin_port: {admin}}}
 """
+_ON_ASYNCIO = """
+import asyncio, sys
+from pathlib import Path
+from dispatcher.live import app
+from roma import config
+asyncio.run(app.run(config.load(Path(sys.argv[1]))))
+"""
 
 
 def run() -> None:
@@ -76,7 +83,7 @@ def run() -> None:
         sys.exit(f"gateway bench: needs two cores and {', '.join(missing) or 'nothing else'}")
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)
-        backend, proxy, gateway, admin = _free_ports(4)
+        backend, proxy, gateway, admin, plain, plain_admin = _free_ports(6)
         echo = _ECHO.format(port=backend, floats=", ".join(f"{i}.5" for i in range(16)))
         stack.enter_context(_nginx(directory, "echo", echo, core=1))
         stack.enter_context(
@@ -87,16 +94,16 @@ def run() -> None:
         pid = stack.enter_context(
             _program([sys.executable, "-m", "roma", "dispatcher", str(file)], core=0)
         )
-        for port, path in (
-            (backend, "/v1/models/m"),
-            (proxy, "/v1/models/m"),
-            (gateway, "/readyz"),
-        ):
-            _until_ready(f"http://127.0.0.1:{port}{path}")
+        other = directory / "asyncio.yaml"
+        other.write_text(_ROMA.format(backend=backend, port=plain, admin=plain_admin))
+        stack.enter_context(_program([sys.executable, "-c", _ON_ASYNCIO, str(other)], core=0))
+        proxies = {"nginx": proxy, "roma gateway": gateway, "roma gateway without uvloop": plain}
+        for port in (backend, *proxies.values()):
+            _until_ready(f"http://127.0.0.1:{port}/v1/models/m")
         script = directory / "post.lua"
         script.write_text(_WRK.format(body=BODY.decode()))
-        _throughput(script, {"echo alone": backend, "nginx": proxy, "roma gateway": gateway}, pid)
-        _latency(backend, {"nginx": proxy, "roma gateway": gateway})
+        _throughput(script, {"echo alone": backend, **proxies}, pid)
+        _latency(backend, proxies)
 
 
 def _throughput(script: Path, ports: dict[str, int], gateway_pid: int) -> None:
@@ -173,7 +180,7 @@ def _nginx(directory: Path, name: str, server: str, core: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _program(argv: list[str], core: int) -> Iterator[int]:
-    process = subprocess.Popen(["taskset", "-c", str(core), *argv], stderr=None)
+    process = subprocess.Popen(["taskset", "-c", str(core), *argv], stderr=subprocess.DEVNULL)
     try:
         yield process.pid
     finally:

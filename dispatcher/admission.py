@@ -47,10 +47,9 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
 def too_late(request: Request, executors: Executors, now: float) -> str | None:
     """Return the numbers by which a waiting request misses its deadline, or None if it can run.
 
-    A request that has not waited always runs: if even that is too slow, only running it shows so.
+    To be asked of requests that have waited: one that has not always runs, for if even that is too
+    slow, only running it shows so.
     """
-    if now <= request.arrived:
-        return None
     service = executors.fastest(request.model)
     if now + service <= request.deadline:
         return None

@@ -270,7 +270,7 @@ class Dispatcher:
         queue = self.queues[model]
         batch: list[Request] = []
         while len(batch) < count and (head := queue.head) is not None:
-            late = too_late(head, self.executors, now)
+            late = too_late(head, self.executors, now) if now > head.arrived else None
             if late is not None:
                 self._reject(self._tickets[head.id], Reason.DEADLINE, late, now, commands)
                 continue

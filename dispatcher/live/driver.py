@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
@@ -76,28 +77,23 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    async def submit(
+    def submit(
         self,
         model: str,
         path: str,
         body: bytes,
         content_type: str = "application/json",
         content_encoding: str | None = None,
-    ) -> Outcome:
-        """Queue a request and wait for its outcome; cancelling the wait frees its place."""
+    ) -> "asyncio.Future[Outcome]":
+        """Queue a request; return the future of its outcome. Cancelling it frees the place."""
         now = self.clock()
         request_id = next(self._ids)
         deadline = now + self.core.queues[model].spec.deadline
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._calls[request_id] = Call(model, path, body, content_type, content_encoding, future)
         self.handle(RequestArrived(Request(request_id, model, now, deadline)))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.handle(RequestCancelled(request_id))
-            raise
-        finally:
-            self._calls.pop(request_id, None)
+        future.add_done_callback(partial(self._on_outcome, request_id))
+        return future
 
     def handle(self, event: Event) -> None:
         """Feed one event and carry out what the core commands."""
@@ -175,6 +171,11 @@ class Driver:
         call = self._calls.get(request)
         if call is not None and not call.future.done():
             call.future.set_result(outcome)
+
+    def _on_outcome(self, request: int, future: "asyncio.Future[Outcome]") -> None:
+        del self._calls[request]
+        if future.cancelled():
+            self.handle(RequestCancelled(request))
 
     def _arm(self) -> None:
         """Keep one timer at or before the core's next wake-up; an early one does no harm."""

@@ -54,9 +54,9 @@ class CpuRoundRobin(Scheduler):
             if has_room == (name in free) and not self.options.spill:
                 continue
             if has_room:
-                free[name] = executor
+                free.setdefault(name, executor)
             else:
-                del free[name]
+                free.pop(name, None)
             self._refresh(model)
 
     def choose(self, now: float) -> Choice:
@@ -68,8 +68,9 @@ class CpuRoundRobin(Scheduler):
             self._release(*heappop(self._held))
         while self._ready:
             model = next(iter(self._ready))
-            executor = None
-            if self._hold(model, reach) or (executor := self._next_replica(model)) is None:
+            held = bool(self._gpus) and self._hold(model, reach)
+            executor = None if held else self._next_replica(model)
+            if executor is None:
                 del self._ready[model]
                 continue
             self._ready.move_to_end(model)
@@ -120,13 +121,16 @@ class CpuRoundRobin(Scheduler):
 
     def _next_replica(self, model: str) -> Executor | None:
         free = self._free[model]
-        set_point = self.state.queues[model].spec.sla.set_point
         for name, executor in free.items():
-            if self._gpus and (executor.expected(model) or 0.0) > set_point:
+            if self._gpus and self._too_small(executor, model):
                 continue
             free.move_to_end(name)
             return executor
         return None
+
+    def _too_small(self, executor: Executor, model: str) -> bool:
+        set_point = self.state.queues[model].spec.sla.set_point
+        return (executor.expected(model) or 0.0) > set_point
 
     def _next_spill(self) -> Choice:
         """Ask to be woken when the first held model must spill, if nothing changes before."""

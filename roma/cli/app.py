@@ -134,6 +134,9 @@ def load(
     trace_kind: Annotated[
         str, typer.Option(help="What the trace holds: counts (per second) or timestamps.")
     ] = "counts",
+    trace_column: Annotated[
+        str | None, typer.Option(help="Column of a CSV trace with a header row.")
+    ] = None,
     process: Annotated[str, typer.Option(help="Within a step: poisson or paced.")] = "poisson",
     seed: int = 1,
     sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
@@ -152,6 +155,7 @@ def load(
             step=step,
             trace=trace,
             trace_kind=trace_kind,
+            trace_column=trace_column,
             process=process,
             seed=seed,
             sla=sla,
@@ -170,11 +174,14 @@ def demo(
         bool, typer.Option("--compare", help="Run the same load again under the law `rules`.")
     ] = False,
     seed: int = 1,
+    picture: Annotated[
+        Path | None, typer.Option(help="Save the live table and the result as an SVG file.")
+    ] = None,
 ) -> None:
     """Keep two real TensorFlow models under their SLAs on this machine, and report honestly."""
     from roma.demo.run import Options, run
 
-    sys.exit(run(Options(cache=cache, seconds=seconds, law=law, compare=compare, seed=seed)))
+    sys.exit(run(Options(cache, seconds, law, compare, seed, picture)))
 
 
 def _checked(file: Path) -> "Config":

@@ -28,6 +28,7 @@ class Options:
     step: float
     trace: Path | None
     trace_kind: str
+    trace_column: str | None
     process: str
     seed: int
     sla: float | None
@@ -53,7 +54,7 @@ def _arrivals(options: Options) -> list[float]:
         raise load.LoadInputError("--profile and --trace: exactly one of them must be given")
     if options.trace is not None:
         kind = _choice("--trace-kind", options.trace_kind, load.TraceKind)
-        return load.read_trace(options.trace, kind, seed=options.seed)
+        return load.read_trace(options.trace, kind, column=options.trace_column, seed=options.seed)
     assert options.profile is not None
     process = _choice("--process", options.process, load.Process)
     profile = load.Profile.parse(options.profile, step=options.step)

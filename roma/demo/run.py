@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
+import io
 import socket
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiohttp import ClientError, ClientSession
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 
 from roma import config as roma_config
 from roma.demo import inputs, models, plan, verdict
@@ -32,6 +34,11 @@ PROFILE_RATE = 8.0
 PHOTOS = 64
 """Different photographs in the load."""
 
+PICTURE_AT = 0.45
+"""Share of the run at which the picture is taken: both peaks of the load touch it."""
+
+PICTURE_WIDTH = 128
+
 LINE_EVERY = 5.0
 """Seconds between lines where the output is no terminal."""
 
@@ -45,6 +52,7 @@ class Options:
     law: str
     compare: bool
     seed: int
+    picture: Path | None = None
 
 
 def run(options: Options) -> int:
@@ -55,9 +63,10 @@ def run(options: Options) -> int:
         held_out = "" if model.accuracy is None else f", held-out accuracy {model.accuracy:.3f}"
         out.print(f"model {model.name}: weights {model.weights}{held_out}")
     paths = {name: model.path for name, model in prepared.items()}
-    laws = [options.law, "rules"] if options.compare else [options.law]
-    runs = [asyncio.run(_Demo(options, paths, law, out).run()) for law in laws]
+    runs = [asyncio.run(_Demo(options, paths, options.law, out).run())]
     if options.compare:
+        again = replace(options, picture=None)
+        runs.append(asyncio.run(_Demo(again, paths, "rules", out).run()))
         out.print(verdict.comparison(runs))
     failures = verdict.failures(runs[0])
     for failure in failures:
@@ -82,6 +91,7 @@ class _Demo:
             "photos": inputs.photo_bodies(PHOTOS, options.seed),
         }
         self._checked = self._correct = 0
+        self._snapshot: Table | None = None
 
     async def run(self) -> verdict.Evidence:
         """Deploy, load and tear down; return what was seen."""
@@ -178,6 +188,11 @@ class _Demo:
         )
         self._out.print(report.table())
         self._out.print(verdict.summary(evidence))
+        if self._options.picture is not None and self._snapshot is not None:
+            paper = Console(record=True, file=io.StringIO(), width=PICTURE_WIDTH)
+            paper.print(self._snapshot)
+            paper.print(verdict.summary(evidence))
+            paper.save_svg(str(self._options.picture), title="make demo")
         return evidence
 
     def _check(self, result: Result) -> None:
@@ -192,13 +207,21 @@ class _Demo:
         clock = asyncio.get_running_loop().time
         start, seconds = clock(), self._options.seconds
         table = LiveTable(f"law {self._law}")
-        if not self._out.is_terminal:
+        shown = -LINE_EVERY
+        with contextlib.ExitStack() as stack:
+            live = None
+            if self._out.is_terminal:
+                live = stack.enter_context(Live(console=self._out, auto_refresh=False))
             while True:
-                await asyncio.sleep(LINE_EVERY)
-                self._out.print(table.line(watch, clock() - start), highlight=False)
-        with Live(console=self._out, auto_refresh=False) as live:
-            while True:
-                live.update(table.render(watch, clock() - start, seconds), refresh=True)
+                elapsed = clock() - start
+                rendered = table.render(watch, elapsed, seconds)
+                if elapsed < PICTURE_AT * seconds:
+                    self._snapshot = rendered
+                if live is not None:
+                    live.update(rendered, refresh=True)
+                elif elapsed - shown >= LINE_EVERY:
+                    shown = elapsed
+                    self._out.print(table.line(watch, elapsed), highlight=False)
                 await asyncio.sleep(PERIOD)
 
 

@@ -69,6 +69,8 @@ class Watch:
 
     def rate(self, model: str) -> float:
         """Return a model's arrivals per second over the last `RATE_WINDOW` seconds."""
+        if not self._recent:
+            return 0.0
         (start, first), (end, last) = self._recent[0], self._recent[-1]
         return (last[model].arrivals - first[model].arrivals) / (end - start) if end > start else 0
 

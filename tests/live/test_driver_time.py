@@ -47,7 +47,7 @@ async def build(*pools, deadline=10.0, cores=1.0):
 
 
 def call(driver, body=b"x"):
-    return asyncio.create_task(driver.submit("m", "/v1/models/m:predict", body))
+    return driver.submit("m", "/v1/models/m:predict", body)
 
 
 async def test_three_requests_on_one_core_take_three_services(looptime):

@@ -1,0 +1,36 @@
+"""What reading a predict body costs the model server: orjson against the standard library."""
+
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+ROUNDS = 9
+
+
+def run() -> None:
+    """Print ms per body, for a digit and for a 224×224×3 image written as numbers."""
+    table = Table(title="reading a predict body, ms (median)")
+    table.add_column("body")
+    for name in ("size", "json", "orjson"):
+        table.add_column(name, justify="right")
+    for name, shape in (("8×8 digit", (8, 8)), ("224×224×3 image", (224, 224, 3))):
+        pixels = np.random.default_rng(1).random(shape)
+        body = orjson.dumps({"instances": [pixels.tolist()]})
+        cells = [f"{_ms(read, body):.3f}" for read in (json.loads, orjson.loads)]
+        table.add_row(name, f"{len(body) / 1024:.0f} KiB", *cells)
+    Console().print(table)
+
+
+def _ms(read: Callable[[bytes], object], body: bytes) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        read(body)
+        times.append(time.perf_counter() - start)
+    return median(times) * 1000
