@@ -114,10 +114,10 @@ class Dispatcher:
 
     def _observe(self, event: Event, now: float, commands: list[Command]) -> None:
         match event:
-            case RequestArrived(request):
-                self._on_arrival(request, now, commands)
-            case ExecutionEnded(execution, result):
-                self._on_ended(execution, result, now)
+            case RequestArrived():
+                self._on_arrival(event.request, now, commands)
+            case ExecutionEnded():
+                self._on_ended(event.execution, event.result, now)
             case RequestCancelled(request_id):
                 self._on_cancelled(request_id, now)
             case CoresApplied(name, cores):
@@ -158,6 +158,8 @@ class Dispatcher:
         executor.finish(execution)
         if result is Result.OK:
             executor.record(execution.model, now - execution.started)
+        if result is not Result.ERROR:
+            executor.completed += 1
         for request in execution.requests:
             ticket = self._tickets.get(request.id)
             if ticket is not None:  # else cancelled meanwhile
@@ -251,25 +253,26 @@ class Dispatcher:
         self._wait_until = None
         for scheduler in self._schedulers:
             while True:
-                match scheduler.choose(now):
-                    case Run(executor, model, count):
-                        self._run(self.executors[executor], model, count, now, commands)
-                    case Drop(_, requests, reason, detail):
-                        for request_id in requests:
-                            ticket = self._tickets[request_id]
-                            self._reject(ticket, reason, detail, now, commands)
-                    case WaitUntil(time):
-                        self._wait_until = min(time, self._wait_until or time)
-                        break
+                choice = scheduler.choose(now)
+                match choice:
                     case None:
                         break
+                    case Run():
+                        self._run(choice, now, commands)
+                    case Drop():
+                        for request_id in choice.requests:
+                            ticket = self._tickets[request_id]
+                            self._reject(ticket, choice.reason, choice.detail, now, commands)
+                    case WaitUntil():
+                        self._wait_until = min(choice.time, self._wait_until or choice.time)
+                        break
+                    case _:
+                        assert_never(choice)
 
-    def _run(
-        self, executor: Executor, model: str, count: int, now: float, commands: list[Command]
-    ) -> None:
-        queue = self.queues[model]
+    def _run(self, choice: Run, now: float, commands: list[Command]) -> None:
+        executor, queue = self.executors[choice.executor], self.queues[choice.model]
         batch: list[Request] = []
-        while len(batch) < count and (head := queue.head) is not None:
+        while len(batch) < choice.count and (head := queue.head) is not None:
             late = too_late(head, self.executors, now) if now > head.arrived else None
             if late is not None:
                 self._reject(self._tickets[head.id], Reason.DEADLINE, late, now, commands)
@@ -280,14 +283,11 @@ class Dispatcher:
             batch.append(queue.pop())
         if not batch:
             return
-        execution = Execution(
-            next(self._execution_ids), executor.spec.name, model, tuple(batch), now
-        )
-        self._executions[execution.id] = execution
+        number, name = next(self._execution_ids), choice.executor
+        execution = Execution(number, name, choice.model, tuple(batch), now)
+        self._executions[number] = execution
         executor.start(execution)
-        commands.append(
-            Execute(execution.id, executor.spec.name, model, tuple([r.id for r in batch]))
-        )
+        commands.append(Execute(number, name, choice.model, tuple([r.id for r in batch])))
         for scheduler in self._schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
@@ -334,15 +334,13 @@ class Dispatcher:
 
 def _count(queue: ModelQueue, request: Request, result: Result, device: Device, now: float) -> None:
     """Count an ended execution; only real answers say how fast the model is."""
-    match result:
-        case Result.OK:
-            response = now - request.arrived
-            queue.completed[device] += 1
-            queue.response.add(response, now)
-            queue.late += response > queue.spec.sla.response_time
-        case Result.INVALID:
-            queue.invalid += 1
-        case Result.ERROR:
-            queue.failed += 1
-        case _:
-            assert_never(result)
+    if result is Result.ERROR:
+        queue.failed += 1
+        return
+    queue.completed[device] += 1
+    if result is Result.INVALID:
+        queue.invalid += 1
+        return
+    response = now - request.arrived
+    queue.response.add(response, now)
+    queue.late += response > queue.spec.sla.response_time

@@ -14,6 +14,7 @@ from roma.stats import SlidingWindow
 class ModelQueue:
     """The waiting requests of one model, and what was measured of those that left.
 
+    `completed` counts every answer by device; `invalid` those of them that refused the input;
     `waiting` maps ids to requests, oldest first; only the core changes it. Counters only grow:
     whoever wants a rate takes differences.
     """
@@ -68,15 +69,14 @@ class ModelQueue:
 
     def pop(self) -> Request:
         """Take the head."""
-        _, request = self.waiting.popitem(last=False)
-        self._forget(request)
+        waiting = self.waiting
+        _, request = waiting.popitem(last=False)
+        self._arrived_sum = self._arrived_sum - request.arrived if waiting else 0.0
         return request
 
     def remove(self, request_id: int) -> None:
         """Take a request out of the middle (cancelled or rejected)."""
-        self._forget(self.waiting.pop(request_id))
-
-    def _forget(self, request: Request) -> None:
+        request = self.waiting.pop(request_id)
         self._arrived_sum = self._arrived_sum - request.arrived if self.waiting else 0.0
 
     @property

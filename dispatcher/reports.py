@@ -25,7 +25,6 @@ def reply(core: Dispatcher, epoch: str, now: float) -> ExchangeReply:
 
 
 def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelReport:
-    queue.response.expire(now)
     head = queue.head
     arrived = [r.arrived for r in in_flight] + ([head.arrived] if head is not None else [])
     return ModelReport(
@@ -41,12 +40,12 @@ def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelRepo
         waiting=len(queue),
         in_flight=len(in_flight),
         oldest_age=now - min(arrived) if arrived else 0.0,
-        response_time=_statistic(queue.response, queue.spec.sla.statistic),
-        mean_time=queue.response.mean,
+        response_time=_statistic(queue.response, queue.spec.sla.statistic, now),
+        mean_time=queue.response.mean(now),
     )
 
 
-def _statistic(window: SlidingWindow, statistic: Statistic) -> float | None:
+def _statistic(window: SlidingWindow, statistic: Statistic, now: float) -> float | None:
     if statistic is Statistic.MEAN:
-        return window.mean
-    return window.quantile(_QUANTILE[statistic])
+        return window.mean(now)
+    return window.quantile(_QUANTILE[statistic], now)

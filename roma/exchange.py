@@ -5,9 +5,9 @@ loses nothing: the next one covers both periods. Times are seconds.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from roma.errors import ExchangeError
 
@@ -21,9 +21,9 @@ class ExecutorReading:
     """
 
     executor: str
-    applied: float
-    usage: float
-    throttled: float
+    applied: Annotated[float, Field(gt=0, le=4096)]
+    usage: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    throttled: Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class ModelReport:
     """Dispatcher to supervisor: one model.
 
     `response_time` is the SLA's statistic over the window, None if nothing was answered in it.
-    `mean_time` is the mean over the same window. `rejected` counts by reason.
+    `mean_time` is the mean over the same window. `completed_…` count every answer, `invalid` those
+    of them that refused the client's input; `rejected` counts by reason.
     """
 
     model: str

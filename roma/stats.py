@@ -14,7 +14,7 @@ MAX_WINDOW_SAMPLES = 8192
 
 
 class SlidingWindow:
-    """Samples of the last `span` seconds, with an O(1) mean."""
+    """Samples of the last `span` seconds, with an O(1) mean; reading forgets what is older."""
 
     __slots__ = ("_samples", "_span", "_total")
 
@@ -33,24 +33,25 @@ class SlidingWindow:
         if len(self._samples) > MAX_WINDOW_SAMPLES:
             self._total -= self._samples.popleft()[1]
         if self._samples[0][0] <= now - self._span:
-            self.expire(now)
+            self._expire(now)
 
-    def expire(self, now: float) -> None:
+    def mean(self, now: float) -> float | None:
+        """Return the mean of the samples of the last `span` seconds, None if there are none."""
+        self._expire(now)
+        return self._total / len(self._samples) if self._samples else None
+
+    def quantile(self, q: float, now: float) -> float | None:
+        """Return the smallest sample with at least a share `q` at or below it (O(n log n))."""
+        self._expire(now)
+        return quantile((value for _, value in self._samples), q)
+
+    def _expire(self, now: float) -> None:
         """Forget what is older than the span; amortised O(1)."""
         samples, horizon = self._samples, now - self._span
         while samples and samples[0][0] <= horizon:
             self._total -= samples.popleft()[1]
         if not samples:
             self._total = 0.0
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of the samples held, or None if there are none."""
-        return self._total / len(self._samples) if self._samples else None
-
-    def quantile(self, q: float) -> float | None:
-        """Return the smallest sample with at least a share `q` at or below it (O(n log n))."""
-        return quantile((value for _, value in self._samples), q)
 
 
 class RollingQuantile:

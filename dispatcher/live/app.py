@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import secrets
 import signal
 from collections.abc import AsyncIterator
@@ -22,6 +23,9 @@ from roma.config import Config
 from roma.errors import LaunchError
 from roma.events import ExecutorAdded
 from roma.placement import executables
+
+SHUTDOWN_TIMEOUT = 0.5
+"""Seconds for connections to close after draining."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,8 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
         max_body_bytes=gateway_config.max_body_bytes,
         backend_timeout=gateway_config.backend_timeout,
     )
-    server = web.ServerRunner(gateway.server())
+    # What is left after draining is given up: waiting for it twice would break the promise.
+    server = web.ServerRunner(gateway.server(), shutdown_timeout=SHUTDOWN_TIMEOUT)
     control = web.AppRunner(admin.application(driver, secrets.token_hex(8)), access_log=None)
     await server.setup()
     await control.setup()
@@ -88,6 +93,9 @@ async def run(config: Config) -> None:
     # allocations costs 8 % of the throughput.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    # One descriptor per client: the usual soft limit of 1024 is less than two full queues.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,9 @@ only if it never left: once bytes were written, a broken connection is an error.
 """
 
 import asyncio
+import errno
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -122,6 +124,9 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return  # an interim response; the final one follows
+        if self._done is None:
+            self.abort()  # a second answer to one request: this peer cannot be trusted
+            return
         response = Response(
             status, self._content_type, self._content_encoding, b"".join(self._body)
         )
@@ -174,7 +179,7 @@ class Pool:
         head = (
             f"{method} {path} HTTP/1.1\r\n{self._host_header}Content-Type: {content_type}\r\n"
             f"{encoding}Content-Length: {len(body)}\r\n\r\n"
-        ).encode("latin-1")
+        ).encode("utf-8", "surrogateescape")  # the inverse of how aiohttp decoded them
         while self._idle:
             connection = self._idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():
@@ -201,13 +206,13 @@ class Pool:
 
     def deadline(self, timeout: float) -> float:
         """Return when a request sent now is out of time, and see to it that this is noticed."""
-        loop = asyncio.get_running_loop()
         if self._sweeper is None:
+            loop = asyncio.get_running_loop()
             self._sweeper = loop.call_later(min(SWEEP, timeout), self._sweep)
-        return loop.time() + timeout
+        return time.monotonic() + timeout
 
     def _sweep(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         for connection in [c for c in self._all if c.deadline <= now]:
             connection.on_timeout()
         busy = any(c.deadline < math.inf for c in self._all)
@@ -245,8 +250,14 @@ class Pool:
                 _, connection = await loop.create_connection(
                     lambda: Connection(self), self.host, self.port
                 )
-        except (OSError, TimeoutError) as error:
-            done(BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error}"))
+        except (ConnectionError, TimeoutError) as error:
+            done(BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error!r}"))
+            return
+        except OSError as error:
+            # Out of descriptors, say: the fault is here, the executable is as well as before.
+            gone = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
+            kind = BackendUnreached if gone else BackendError
+            done(kind(f"cannot connect to {self.host}:{self.port}: {error}"))
             return
         self._all.add(connection)
         connection.send(head, body, done, timeout)

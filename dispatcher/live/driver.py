@@ -99,7 +99,9 @@ class Driver:
         """Feed one event and carry out what the core commands."""
         for command in self.core.handle(event, now=self.clock()):
             self._carry_out(command)
-        self._arm()
+        wakeup = self.core.next_wakeup()
+        if wakeup is not None:
+            self._arm(wakeup)
 
     def on_ready(self, executor: str) -> None:
         """Report that an executable is loaded and reachable."""
@@ -127,10 +129,8 @@ class Driver:
         match command:
             case Execute():
                 self._execute(command)
-            case Reject(request):
-                self._resolve(request, command)
-            case Fail(request):
-                self._resolve(request, command)
+            case Reject() | Fail():
+                self._resolve(command.request, command)
             case Abort():
                 # Nobody waits any more; the answer, if one comes, is ignored by the core.
                 pass
@@ -145,15 +145,20 @@ class Driver:
         def done(result: Response | BackendError) -> None:
             self._on_done(command, request, result)
 
-        self._pools[command.executor].request(
-            "POST",
-            call.path,
-            call.body,
-            done,
-            timeout=self._timeout,
-            content_type=call.content_type,
-            content_encoding=call.content_encoding,
-        )
+        try:
+            self._pools[command.executor].request(
+                "POST",
+                call.path,
+                call.body,
+                done,
+                timeout=self._timeout,
+                content_type=call.content_type,
+                content_encoding=call.content_encoding,
+            )
+        except Exception as error:  # whatever it is, the execution must end in the core's books
+            log.exception("executable %s: cannot send", command.executor)
+            failure = BackendError(f"cannot send: {error}")
+            self._loop.call_soon(done, failure)
 
     def _on_done(self, command: Execute, request: int, result: Response | BackendError) -> None:
         if isinstance(result, Response):
@@ -177,11 +182,8 @@ class Driver:
         if future.cancelled():
             self.handle(RequestCancelled(request))
 
-    def _arm(self) -> None:
+    def _arm(self, wakeup: float) -> None:
         """Keep one timer at or before the core's next wake-up; an early one does no harm."""
-        wakeup = self.core.next_wakeup()
-        if wakeup is None:
-            return
         if self._timer is not None:
             if self._timer_at <= wakeup:
                 return

@@ -14,6 +14,7 @@ from typing import assert_never, cast
 import orjson
 from aiohttp import web
 
+from dispatcher.executors import RECOVERY
 from dispatcher.live import passthrough, routes
 from dispatcher.live.backend import Pool, Response
 from dispatcher.live.driver import Driver, Outcome
@@ -23,6 +24,9 @@ from roma.events import Fail, Reason, Reject
 
 BODY_TIMEOUT = 30.0
 """Seconds a client may take to send a body once its headers are here."""
+
+DRAIN_RETRY = 5.0
+"""Seconds after which a client may try again while the gateway restarts."""
 
 _REJECTED = {
     Reason.QUEUE_FULL: 429,
@@ -80,11 +84,15 @@ class Gateway:
             return _error(404, missing)
         if route.is_inference:
             return await self._infer(request, route)
-        return await self._look_up(route)
+        return await self._look_up(request, route)
 
     async def _infer(self, request: web.BaseRequest, route: routes.Route) -> web.StreamResponse:
+        if self.draining:
+            return _error(503, "draining", retry_after=DRAIN_RETRY, close=True)
         try:
             body = await self._body(request)
+        except web.RequestPayloadError as error:
+            return _error(400, f"Malformed request body: {error}", close=True)
         except web.HTTPRequestEntityTooLarge:
             bound = f"request body is larger than {self._max_body_bytes} bytes"
             return _error(413, bound, close=True)
@@ -98,29 +106,35 @@ class Gateway:
             headers.get("Content-Type", "application/json"),
             headers.get("Content-Encoding"),
         )
-        return _answer(outcome)
+        return _answer(outcome, request, close=self.draining)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         if (request.content_length or 0) > self._max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._max_body_bytes)
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         content = request.content
         if content.is_eof() and content.total_bytes <= self._max_body_bytes:
             return content.read_nowait()  # the common case: all here already, no timer
         async with asyncio.timeout(BODY_TIMEOUT):
             return await request.read()
 
-    async def _look_up(self, route: routes.Route) -> web.StreamResponse:
+    async def _look_up(self, request: web.BaseRequest, route: routes.Route) -> web.StreamResponse:
         """Pass a status or metadata request to any live executable of the model."""
-        for executor in self._driver.core.executors.of(route.model):
-            pool = self._pools[executor.spec.name]
+        failed = _error(503, f"no executable of model {route.model} is ready", retry_after=RECOVERY)
+        for executor in list(self._driver.core.executors.of(route.model)):
+            name = executor.spec.name
             try:
-                response = await pool.fetch("GET", route.path, timeout=self._backend_timeout)
+                response = await self._pools[name].fetch(
+                    "GET", route.path, timeout=self._backend_timeout
+                )
             except BackendTimeout as error:
-                return _error(504, f"executable {executor.spec.name}: {error}")
+                failed = _error(504, f"executable {name}: {error}")
             except BackendError as error:
-                return _error(502, f"executable {executor.spec.name}: {error}")
-            return _answer(response)
-        return _error(503, f"no executable of model {route.model} is ready", retry_after=1.0)
+                failed = _error(502, f"executable {name}: {error}")
+            else:
+                return _answer(response, request)
+        return failed
 
     def _other(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
@@ -144,16 +158,21 @@ class Gateway:
         return web.Response(text="ready")
 
 
-def _answer(outcome: Outcome) -> web.StreamResponse:
+def _answer(
+    outcome: Outcome, request: web.BaseRequest, *, close: bool = False
+) -> web.StreamResponse:
     match outcome:
-        case Response(body=body) if len(body) <= passthrough.LARGEST:
+        case Response() if not close and passthrough.fits(outcome, request):
             # Has what the server asks of a response without being one.
             return cast(web.StreamResponse, passthrough.Passthrough(outcome))
         case Response(status, content_type, content_encoding, body):
             headers = {"Content-Type": content_type}
             if content_encoding:
                 headers["Content-Encoding"] = content_encoding
-            return web.Response(status=status, body=body, headers=headers)
+            response = web.Response(status=status, body=body, headers=headers)
+            if close:
+                response.force_close()
+            return response
         case Reject(_, reason, retry_after, detail):
             status = _REJECTED[reason]
             return _error(status, detail, retry_after=None if status == 504 else retry_after)

@@ -7,9 +7,10 @@ death here: an executable with a tenth of a core may take its time.
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import Sequence
 
-from dispatcher.live.backend import Pool
+from dispatcher.live.backend import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from roma.errors import BackendError
 
@@ -56,10 +57,12 @@ def _is_available(body: bytes) -> bool:
 async def _until_suspect(executor: str, pool: Pool, driver: Driver) -> None:
     """Return when the connection breaks, the core gave it up, or it is time for a look."""
     try:
-        reader, writer = await asyncio.open_connection(pool.host, pool.port)
-    except OSError:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            reader, writer = await asyncio.open_connection(pool.host, pool.port)
+    except (OSError, TimeoutError):
         return
     try:
+        _notice_silence(writer.get_extra_info("socket"))
         closed = asyncio.ensure_future(reader.read())
         for _ in range(round(CHECK / POLL)):
             await asyncio.wait([closed], timeout=POLL)
@@ -72,3 +75,10 @@ async def _until_suspect(executor: str, pool: Pool, driver: Driver) -> None:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+def _notice_silence(sock: socket.socket) -> None:
+    """Let the kernel probe an idle connection each second: a host that vanishes sends no end."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+        sock.setsockopt(socket.IPPROTO_TCP, option, 1)

@@ -18,6 +18,19 @@ LARGEST = 64 * 1024
 _REASON = {status.value: status.phrase for status in HTTPStatus}
 
 
+def fits(response: Response, request: web.BaseRequest) -> bool:
+    """Return whether an answer may be written without waiting for its reader.
+
+    Not if it is large, nor if the client already leaves earlier answers unread.
+    """
+    transport = request.transport
+    return (
+        len(response.body) <= LARGEST
+        and transport is not None
+        and transport.get_write_buffer_size() <= LARGEST
+    )
+
+
 class Passthrough:
     """A small model server's answer on its way to the client."""
 

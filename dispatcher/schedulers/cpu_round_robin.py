@@ -51,7 +51,7 @@ class CpuRoundRobin(Scheduler):
         name, has_room = executor.spec.name, executor.has_room
         for model in executor.spec.models:
             free = self._free[model]
-            if has_room == (name in free) and not self.options.spill:
+            if has_room == (name in free) and not self._gpus:
                 continue
             if has_room:
                 free.setdefault(name, executor)

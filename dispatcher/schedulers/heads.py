@@ -5,11 +5,15 @@ lazy: an entry whose request no longer heads its queue is dropped when it surfac
 """
 
 from abc import abstractmethod
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import GpuScheduler, Options, State
 from roma.model import Request
+
+
+SLACK = 16
+"""Stale entries that are not worth a rebuild."""
 
 
 class HeadScheduler(GpuScheduler):
@@ -32,6 +36,14 @@ class HeadScheduler(GpuScheduler):
         elif self._entered.get(model) != head.id:
             self._entered[model] = head.id
             heappush(self._heap, (self.key(head), head.id, model))
+            if len(self._heap) > 2 * len(self.state.queues) + SLACK:
+                self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Drop what is stale: with no free GPU nobody picks, while CPUs change the heads."""
+        heads = [(q.head, model) for model, q in self.state.queues.items()]
+        self._heap = [(self.key(h), h.id, model) for h, model in heads if h is not None]
+        heapify(self._heap)
 
     def pick(self, now: float) -> str | None:
         """Return the model of the first entry that still heads its queue."""

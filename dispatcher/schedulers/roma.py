@@ -37,8 +37,7 @@ class Roma(GpuScheduler):
         if not queue:
             self._a[i], self._b[i] = -np.inf, 0.0
             return
-        queue.response.expire(now)
-        measured = queue.response.mean
+        measured = queue.response.mean(now)
         # Nothing measured yet: what is expected stands alone.
         beta, r = (1.0, 0.0) if measured is None else (self.options.beta, measured)
         ahead = self.state.executors.gpu_time(spec.name) * (len(queue) - 1) / 2

@@ -35,7 +35,7 @@ def test_a_request_runs_at_once_on_an_idle_executor(desk):
     assert desk.arrive("m", 1.0) == [Execute(1, "m@w", "m", (1,))]
     assert desk.core.handle(ExecutionEnded(1, Result.OK), now=1.5) == []
     queue = desk.core.queues["m"]
-    assert (queue.completed[Device.CPU], queue.late, queue.response.mean) == (1, 0, 0.5)
+    assert (queue.completed[Device.CPU], queue.late, queue.response.mean(1.5)) == (1, 0, 0.5)
 
 
 def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(desk):
@@ -258,7 +258,7 @@ def test_failed_and_invalid_answers_are_no_fast_responses(desk):
         (command,) = desk.arrive("m", float(i))
         core.handle(ExecutionEnded(command.execution, result), now=i + 0.001)
     queue = core.queues["m"]
-    assert (queue.failed, queue.invalid, queue.response.mean) == (1, 1, None)
+    assert (queue.failed, queue.invalid, queue.response.mean(1.1)) == (1, 1, None)
     assert core.executors["m@w"].expected("m") is None
 
 

@@ -106,7 +106,7 @@ async def test_the_models_own_errors_pass_through(stage):
     stage.backends[0].behave = refuse
     status, body, _ = await stage.predict()
     assert (status, error(body)) == (400, "JSON Parse error")
-    assert (stage.queue.invalid, stage.queue.response.mean) == (1, None)
+    assert (stage.queue.invalid, stage.queue.response.mean(0.0)) == (1, None)
 
 
 async def test_a_failing_model_server_is_a_violation_not_a_fast_answer(stage):
@@ -118,7 +118,7 @@ async def test_a_failing_model_server_is_a_violation_not_a_fast_answer(stage):
     stage.backends[0].behave = fail
     status, body, _ = await stage.predict()
     assert (status, error(body)) == (500, "boom")
-    assert (stage.queue.failed, stage.queue.response.mean) == (1, None)
+    assert (stage.queue.failed, stage.queue.response.mean(0.0)) == (1, None)
 
 
 async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(stage):
