@@ -1,7 +1,7 @@
 """`adaptive`: what the load needs, plus what the backlog needs, plus an integral of the error.
 
     y  = max(response statistic, age of the oldest waiting or running request)
-    λc = max(0, EWMA(arrivals) - EWMA(GPU completions))
+    λc = max(0, EWMA(arrivals - GPU completions))
     ff = ĉ·(λc + 1/R°)/W             processor sharing: μ·u - λ = 1/τ, with μ = 1/c
     bl = ĉ·max(0, N - λ·R°)/(T_d·W)  N beyond Little's law leaves within T_d
     I += K·max(ĉ/(R°·W), surplus)·clip(1 - R°/y, ±1)
@@ -46,7 +46,7 @@ class AdaptiveState:
     """The averages (per second), the cost estimate, and the last feed-forward and backlog terms."""
 
     arrivals: float | None = None
-    gpu: float | None = None
+    for_cpu: float | None = None
     cost: Cost = UNKNOWN
     model_terms: float | None = None
 
@@ -66,19 +66,21 @@ def adaptive_step(
     arrival_rate = m.arrivals / dt
     rising = past.arrivals is None or arrival_rate > past.arrivals
     arrivals = ewma(past.arrivals, arrival_rate, gains.rise if rising else gains.fall)
-    gpu = ewma(past.gpu, m.completed_gpu / dt, gains.fall)
+    for_cpu = _for_cpu(gains, past.for_cpu, arrival_rate, m.completed_gpu / dt)
     cost = past.cost.update(m.usage, m.completed_here, gains.cost)
     c = cost.value(gains.cost)
     if m.idle:
         cores = clip(m.applied * gains.idle_decay**dt, lo, hi)
         # The integral is frozen by restarting it bumplessly when load returns.
         return Demand(cores, "idle: nothing arrives, waits or runs"), AdaptiveState(
-            arrivals, gpu, cost
+            arrivals, for_cpu, cost
         )
     if c is None:
-        return hold("the cost of a request is not known yet"), AdaptiveState(arrivals, gpu, cost)
+        return hold("the cost of a request is not known yet"), AdaptiveState(
+            arrivals, for_cpu, cost
+        )
     sp, W = m.set_point, m.workers
-    feed_forward = c * (max(0.0, arrivals - gpu) + 1 / sp) / W
+    feed_forward = c * (max(0.0, for_cpu) + 1 / sp) / W
     in_system = m.waiting + m.in_flight
     backlog = c * max(0.0, in_system - arrivals * sp) / (gains.drain_time * W)
     margin = c / sp / W
@@ -96,7 +98,18 @@ def adaptive_step(
     if y is not None:
         terms["y"] = y
     why = f"{arrivals:.1f} req/s at {c * 1000:.1f} core-ms, {in_system} in the system"
-    return Demand(u, why, terms), AdaptiveState(arrivals, gpu, cost, feed_forward + backlog)
+    return Demand(u, why, terms), AdaptiveState(arrivals, for_cpu, cost, feed_forward + backlog)
+
+
+def _for_cpu(gains: AdaptiveGains, past: float | None, arrivals: float, gpu: float) -> float:
+    """Return the average rate that no GPU takes.
+
+    Without GPUs it follows a rise as fast as arrivals do. With them, completions trail arrivals
+    by noise, and averaging that noise faster upwards than downwards would invent load.
+    """
+    rate = arrivals - gpu
+    rising = gpu == 0 and (past is None or rate > past)
+    return ewma(past, rate, gains.rise if rising else gains.fall)
 
 
 def _rebuilt(state: AdaptiveState | None, applied: float, model_terms: float) -> float:

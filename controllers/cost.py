@@ -1,5 +1,6 @@
 """ĉ: the core-seconds that one request costs, estimated from usage and completions."""
 
+import math
 from dataclasses import dataclass
 
 from controllers.base import clip
@@ -23,7 +24,7 @@ class Cost:
 
         A period without completions says nothing about the cost of one.
         """
-        if completed <= 0 or usage <= 0:
+        if not (completed > 0 and 0 < usage < math.inf):
             return self
         sample = usage / completed
         if profile is not None:

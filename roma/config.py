@@ -183,7 +183,7 @@ class ControlConfig(_Section):
     """Compute and log allocations, apply none."""
     host: str = "127.0.0.1"
     port: Port = 8502
-    """Where the supervisor answers about its state."""
+    """Where the first worker's supervisor answers about its state; the next ones count up."""
     dispatchers: tuple[str, ...] = ()
     """Admin addresses of the dispatchers; default: the gateway of this file."""
 
@@ -224,12 +224,34 @@ class Config(_Section):
             raise _fault("workers", names, "different names")
         for i, worker in enumerate(self.workers):
             self._check_worker(f"workers.{i}", worker)
+        self._check_ports()
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
             if model.cpu.min < smallest:
                 bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
                 raise _fault(f"models.{name}.cpu.min", model.cpu.min, bound)
         return self
+
+    def _check_ports(self) -> None:
+        """Refuse two listeners on one port, and ports that count up beyond the last one."""
+        g = self.gateway
+        taken = {g.port: "gateway.port"}
+        others = [("gateway.admin_port", g.admin_port)]
+        others += [("control.port", self.control.port + i) for i in range(len(self.workers))]
+        for i, worker in enumerate(self.workers):
+            if worker.backend is not Backend.STATIC:
+                key = f"workers.{i}.base_port"
+                others += [(key, worker.base_port + k) for k in range(len(self.models))]
+        for key, port in others:
+            if port > 65535:
+                raise _fault(key, port, "≤ 65535, counting up from its value")
+            if port in taken:
+                raise _fault(key, port, f"different from {taken[port]}")
+            taken[port] = key
+
+    def control_port(self, worker: WorkerConfig) -> int:
+        """Return the port of a worker's supervisor."""
+        return self.control.port + self.workers.index(worker)
 
     def _check_worker(self, key: str, worker: WorkerConfig) -> None:
         for i, executable in enumerate(worker.executables):

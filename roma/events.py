@@ -125,7 +125,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up an execution: its executor is lost and nobody waits for it."""
+    """Nobody waits for this execution any more, its executor is lost; an answer is ignored."""
 
     execution: int
 

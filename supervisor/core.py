@@ -131,7 +131,7 @@ class Supervisor:
             self._all(), result.granted, decided, strict=True
         ):
             status.demand = want.demand
-            status.allocation = granted
+            status.allocation = None if status.applied is None else granted
             status.story.append(
                 Decision(now, status.managed.name, m, demand, want.floor, result.eta, granted)
             )
@@ -174,7 +174,7 @@ class Supervisor:
             if reason:
                 reasons.append(f"dispatcher {dispatcher} {reason}")
         if not self._usable():
-            reasons = reasons or ["no dispatcher has answered yet"]
+            reasons = reasons or ["no dispatcher answers"]
         return "; ".join(reasons)
 
     def _usable(self) -> list[Window]:
@@ -184,35 +184,36 @@ class Supervisor:
         self, status: Status, reading: Reading | None, blind: str, now: float, dt: float
     ) -> tuple[Want, Demand, Measurement | None]:
         managed = status.managed
-        usage = self._take_reading(status, reading, now)
+        used = self._take_reading(status, reading, now)
         measurement = None
         if blind:
             demand = hold(blind)
-        elif status.applied is None or usage is None:
+        elif status.applied is None or used is None:
             demand = hold("the executable's cgroup cannot be read")
         elif not any(w.live(managed.name) for w in self._usable()):
             # Loading is the most expensive thing a model does, and it serves nobody meanwhile.
             demand = Demand(managed.initial, "the executable is not ready")
             status.law_state = None
         else:
-            measurement = self._measure(status, usage, dt)
+            measurement = self._measure(status, used * dt, dt)
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
             )
-            status.cost = status.cost.update(usage, measurement.completed_here, None)
-        if demand.cores is not None:
-            cores = demand.cores
-        else:  # hold
-            cores = managed.maximum if status.applied is None else status.applied
+            status.cost = status.cost.update(measurement.usage, measurement.completed_here, None)
+        return self._want(status, demand), demand, measurement
+
+    def _want(self, status: Status, demand: Demand) -> Want:
+        managed, held = status.managed, demand.cores is None
+        cores = status.applied if demand.cores is None else demand.cores
+        if cores is None:
+            # Never read: nothing can be applied to it, so it must not cost its neighbours.
+            return Want(0.0)
         cores = max(managed.minimum, min(managed.maximum, cores))
-        return (
-            Want(cores, managed.minimum, self._floor(status), managed.maximum),
-            demand,
-            measurement,
-        )
+        # γ adds to demands; what is held was handed out before and would grow at every tick.
+        return Want(cores, managed.minimum, self._floor(status), cores if held else managed.maximum)
 
     def _take_reading(self, status: Status, reading: Reading | None, now: float) -> float | None:
-        """Update the observed values; return the core-seconds used since the last reading."""
+        """Update the observed values; return the cores used, on average, since the last one."""
         previous, since = status.reading, status.read_at
         if reading is None:
             return None
@@ -225,12 +226,11 @@ class Supervisor:
             status.applied = status.managed.maximum if unlimited else reading.cores
         if previous is None or since is None or now <= since:
             return None
-        usage = max(0.0, reading.usage - previous.usage)
-        status.used = usage / (now - since)
+        status.used = max(0.0, reading.usage - previous.usage) / (now - since)
         periods = reading.periods - previous.periods
-        throttled = reading.throttled - previous.throttled
-        status.throttled = throttled / periods if periods > 0 else 0.0
-        return usage
+        throttled = max(0, reading.throttled - previous.throttled)
+        status.throttled = min(1.0, throttled / periods) if periods > 0 else 0.0
+        return status.used
 
     def _measure(self, status: Status, usage: float, dt: float) -> Measurement:
         """Add the rates of all dispatchers, as counts per `dt`, and take their worst times."""

@@ -58,7 +58,7 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
         backend_timeout=gateway_config.backend_timeout,
     )
     # What is left after draining is given up: waiting for it twice would break the promise.
-    server = web.ServerRunner(gateway.server(), shutdown_timeout=SHUTDOWN_TIMEOUT)
+    server = web.ServerRunner(gateway.http, shutdown_timeout=SHUTDOWN_TIMEOUT)
     control = web.AppRunner(admin.application(driver, secrets.token_hex(8)), access_log=None)
     await server.setup()
     await control.setup()

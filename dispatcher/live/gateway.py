@@ -47,8 +47,9 @@ class Gateway:
         self._max_body_bytes = max_body_bytes
         self._backend_timeout = backend_timeout
         self.draining = False
+        self.http = self._server()
 
-    def server(self) -> web.Server:
+    def _server(self) -> web.Server:
         """Return the aiohttp server; a client that disconnects cancels its handler."""
 
         def request_factory(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]

@@ -3,8 +3,9 @@
 The paper gives any waiting request to any CPU executable with room. With θ > 0 two
 refinements hold while a GPU is live:
 
-* spill: a request goes to a CPU only if the GPUs cannot reach it before θ·SLA. The GPUs reach
-  what waits after `max(now, first GPU free) + queued GPU work / GPUs`, kept as a running sum.
+* spill: a request goes to a CPU only if the GPUs cannot reach it before θ·SLA, all that waits
+  besides it counted as ahead of it: they are through with everything at `first GPU free + queued
+  GPU work / GPUs`, kept as a running sum.
 * never to a container too small to meet the set point by itself (c/u > R°).
 """
 
@@ -85,10 +86,16 @@ class CpuRoundRobin(Scheduler):
             self._ready.setdefault(model)
 
     def _must_spill(self, queue: ModelQueue) -> float:
-        """Return when the head of a non-empty queue has waited θ·SLA."""
+        """Return until when the GPUs may take to work off all that waits.
+
+        They reach the head in time if everything but the head itself is done before it has waited
+        θ·SLA.
+        """
         head = queue.head
         assert head is not None
-        return head.arrived + self.options.spill * queue.spec.sla.response_time
+        patience = self.options.spill * queue.spec.sla.response_time
+        own = self.state.executors.gpu_time(queue.spec.name) / max(1, len(self._gpus))
+        return head.arrived + patience + own
 
     def _update_gpus(self) -> None:
         live = [gpu for gpu in self.state.executors.gpus if gpu.live]

@@ -11,7 +11,6 @@ from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import GpuScheduler, Options, State
 from roma.model import Request
 
-
 SLACK = 16
 """Stale entries that are not worth a rebuild."""
 

@@ -1,5 +1,6 @@
 """What the demo asks of this machine: a configuration, and a load that fits it."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from roma.errors import ActuationError
 from roma.load import Profile, Step
+from supervisor.actuators.cgroup import find_hierarchy
 
 MOST_CORES = 4.0
 """Beyond this the load generator and the gateway, on the same machine, would be what is tested."""
@@ -47,8 +50,10 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """Return the division of the cores that this process may use."""
+        """Return the division of the cores that this process may use: by affinity and quota."""
         available = float(len(os.sched_getaffinity(0)))
+        with contextlib.suppress(ActuationError):
+            available = min(available, find_hierarchy().limit() or available)
         allocatable = min(MOST_CORES, available * (1 - RESERVED_SHARE))
         return cls(available, available - allocatable)
 
@@ -61,8 +66,8 @@ class Machine:
 def write_config(
     file: Path, machine: Machine, paths: Mapping[str, Path], *, law: str, ports: tuple[int, ...]
 ) -> None:
-    """Write the demo's roma.yaml; `ports` are gateway, admin, supervisor and first executable."""
-    gateway, admin, supervisor, first = ports
+    """Write the demo's roma.yaml; `ports` are for gateway, admin, supervisor and executables."""
+    gateway, admin, supervisor, first, *_ = ports
     share = machine.allocatable / len(MODELS)
     config = {
         "name": f"demo-{gateway}",

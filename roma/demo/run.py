@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import random
 import socket
 import tempfile
 from collections.abc import Sequence
@@ -98,7 +99,11 @@ class _Demo:
         with tempfile.TemporaryDirectory(prefix="roma-demo-") as directory:
             file, log_dir = Path(directory) / "roma.yaml", Path(directory)
             plan.write_config(
-                file, self._machine, self._paths, law=self._law, ports=_free_ports(3, 2)
+                file,
+                self._machine,
+                self._paths,
+                law=self._law,
+                ports=_free_ports(3 + len(plan.MODELS))[:4],
             )
             config = roma_config.load(file)
             async with deployed(config, file, log_dir=log_dir) as deployment:
@@ -257,21 +262,12 @@ def _groups(config: roma_config.Config) -> dict[str, Group]:
     }
 
 
-def _free_ports(single: int, consecutive: int) -> tuple[int, ...]:
-    """Return `single` free ports and the first of `consecutive` free ones after each other."""
-    with contextlib.ExitStack() as held:
-        ports = [_bind(held, 0) for _ in range(single)]
-        while True:
-            first = _bind(held, 0)
-            try:
-                for i in range(1, consecutive):
-                    _bind(held, first + i)
-            except OSError:
-                continue
-            return (*ports, first)
-
-
-def _bind(held: contextlib.ExitStack, port: int) -> int:
-    sock = held.enter_context(socket.socket())
-    sock.bind(("127.0.0.1", port))
-    return int(sock.getsockname()[1])
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Return consecutive free ports, below those that the kernel gives to outgoing connections."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        ports = tuple(range(first, first + count))
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in ports:
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return ports

@@ -24,7 +24,7 @@ STEADY = 30.0
 """Seconds of life after which a death no longer counts as quick."""
 
 GRACE = 15.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL; a dispatcher gets its drain timeout on top."""
 
 FATAL = 2
 """Exit status of a program whose configuration or port is wrong: no restart can help."""
@@ -43,6 +43,7 @@ class Child:
         *,
         env: Mapping[str, str] | None = None,
         log_dir: Path | None = None,
+        grace: float = GRACE,
         on_start: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.name = name
@@ -51,6 +52,7 @@ class Child:
         self._argv = list(argv)
         self._env = {**os.environ, **(env or {})}
         self._log_dir = log_dir
+        self._grace = grace
         self._on_start = on_start
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -78,10 +80,10 @@ class Child:
             return
         self._process.terminate()
         try:
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(self._grace):
                 await self._process.wait()
         except TimeoutError:
-            log.warning("%s did not stop within %g s: killing it", self.name, GRACE)
+            log.warning("%s did not stop within %g s: killing it", self.name, self._grace)
             self._process.kill()
             await self._process.wait()
 
@@ -89,14 +91,18 @@ class Child:
         delay = FIRST_DELAY
         while True:
             started = time.monotonic()
-            status = await self._run_once()
+            try:
+                status: int | str = await self._run_once()
+            except OSError as error:  # no process, memory or log file left: it may pass
+                status = f"could not start: {error}"
             if status == FATAL:
-                reason = LaunchError(f"{self.name} cannot run here (exit status {status})")
-                self.fatal.set_result(reason)
+                self.fatal.set_result(
+                    LaunchError(f"{self.name} cannot run here{self._last_words()}")
+                )
                 return
             if time.monotonic() - started > STEADY:
                 delay = FIRST_DELAY
-            log.warning("%s ended with status %s; restarting in %g s", self.name, status, delay)
+            log.warning("%s ended (%s); restarting in %g s", self.name, status, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY)
             self.restarts += 1
@@ -111,10 +117,18 @@ class Child:
                 stderr=output,
                 # Ctrl-C reaches the launcher alone, which stops its children in order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # the launcher has one thread
+                # Safe: the launcher runs no other thread whose locks the child could inherit.
+                preexec_fn=_die_with_parent,
             )
         self._on_start(self._process.pid)
         return await self._process.wait()
+
+    def _last_words(self) -> str:
+        """Return the last line of the log, where there is one: it says why."""
+        if self._log_dir is None:
+            return ""
+        lines = (self._log_dir / f"{self.name}.log").read_text(errors="replace").split("\n")
+        return ": " + next((line for line in reversed(lines) if line.strip()), "no reason given")
 
     def _output(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
         if self._log_dir is None:

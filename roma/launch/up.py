@@ -15,9 +15,9 @@ from pathlib import Path
 
 from roma.config import Backend, Config
 from roma.errors import ActuationError, ActuationNotPermitted, LaunchError
-from roma.launch.child import Child
+from roma.launch.child import GRACE, Child
 from roma.placement import Executable, on_worker
-from supervisor.actuators.cgroup import Group, find_hierarchy
+from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,22 @@ async def deployed(
         if worker.backend is Backend.PROCESS
         for e in on_worker(config, worker)
     ]
-    groups = _create_groups(config, local)
-    reaper = _start_reaper([e.cgroup for e in local if e.cgroup is not None]) if groups else None
+    most, drain = config.gateway.max_body_bytes, config.gateway.drain_timeout
+    hierarchy = _permitted()
+    reaper = None
+    groups: dict[str, Group] = {}
+    if hierarchy is not None:
+        _refuse_running(config, hierarchy, local)
+        # The reaper first: whatever fails from here on, it removes what was made.
+        reaper = await _start_reaper([e.cgroup for e in local if e.cgroup is not None])
+        try:
+            groups = _create_groups(config, hierarchy, local)
+        except ActuationError as error:
+            await _finish(reaper)
+            raise LaunchError(f"cannot set CPU quotas: {error}") from error
     deployment = Deployment(
-        {e.name: _executable(e, groups.get(e.name), log_dir) for e in local},
-        _program("dispatcher", ["dispatcher", str(file)], log_dir),
+        {e.name: _executable(e, groups.get(e.name), most, log_dir) for e in local},
+        _program("dispatcher", ["dispatcher", str(file)], log_dir, grace=drain + GRACE),
         {
             w.name: _program(
                 f"supervisor.{w.name}", ["supervisor", str(file), "--worker", w.name], log_dir
@@ -81,7 +92,7 @@ async def deployed(
         await deployment.dispatcher.stop()
         await asyncio.gather(*(child.stop() for child in deployment.children))
         if reaper is not None:
-            await asyncio.to_thread(_finish, reaper)
+            await _finish(reaper)
 
 
 async def run(config: Config, file: Path) -> None:
@@ -102,23 +113,34 @@ async def run(config: Config, file: Path) -> None:
         log.info("stopping")
 
 
-def _create_groups(config: Config, local: list[Executable]) -> dict[str, Group]:
-    """Create one cgroup per executable; without permission say so once and go on without."""
+def _permitted() -> Hierarchy | None:
+    """Return where quotas may be set; where they may not, say so once and go on without."""
     try:
-        hierarchy = find_hierarchy()
+        return find_hierarchy()
     except ActuationNotPermitted as error:
         log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
-        return {}
-    groups = {}
+        return None
+
+
+def _refuse_running(config: Config, hierarchy: Hierarchy, local: list[Executable]) -> None:
     for executable in local:
-        if executable.cgroup is None:
-            continue
+        assert executable.cgroup is not None
         group = hierarchy.group(executable.cgroup, config.control.cfs_period)
         if pids := group.pids():
             raise LaunchError(
                 f"name = {config.name}: already running here (process {pids[0]} is in "
                 f"cgroup {executable.cgroup}); stop it or choose another name"
             )
+
+
+def _create_groups(
+    config: Config, hierarchy: Hierarchy, local: list[Executable]
+) -> dict[str, Group]:
+    """Create one cgroup per executable, with its initial cores."""
+    groups = {}
+    for executable in local:
+        assert executable.cgroup is not None
+        group = hierarchy.group(executable.cgroup, config.control.cfs_period)
         hierarchy.prepare(executable.cgroup)
         group.create()
         group.set_cores(executable.spec.cores)
@@ -126,25 +148,32 @@ def _create_groups(config: Config, local: list[Executable]) -> dict[str, Group]:
     return groups
 
 
-def _start_reaper(paths: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "roma.launch.reaper", *paths],
+async def _start_reaper(paths: list[str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "roma.launch.reaper",
+        *paths,
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
 
 
-def _finish(reaper: subprocess.Popen[bytes]) -> None:
+async def _finish(reaper: asyncio.subprocess.Process) -> None:
     assert reaper.stdin is not None
     reaper.stdin.close()
-    reaper.wait()
+    await reaper.wait()
 
 
-def _program(name: str, arguments: list[str], log_dir: Path | None) -> Child:
-    return Child(name, [sys.executable, "-m", "roma", *arguments], log_dir=log_dir)
+def _program(
+    name: str, arguments: list[str], log_dir: Path | None, *, grace: float = GRACE
+) -> Child:
+    return Child(name, [sys.executable, "-m", "roma", *arguments], log_dir=log_dir, grace=grace)
 
 
-def _executable(executable: Executable, group: Group | None, log_dir: Path | None) -> Child:
+def _executable(
+    executable: Executable, group: Group | None, max_body_bytes: int, log_dir: Path | None
+) -> Child:
     def limit(pid: int) -> None:
         if group is None:
             return
@@ -166,6 +195,7 @@ def _executable(executable: Executable, group: Group | None, log_dir: Path | Non
             f"--port={executable.port}",
             f"--intra-op={executable.spec.threads}",
             f"--inter-op={executable.concurrency}",
+            f"--max-body-bytes={max_body_bytes}",
         ],
         env=_QUIET_TENSORFLOW,
         log_dir=log_dir,

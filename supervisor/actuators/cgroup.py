@@ -146,12 +146,21 @@ class GroupV2(Group):
         _write(self._dir / "cpu.max", f"max {units.period_us(self.period)}")
 
 
+SELF = "roma.self"
+"""Group into which our own processes move where they would be in the way (version 2)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups can be made. `roots` are (cpu, cpuacct) in version 1, one in version 2."""
+    """Where groups can be made. `roots` are (cpu, cpuacct) in version 1, one in version 2.
+
+    `crowded`: the root holds processes, ours among them, which must move before it can pass the
+    cpu controller down ("no internal processes", cgroups(7)).
+    """
 
     version: int
     roots: tuple[Path, ...]
+    crowded: bool = False
 
     def group(self, path: str, period: float) -> Group:
         """Return the group at `path` below the roots (not created yet)."""
@@ -160,11 +169,17 @@ class Hierarchy:
             return GroupV1(directories, depth, period)
         return GroupV2(directories, depth, period)
 
+    def limit(self) -> float | None:
+        """Return the cores that our own group may use, None if nothing limits it."""
+        return self.group(".", period=0.1).read().cores
+
     def prepare(self, path: str) -> None:
         """Make the parents of `path`; in version 2 let them pass the cpu controller down."""
         parts = Path(path).parts[:-1]
         for root in self.roots:
             directory = root
+            if self.crowded:
+                _move_processes(root, root / SELF)
             if self.version == 2:
                 _enable_cpu(directory)
             for part in parts:
@@ -196,7 +211,8 @@ def find_hierarchy(
             return Hierarchy(1, _writable(roots))
     for fstype, _, mount in mounts:
         if fstype == "cgroup2" and "cpu" in _controllers(mount):
-            return Hierarchy(2, (_delegated(mount, mine.get("", "/")),))
+            root, crowded = _delegated(mount, mine.get("", "/"))
+            return Hierarchy(2, (root,), crowded)
     raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
 
 
@@ -251,6 +267,8 @@ def _own_paths(own: Path) -> dict[str, str]:
 def _below(mount: Path, own: str) -> Path:
     """Return our own group below a mount; in a container the mount itself is our group."""
     path = mount / own.lstrip("/")
+    if path.name == SELF:  # a child of a launcher that has moved
+        path = path.parent
     return path if path.is_dir() else mount
 
 
@@ -268,27 +286,38 @@ def _controllers(directory: Path) -> list[str]:
         return []
 
 
-def _delegated(mount: Path, own: str) -> Path:
-    """Return the nearest ancestor of our group that can hold child groups with quotas.
+def _delegated(mount: Path, own: str) -> tuple[Path, bool]:
+    """Return the nearest ancestor of our group that can hold child groups, and if it is crowded.
 
-    A group that holds processes itself cannot (the "no internal processes" rule), unless it is
-    the root of the hierarchy.
+    That is the real root, or one without processes, or our own group if it was delegated to us
+    together with our process (systemd's `Delegate=yes`, a container): then processes can move.
     """
     start = _below(mount, own)
-    candidate = start
-    while True:
-        is_root = candidate == mount
+    for candidate in (start, *start.parents):
         writable = os.access(candidate, os.W_OK) and os.access(
             candidate / "cgroup.subtree_control", os.W_OK
         )
-        empty = is_root or not _read(candidate / "cgroup.procs").strip()
-        if writable and empty and "cpu" in _controllers(candidate):
-            return candidate
-        if is_root:
-            raise ActuationNotPermitted(
-                f"{start}: no group up to {mount} is writable and passes the cpu controller down"
-            )
-        candidate = candidate.parent
+        if writable and "cpu" in _controllers(candidate):
+            # Only the real root has no type; inside a cgroup namespace the mount is no root.
+            is_root = not (candidate / "cgroup.type").exists()
+            if is_root or not _read(candidate / "cgroup.procs").strip():
+                return candidate, False
+            ours = candidate == start and not os.access(candidate.parent, os.W_OK)
+            if ours or candidate == mount:
+                return candidate, True
+        if candidate == mount:
+            break
+    raise ActuationNotPermitted(
+        f"{start}: no group up to {mount} is writable and passes the cpu controller down"
+    )
+
+
+def _move_processes(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    for pid in _read(source / "cgroup.procs").split():
+        # A process may be gone by now; one that cannot move will keep the controller from us.
+        with contextlib.suppress(ActuationError):
+            _write(target / "cgroup.procs", pid)
 
 
 def _enable_cpu(directory: Path) -> None:

@@ -8,6 +8,9 @@ from roma.errors import ActuationError
 from supervisor.actuators.base import Actuator
 from supervisor.core import Reading
 
+WORTH_A_LINE = 0.05
+"""Cores by which an allocation must differ from the last one logged."""
+
 KEPT = 100
 """Ticks whose allocations are kept."""
 
@@ -19,13 +22,16 @@ class RecordingActuator:
 
     def __init__(self, world: Actuator | None = None) -> None:
         self._world = world
+        self._logged: dict[str, float] = {}
         self.asked: deque[dict[str, float]] = deque(maxlen=KEPT)
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
-        """Log each allocation; nothing is applied, so nothing is confirmed."""
+        """Log each changed allocation; nothing is applied, so nothing is confirmed."""
         self.asked.append(dict(cores))
         for name, wanted in cores.items():
-            log.info("dry run: would give %s %.3f cores", name, wanted)
+            if abs(wanted - self._logged.get(name, 0.0)) >= WORTH_A_LINE:
+                self._logged[name] = wanted
+                log.info("not applied: %s would get %.2f cores", name, wanted)
         return {}
 
     async def read(self) -> Mapping[str, Reading | None]:

@@ -75,7 +75,7 @@ async def run(config: Config, worker: WorkerConfig) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     actuator, mode = build_actuator(config, worker)
-    control = config.control
+    control, port = config.control, config.control_port(worker)
     async with ClientSession() as session:
         # Half a period: a late answer must not delay the tick after it.
         peers = [Peer(session, url, control.period / 2) for url in config.dispatcher_urls]
@@ -87,11 +87,11 @@ async def run(config: Config, worker: WorkerConfig) -> None:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, control.host, control.port).start()
+            await web.TCPSite(runner, control.host, port).start()
         except OSError as error:
             await runner.cleanup()
             raise LaunchError(
-                f"control.port = {control.port}: cannot listen on {control.host}: {error}"
+                f"control.port = {port}: cannot listen on {control.host}: {error}"
             ) from error
         log.info(
             "supervisor of worker %s controls %s cores (%s)", worker.name, worker.allocatable, mode

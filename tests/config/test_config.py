@@ -84,6 +84,21 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
             "models.digits.cpu.min = 0.005: must be ≥ 0.01 (a quota of 1 ms per cfs_period)",
         ),
         (
+            "workers:",
+            "gateway: {port: 8502}\nworkers:",
+            "control.port = 8502: must be different from gateway.port",
+        ),
+        (
+            "reserved: 0.5",
+            "reserved: 0.5, base_port: 8500",
+            "workers.0.base_port = 8500: must be different from gateway.admin_port",
+        ),
+        (
+            "reserved: 0.5",
+            "reserved: 0.5, base_port: 65535",
+            "workers.0.base_port = 65536: must be ≤ 65535, counting up from its value",
+        ),
+        (
             "reserved: 0.5",
             "gpus: 1",
             "workers.0.gpus = 1: must be 0 for backend process (use docker or static)",

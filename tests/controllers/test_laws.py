@@ -242,6 +242,17 @@ def test_adaptive_leaves_to_the_gpus_what_they_finish():
     assert alone.terms["feed_forward"] - helped.terms["feed_forward"] == pytest.approx(0.05 * 8)
 
 
+def test_adaptive_does_not_take_the_gpus_noise_for_load():
+    """Completions trail arrivals; the difference is noise around zero, not load for the CPU."""
+    state, served = None, 100
+    for i in range(200):
+        arrivals = 100 + 20 * (-1) ** i
+        m = replace(BASE, arrivals=arrivals, completed_gpu=served, completed_here=0, usage=0.0)
+        demand, state = adapt(state, m, cost=0.1)
+        served = arrivals
+    assert demand.terms["feed_forward"] < 0.1 * (2.5 + 12)
+
+
 def test_adaptive_shares_the_load_with_the_other_workers():
     one, _ = adapt(None, BASE, cost=0.05)
     two, _ = adapt(None, replace(BASE, workers=2), cost=0.05)
@@ -269,6 +280,8 @@ def test_adaptive_learns_the_cost_and_does_not_believe_a_wild_sample():
     cost = UNKNOWN.update(usage=0.5, completed=10, profile=None)
     assert cost.estimate == pytest.approx(0.05)
     assert cost.update(usage=0.0, completed=0, profile=None) is cost
+    for nonsense in (math.nan, math.inf, -1.0):
+        assert cost.update(usage=nonsense, completed=1, profile=None) is cost
     wild = UNKNOWN.update(usage=100.0, completed=1, profile=0.05)
     assert wild.estimate == pytest.approx(0.2)  # four times the profile at most
 

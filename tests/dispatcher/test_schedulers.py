@@ -3,7 +3,7 @@
 import pytest
 
 from roma.events import Execute, ExecutionEnded, ExecutorLost, Result, Woken
-from roma.model import ModelSpec, Sla
+from roma.model import Device, ModelSpec, Sla
 
 
 def spec(name, response_time=1.0, alpha=1.0, deadline=1000.0):
@@ -147,21 +147,22 @@ def profiled(desk, spill):
 
 def test_spill_keeps_a_request_for_the_gpu_that_reaches_it_in_time(desk):
     core, running = profiled(desk, spill=0.3)
-    assert desk.arrive("m", 1.0) == []  # the GPUs are through at 1.1 + 0.1 = 1.2 < 1.3
+    assert desk.arrive("m", 1.0) == []  # the GPU reaches it at 1.1, before 1.3
     assert core.handle(ExecutionEnded(running.execution, Result.OK), now=1.1)[0].executor == "gpu"
 
 
 def test_spill_gives_a_request_to_the_cpu_when_the_gpus_cannot_reach_it_in_time(desk):
     core, _ = profiled(desk, spill=0.3)
     assert desk.arrive("m", 1.0) == []
-    (spilled,) = desk.arrive("m", 1.0)  # 1.1 + 0.2 = 1.3: the head spills
+    assert desk.arrive("m", 1.0) == []
+    (spilled,) = desk.arrive("m", 1.0)  # two others take the GPU until 1.3: the head spills
     assert (spilled.executor, spilled.requests) == ("m@w", (3,))
 
 
 def test_spill_asks_to_be_woken_when_a_late_gpu_makes_a_request_spill(desk):
     core, _ = profiled(desk, spill=0.3)
     assert desk.arrive("m", 1.0) == []
-    assert core.next_wakeup() == pytest.approx(1.2)  # head at 1.0 + 0.3, less 0.1 of GPU work
+    assert core.next_wakeup() == pytest.approx(1.3)  # nothing else waits: its own 0.3·SLA
     (spilled,) = core.handle(Woken(), now=core.next_wakeup())
     assert (spilled.executor, spilled.requests) == ("m@w", (3,))
 
@@ -185,3 +186,15 @@ def test_spill_never_uses_a_container_too_small_to_meet_the_set_point(desk):
         assert desk.arrive("m", 3.0) == []
     (late,) = core.handle(ExecutorLost("gpu"), now=3.1)[2:]  # without a GPU it is all there is
     assert late.executor == "m@w"
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "edf"])
+def test_a_gpu_that_is_down_costs_no_memory(desk, policy):
+    core = desk.build(spec("m"), gpu=policy)
+    desk.gpu()
+    core.handle(ExecutorLost("gpu"), now=0.0)
+    desk.cpu("m@w", "m")
+    for i in range(500):
+        (c,) = desk.arrive("m", 1.0 + i)
+        core.handle(ExecutionEnded(c.execution, Result.OK), now=1.5 + i)
+    assert len(core._policies[Device.GPU]._heap) < 50

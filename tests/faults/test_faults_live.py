@@ -55,10 +55,12 @@ async def test_the_supervisor_killed_under_load(file, bodies):
         (pid,) = up.children(" supervisor ")
         load = asyncio.create_task(up.load({"digits": 40}, bodies, 5))
         await up.until(lambda: up.reports["digits"]["completed_cpu"] > 40)
-        before = up.groups["digits"].read().cores
         kill(pid)
         await up.until(lambda: not alive(pid))
-        assert up.groups["digits"].read().cores == pytest.approx(before, abs=0.5)  # it stands
+        standing = up.groups["digits"].read().cores
+        assert 0.1 <= standing <= 1.4
+        await asyncio.sleep(0.3)  # restarts take longer: the last allocation stands meanwhile
+        assert up.groups["digits"].read().cores == standing
         total = balanced(await load)
         assert total.answered == total.sent  # nobody noticed
         await up.until(lambda: up.state.get("ticks", 0) >= 3)
@@ -74,8 +76,10 @@ async def test_the_dispatcher_stopped_under_load_drains_and_comes_back(file, bod
         await up.until(lambda: up.reports["digits"]["completed_cpu"] > 40)
         kill(pid, signal.SIGTERM)
         total = balanced(await load)
-        # Refused connections while it was away are the generator's failures, not lost requests.
-        assert not any(status >= 500 and status != 503 for status in total.statuses)
+        # While it was away connections were refused; none that was accepted was cut.
+        assert set(total.statuses) <= {200, 503}
+        assert "disconnected" not in total.reasons, total.reasons
+        assert "draining" in up.log.read_text()
         await up.until(lambda: up.get(up.url, "/readyz")[0] == 200)
         assert up.children(" dispatcher ") != [pid]
         after = balanced(await up.load({"digits": 20}, bodies, 2))

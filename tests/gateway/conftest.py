@@ -134,7 +134,9 @@ class Stage:
             f"http://127.0.0.1:{admin}",
             port,
         )
-        self.gateway = await self.stack.enter_async_context(
+        self.running = contextlib.AsyncExitStack()
+        self.stack.push_async_callback(self.running.aclose)
+        self.gateway = await self.running.enter_async_context(
             dispatcher_app.running(config.parse(text))
         )
         self.core = self.gateway._driver.core
@@ -142,6 +144,19 @@ class Stage:
         if start:
             await self.until(lambda: all(e.live for e in self.core.executors))
         return self
+
+    async def close_gateway(self):
+        """Stop the gateway as SIGTERM does; leave a connection open that is older."""
+        self.idle_connection = await asyncio.open_connection("127.0.0.1", self.port)
+        # Until it has sent something, aiohttp may not know the connection yet.
+        self.idle_connection[1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await self.idle_connection[0].readuntil(b"ok")
+        await self.running.aclose()
+
+    @property
+    def connections(self):
+        """The gateway's client connections."""
+        return [c for c in self.gateway.http.connections if c.transport is not None]
 
     async def until(self, condition, limit=10):
         """Wait for something that must happen; the limit only bounds a failing test."""

@@ -43,6 +43,22 @@ async def test_a_request_that_never_reached_its_executable_runs_on_another(stage
     assert len(alive.seen) == 4
 
 
+async def test_two_answers_to_one_request_cost_the_connection(stage):
+    await stage.open(cores=2)
+    backend = stage.backends[0]
+
+    async def twice(request, body):
+        one = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+        request.transport.write(one + one)
+        await asyncio.sleep(10)
+
+    backend.behave = twice
+    assert (await stage.predict())[0] == 200
+    backend.behave = None
+    statuses = await asyncio.gather(*(stage.predict() for _ in range(6)))
+    assert [status for status, _, _ in statuses] == [200] * 6
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"]
 )

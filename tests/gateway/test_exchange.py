@@ -52,6 +52,16 @@ async def test_a_malformed_confirmation_names_the_field(stage):
         assert "executors.0.executor" in (await response.json())["error"]
 
 
+@pytest.mark.parametrize("applied", ["0", "-1", "1e999", "null", '"many"', "NaN"])
+async def test_impossible_cores_are_refused_and_change_nothing(stage, applied):
+    await stage.open(cores=2)
+    body = f'{{"worker": "w", "executors": [{{"executor": "m.0@local", "applied": {applied}, "usage": 0, "throttled": 0}}]}}'
+    async with stage.session.post(f"{stage.admin}/control/v1/applied", data=body) as response:
+        assert response.status == 400
+    assert stage.core.executors["m.0@local"].cores == 2
+    assert (await stage.predict())[0] == 200
+
+
 async def test_a_peer_that_is_gone_is_an_exchange_error(unused_tcp_port):
     async with aiohttp.ClientSession() as session:
         peer = Peer(session, f"http://127.0.0.1:{unused_tcp_port}", 1)

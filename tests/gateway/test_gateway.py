@@ -126,7 +126,7 @@ async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(s
     backend = stage.backends[0]
     backend.gate = asyncio.Event()
     calls = [asyncio.create_task(stage.predict(b'{"i": %d}' % i)) for i in range(6)]
-    await stage.until(lambda: len(stage.queue) == 4)
+    await stage.until(lambda: len(stage.queue) == 4 and backend.running == 2)
     backend.gate.set()
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 6
     assert backend.most_running == 2
@@ -195,11 +195,11 @@ async def test_oversize_bodies_are_413_announced_or_not(stage):
     assert (await stage.predict(b"x" * 2000))[0] == 200
 
 
-async def raw(stage, data, *, end=False):
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
-    writer.write(data)
-    if end:
-        writer.write_eof()
+async def raw(stage, data, *, keep=None):
+    reader, writer = keep or await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write(
+        data or b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    )
     answer = await asyncio.wait_for(reader.read(4096), 10)
     writer.close()
     return answer
@@ -265,17 +265,60 @@ async def test_a_model_that_still_loads_is_not_ready(stage):
     assert (await stage.predict())[0] == 200
 
 
-async def test_drain_answers_what_was_admitted(stage):
+async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
     await stage.open()
     backend = stage.backends[0]
     backend.gate = asyncio.Event()
     calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
     await stage.until(lambda: len(stage.queue) == 2)
-    closing = asyncio.create_task(stage.stack.aclose())
+    closing = asyncio.create_task(stage.close_gateway())
     await stage.until(lambda: stage.gateway.draining)
+    answer = await raw(stage, b"", keep=stage.idle_connection)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"Connection: close" in answer
+    assert b"Retry-After" in answer
     backend.gate.set()
-    # The stack closes the client session first, so ask the core how the requests ended.
+    assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 3
     await closing
-    await asyncio.gather(*calls, return_exceptions=True)
-    queue = stage.queue
-    assert sum(queue.completed.values()) + queue.cancelled == 3
+    assert stage.core.live == 0
+
+
+@pytest.mark.parametrize("header", ["a/\u20ac", "\udcff", "x" * 4000])
+async def test_an_odd_header_strands_no_executor(stage, header):
+    await stage.open()
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Type: {header}\r\n"
+    data = head.encode("utf-8", "surrogateescape") + b"Content-Length: 2\r\n\r\n{}"
+    await raw(stage, data)
+    assert (await stage.predict())[0] == 200
+
+
+async def test_a_client_that_expects_100_continue_gets_it(stage):
+    await stage.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write(
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        b"Expect: 100-continue\r\n\r\n"
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{}")
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_an_unread_answer_does_not_pile_up_in_memory(stage):
+    """A client that pipelines and never reads holds one connection, not the gateway's memory."""
+    await stage.open(max_body=1 << 20)
+    request = (
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n"
+        + b"1" * 50000
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port, limit=1024)
+    reader._transport.pause_reading()
+    for _ in range(400):
+        writer.write(request)
+    await stage.until(lambda: stage.queue.arrivals > 10)
+    await asyncio.sleep(0.3)
+    buffered = [c.transport.get_write_buffer_size() for c in stage.connections]
+    assert max(buffered) < 1 << 20
+    writer.transport.abort()
+    assert (await stage.predict())[0] == 200

@@ -84,7 +84,7 @@ async def test_dry_run_says_what_it_would_do_and_touches_no_quota(tmp_path, demo
         await up.load({"digits": 20}, bodies, 3)
         assert up.groups["digits"].read().cores == before
         assert up.state["mode"] == "dry-run"
-    assert "dry run: would give digits@local" in up.log.read_text()
+    assert "not applied: digits@local would get" in up.log.read_text()
 
 
 async def test_a_second_deployment_of_the_same_name_is_refused(tmp_path, demo_models):

@@ -94,12 +94,14 @@ async def test_dry_run_reads_the_world_and_changes_nothing(group):
 # Both versions, as trees of files
 
 
-def v2_tree(root, path, *, controllers="cpu memory", procs="", subtree=""):
+def v2_tree(root, path, *, controllers="cpu memory", procs="", subtree="", is_root=False):
     directory = root / path if path else root
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "cgroup.controllers").write_text(controllers)
     (directory / "cgroup.subtree_control").write_text(subtree)
     (directory / "cgroup.procs").write_text(procs)
+    if not is_root:
+        (directory / "cgroup.type").write_text("domain\n")
     return directory
 
 
@@ -154,6 +156,30 @@ def test_a_delegated_subtree_of_an_ordinary_user_is_permitted(tmp_path):
     assert find_hierarchy(**files) == Hierarchy(2, (delegated,))
 
 
+def test_a_container_with_its_own_namespace_moves_its_processes_out_of_the_way(tmp_path):
+    mount = v2_tree(tmp_path / "cgroup2", "", procs="1\n17\n")
+    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
+    hierarchy = find_hierarchy(**files)
+    assert hierarchy == Hierarchy(2, (mount,), crowded=True)
+    v2_tree(mount, "roma")
+    hierarchy.prepare("roma/m")
+    assert (mount / "roma.self/cgroup.procs").read_text() == "17"  # one pid per write
+    assert (mount / "cgroup.subtree_control").read_text() == "+cpu"
+
+
+def test_a_real_root_may_hold_processes(tmp_path):
+    mount = v2_tree(tmp_path / "cgroup2", "", procs="1\n", is_root=True)
+    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
+    assert find_hierarchy(**files) == Hierarchy(2, (mount,))
+
+
+def test_a_child_of_a_launcher_that_moved_finds_the_same_place(tmp_path):
+    mount = v2_tree(tmp_path / "cgroup2", "")
+    v2_tree(mount, "roma.self", procs="17\n")
+    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/roma.self\n")
+    assert find_hierarchy(**files).roots == (mount,)
+
+
 def test_without_a_cpu_controller_the_reason_is_named(tmp_path):
     mount = tmp_path / "cgroup2"
     v2_tree(mount, "", controllers="hugetlb")
@@ -167,7 +193,8 @@ def test_without_a_writable_group_the_reason_is_named(tmp_path):
     v2_tree(mount, "", controllers="memory")
     v2_tree(mount, "app", controllers="cpu", procs="1\n")
     (mount / "cgroup.controllers").write_text("cpu")
-    (mount / "cgroup.subtree_control").unlink()
+    for directory in (mount, mount / "app"):
+        (directory / "cgroup.subtree_control").unlink()
     files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/app\n")
     with pytest.raises(ActuationNotPermitted, match="writable and passes the cpu controller down"):
         find_hierarchy(**files)

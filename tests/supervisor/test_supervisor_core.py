@@ -253,6 +253,21 @@ def test_throttling_is_a_share_of_the_periods():
     assert core.status["m@w"].used == 0.5
 
 
+def test_what_is_held_is_not_raised_by_gamma_at_every_tick():
+    world = World(build("rules", gamma=0.5))
+    for _ in range(10):
+        world.tick()
+    assert world.status.applied == 1.0
+
+
+def test_an_executable_that_cannot_be_read_costs_its_neighbours_nothing():
+    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=1.0) for n in ("m@w", "x@w")]
+    core = build("static", {"level": "max"}, capacity=4.0, managed=managed)
+    for now in (1.0, 2.0, 3.0):
+        commands = core.tick({"d": reply()}, {"m@w": reading(), "x@w": None}, now=now)
+    assert commands == [Apply("m@w", 4.0)]
+
+
 WILD = st.one_of(
     st.just(0.0), st.just(math.inf), st.just(math.nan), st.just(-1.0), st.floats(0, 1e9)
 )
