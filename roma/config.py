@@ -4,21 +4,37 @@ Times are seconds, CPU is cores, sizes are bytes. Unknown and duplicate keys are
 a misspelt key would silently mean its default.
 """
 
-from collections.abc import Hashable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from roma import units
+from roma import strict_yaml, units
 from roma.errors import ConfigError
 from roma.model import Device, ModelSpec, Sla, Statistic
+from roma.strict_yaml import Fault
 
-Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+
+def _without_nul(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path cannot contain NUL")
+    return path
+
+
+Seconds = Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)]
 Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
+Url = Annotated[str, Field(pattern=r"^http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
+GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -43,7 +59,7 @@ class SlaConfig(_Section):
     @model_validator(mode="after")
     def _check(self) -> "SlaConfig":
         if self.deadline is not None and self.deadline < self.response_time:
-            raise _fault("deadline", self.deadline, f"≥ response_time ({self.response_time:g})")
+            raise Fault("deadline", self.deadline, f"≥ response_time ({self.response_time:g})")
         return self
 
     @property
@@ -70,17 +86,18 @@ class CpuConfig(_Section):
     @model_validator(mode="after")
     def _check(self) -> "CpuConfig":
         if self.max is not None and self.max < self.min:
-            raise _fault("max", self.max, f"≥ min ({self.min:g})")
-        high = self.max if self.max is not None else self.initial
-        if self.initial is not None and high is not None and not self.min <= self.initial <= high:
-            raise _fault("initial", self.initial, f"between min ({self.min:g}) and max ({high:g})")
+            raise Fault("max", self.max, f"≥ min ({self.min:g})")
+        if self.initial is not None and self.initial < self.min:
+            raise Fault("initial", self.initial, f"≥ min ({self.min:g})")
+        if self.initial is not None and self.max is not None and self.initial > self.max:
+            raise Fault("initial", self.initial, f"≤ max ({self.max:g})")
         return self
 
 
 class ModelConfig(_Section):
     """A model: where it is, what it is promised, what it may use."""
 
-    path: Path | None = None
+    path: Annotated[Path, AfterValidator(_without_nul)] | None = None
     """Directory with numbered version directories (a SavedModel each). Relative to roma.yaml.
     Needed by backends that start the model server."""
     sla: SlaConfig
@@ -103,18 +120,21 @@ class Backend(StrEnum):
 class ExecutableConfig(_Section):
     """A model server that somebody else started (backend `static`)."""
 
-    url: Annotated[str, Field(pattern=r"^http://[^/:\s]+:[0-9]{1,5}$")]
+    url: Url
     """Its TensorFlow Serving REST address, http://host:port."""
     device: Device = Device.CPU
     model: str | None = None
     """The model it serves; none for a GPU, which serves all."""
-    cgroup: str | None = None
+    cgroup: GroupPath | None = None
     """Its cgroup, below the cgroup mount; without it its cores cannot be controlled."""
 
     @model_validator(mode="after")
     def _check(self) -> "ExecutableConfig":
+        port = int(self.url.rpartition(":")[2])
+        if not 1 <= port <= 65535:
+            raise Fault("url", self.url, "at a port from 1 to 65535")
         if (self.model is None) != (self.device is Device.GPU):
-            raise _fault("model", self.model, "set for device cpu, absent for device gpu")
+            raise Fault("model", self.model, "set for device cpu, absent for device gpu")
         return self
 
 
@@ -142,11 +162,11 @@ class WorkerConfig(_Section):
     @model_validator(mode="after")
     def _check(self) -> "WorkerConfig":
         if self.reserved >= self.cores:
-            raise _fault("reserved", self.reserved, f"< cores ({self.cores:g})")
+            raise Fault("reserved", self.reserved, f"< cores ({self.cores:g})")
         if self.backend is Backend.PROCESS and self.gpus:
-            raise _fault("gpus", self.gpus, "0 for backend process (use docker or static)")
+            raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
         if (self.backend is Backend.STATIC) != bool(self.executables):
-            raise _fault(
+            raise Fault(
                 "executables",
                 f"{len(self.executables)} listed",
                 "at least one for backend static, none for the others",
@@ -181,20 +201,20 @@ class ControlConfig(_Section):
     """Period of the CPU quota in seconds. A spent quota stalls a model until the next period."""
     dry_run: bool = False
     """Compute and log allocations, apply none."""
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8502
     """Where the first worker's supervisor answers about its state; the next ones count up."""
-    dispatchers: tuple[str, ...] = ()
+    dispatchers: tuple[Url, ...] = ()
     """Admin addresses of the dispatchers; default: the gateway of this file."""
 
 
 class GatewayConfig(_Section):
     """Where clients and supervisors reach the dispatcher."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8501
     """TensorFlow Serving's REST port."""
-    admin_host: str = "127.0.0.1"
+    admin_host: Host = "127.0.0.1"
     admin_port: Port = 8500
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
     """A larger request body is refused with 413."""
@@ -218,19 +238,35 @@ class Config(_Section):
     @model_validator(mode="after")
     def _check(self) -> "Config":
         if not self.workers:
-            raise _fault("workers", "[]", "at least one")
+            raise Fault("workers", "[]", "at least one")
         names = [worker.name for worker in self.workers]
         if len(set(names)) < len(names):
-            raise _fault("workers", names, "different names")
+            raise Fault("workers", names, "different names")
         for i, worker in enumerate(self.workers):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
+        self._check_served()
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
             if model.cpu.min < smallest:
                 bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
-                raise _fault(f"models.{name}.cpu.min", model.cpu.min, bound)
+                raise Fault(f"models.{name}.cpu.min", model.cpu.min, bound)
         return self
+
+    def _check_served(self) -> None:
+        """Refuse a model that nothing serves, and two executables at one address."""
+        listed = [e for worker in self.workers for e in worker.executables]
+        urls = [e.url for e in listed]
+        for url in urls:
+            if urls.count(url) > 1:
+                raise Fault("workers.executables.url", url, "listed once")
+        if any(w.backend is not Backend.STATIC for w in self.workers):
+            return
+        if any(e.device is Device.GPU for e in listed):
+            return
+        for name in self.models:
+            if all(e.model != name for e in listed):
+                raise Fault(f"models.{name}", name, "served by an executable of a worker")
 
     def _check_ports(self) -> None:
         """Refuse two listeners on one port, and ports that count up beyond the last one."""
@@ -244,9 +280,9 @@ class Config(_Section):
                 others += [(key, worker.base_port + k) for k in range(len(self.models))]
         for key, port in others:
             if port > 65535:
-                raise _fault(key, port, "≤ 65535, counting up from its value")
+                raise Fault(key, port, "≤ 65535, counting up from its value")
             if port in taken:
-                raise _fault(key, port, f"different from {taken[port]}")
+                raise Fault(key, port, f"different from {taken[port]}")
             taken[port] = key
 
     def control_port(self, worker: WorkerConfig) -> int:
@@ -257,21 +293,21 @@ class Config(_Section):
         for i, executable in enumerate(worker.executables):
             if executable.model is not None and executable.model not in self.models:
                 known = "one of " + ", ".join(self.models)
-                raise _fault(f"{key}.executables.{i}.model", executable.model, known)
+                raise Fault(f"{key}.executables.{i}.model", executable.model, known)
         if worker.backend is Backend.STATIC:
             return
         total = sum(model.cpu.min for model in self.models.values())
         if total > worker.allocatable:
             bound = f"≥ the sum of the models' cpu.min ({total:g})"
-            raise _fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
+            raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
         for name, model in self.models.items():
             if model.path is None:
-                raise _fault(f"models.{name}.path", None, f"set for backend {worker.backend}")
+                raise Fault(f"models.{name}.path", None, f"set for backend {worker.backend}")
             for bound_name in ("max", "initial"):
                 cores = getattr(model.cpu, bound_name)
                 if cores is not None and cores > worker.allocatable:
                     bound = f"≤ cores - reserved of worker {worker.name} ({worker.allocatable:g})"
-                    raise _fault(f"models.{name}.cpu.{bound_name}", cores, bound)
+                    raise Fault(f"models.{name}.cpu.{bound_name}", cores, bound)
 
     @property
     def model_specs(self) -> list[ModelSpec]:
@@ -320,58 +356,10 @@ def load(path: Path) -> Config:
 
 def parse(text: str, *, source: str = "roma.yaml") -> Config:
     """Validate YAML text; `source` names it in error messages."""
-    try:
-        # _UniqueKeys extends yaml's SafeLoader.
-        data = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    data = strict_yaml.read(text, source=source)
+    if data is None:
+        raise ConfigError(f"{source}: the file is empty")
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, source))) from error
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice; YAML would keep the last one silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "keys must be plain words", key_node.start_mark
-                )
-            if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key_node.value!r} appears twice", key_node.start_mark
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-def _fault(key: str, value: object, bound: str) -> ValueError:
-    return ValueError(f"{key}|{value}|must be {bound}")
-
-
-def _lines(error: ValidationError, source: str) -> list[str]:
-    """Turn pydantic's faults into one line each: file, key = value, bound."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        # "[key]" marks a fault in a mapping's key, "function-…" a validator: not keys of the file.
-        key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-        value: object = fault["input"]
-        match fault["type"]:
-            case "missing":
-                lines.append(f"{source}: {key}: missing")
-                continue
-            case "extra_forbidden":
-                lines.append(f"{source}: {key} = {value!r}: unknown key")
-                continue
-            case "value_error" if str(fault["ctx"]["error"]).count("|") == 2:
-                inner, value, message = str(fault["ctx"]["error"]).split("|")
-                key = f"{key}.{inner}" if key else inner
-            case _:
-                message = fault["msg"][0].lower() + fault["msg"][1:]
-        shown = str(value) if len(str(value)) <= 60 else f"{str(value)[:57]}..."
-        lines.append(f"{source}: {key or 'file'} = {shown}: {message}")
-    return lines
+        raise ConfigError("\n".join(strict_yaml.describe(error, source))) from error

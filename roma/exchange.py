@@ -21,7 +21,7 @@ class ExecutorReading:
     """
 
     executor: str
-    applied: Annotated[float, Field(gt=0, le=4096)]
+    applied: Annotated[float, Field(ge=0.001, le=4096)]
     usage: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     throttled: Annotated[float, Field(ge=0, le=1)]
 

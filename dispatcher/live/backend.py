@@ -7,6 +7,7 @@ only if it never left: once bytes were written, a broken connection is an error.
 
 import asyncio
 import errno
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from typing import cast
 import httptools
 
 from roma.errors import BackendError, BackendLost, BackendTimeout, BackendUnreached
+
+log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 1.0
 """Seconds; a model server is in the same host or rack."""
@@ -48,8 +51,10 @@ class Connection(asyncio.Protocol):
         "_content_encoding",
         "_content_type",
         "_done",
+        "_is_framed",
         "_parser",
         "_pool",
+        "_until_close",
         "deadline",
         "timeout",
         "transport",
@@ -69,6 +74,7 @@ class Connection(asyncio.Protocol):
         assert self.transport is not None
         self._done = done
         self._body: list[bytes] = []
+        self._is_framed = self._until_close = False
         self._content_type = "application/json"
         self._content_encoding: str | None = None
         self.timeout = timeout
@@ -103,6 +109,12 @@ class Connection(asyncio.Protocol):
         """Fail what was in flight."""
         self.transport = None
         self._pool.forget(self)
+        if exc is None and self._until_close and self._done is not None:
+            # The end of the connection is the end of the body (RFC 9112 §6.3).
+            status = self._parser.get_status_code()
+            body = b"".join(self._body)
+            self._finish(Response(status, self._content_type, self._content_encoding, body))
+            return
         self._finish(BackendLost(f"connection closed before the answer: {exc or 'end of file'}"))
 
     # httptools
@@ -110,10 +122,16 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the two headers that describe the body."""
         length = len(name)  # most headers are told apart by it alone
+        if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
+            self._is_framed = True
         if length == 12 and name.lower() == b"content-type":
             self._content_type = value.decode("latin-1")
         elif length == 16 and name.lower() == b"content-encoding":
             self._content_encoding = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Note whether only the end of the connection will end the body."""
+        self._until_close = not self._is_framed and self._parser.get_status_code() >= 200
 
     def on_body(self, body: bytes) -> None:
         """Collect the body."""
@@ -122,8 +140,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Hand out the response and return to the pool."""
         status = self._parser.get_status_code()
-        if status < 200:
-            return  # an interim response; the final one follows
+        if status < 200:  # an interim response: the final one has headers of its own
+            self._content_type, self._content_encoding = "application/json", None
+            return
         if self._done is None:
             self.abort()  # a second answer to one request: this peer cannot be trusted
             return
@@ -258,6 +277,10 @@ class Pool:
             gone = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
             kind = BackendUnreached if gone else BackendError
             done(kind(f"cannot connect to {self.host}:{self.port}: {error}"))
+            return
+        except Exception as error:  # whatever it is, `done` must be called
+            log.exception("cannot connect to %s:%d", self.host, self.port)
+            done(BackendError(f"cannot connect to {self.host}:{self.port}: {error}"))
             return
         self._all.add(connection)
         connection.send(head, body, done, timeout)

@@ -93,7 +93,7 @@ class Child:
             started = time.monotonic()
             try:
                 status: int | str = await self._run_once()
-            except OSError as error:  # no process, memory or log file left: it may pass
+            except (OSError, ValueError) as error:  # no process or memory left, say
                 status = f"could not start: {error}"
             if status == FATAL:
                 self.fatal.set_result(

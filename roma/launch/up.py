@@ -90,7 +90,10 @@ async def deployed(
         yield deployment
     finally:
         await deployment.dispatcher.stop()
-        await asyncio.gather(*(child.stop() for child in deployment.children))
+        await asyncio.gather(*(child.stop() for child in deployment.supervisors.values()))
+        for group in groups.values():
+            group.lift()  # nobody waits for a model server to end on a tenth of a core
+        await asyncio.gather(*(child.stop() for child in deployment.executables.values()))
         if reaper is not None:
             await _finish(reaper)
 

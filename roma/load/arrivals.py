@@ -15,6 +15,9 @@ from typing import Self
 
 from roma.load.errors import LoadInputError
 
+MOST_REQUESTS = 10_000_000
+"""Send times are kept in memory, decided before the first request leaves."""
+
 
 class Process(StrEnum):
     """How requests are spread over a profile's rate."""
@@ -100,11 +103,17 @@ class Profile:
             start, base = start + step.duration, end
 
 
+def _bound(requests: float) -> None:
+    if requests > MOST_REQUESTS:
+        raise LoadInputError(f"{requests:g} requests: must be at most {MOST_REQUESTS:g}")
+
+
 def poisson(profile: Profile, *, seed: int) -> list[float]:
     """Return the send times of a Poisson process with the profile's rate.
 
     Two profiles with one seed share their randomness, so runs at different rates compare.
     """
+    _bound(profile.requests)
     draw = random.Random(seed)
     return list(profile.warp(accumulate(draw.expovariate(1.0) for _ in count())))
 
@@ -117,6 +126,7 @@ def paced(profile: Profile, *, phase: float = 0.0) -> list[float]:
     """
     if not 0 <= phase < 1:
         raise LoadInputError(f"phase {phase:g}: must be in [0, 1)")
+    _bound(profile.requests)
     return list(profile.warp(phase + position for position in count()))
 
 
@@ -145,6 +155,7 @@ def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float
     for second, number in enumerate(counts):
         if number < 0:
             raise LoadInputError(f"count {number} of second {second}: must be >= 0")
+        _bound(len(times) + number)
         if draw is None:
             times.extend(second + k / number for k in range(number))
         else:

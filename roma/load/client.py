@@ -33,7 +33,11 @@ class RestClient:
     """
 
     def __init__(self, url: str) -> None:
-        root = URL(url)
+        try:
+            root = URL(url)
+            root.host_subcomponent  # noqa: B018 - reading it checks the host's name
+        except ValueError as error:
+            raise LoadInputError(f"url {url!r}: {error}") from error
         if root.scheme not in ("http", "https") or not root.host:
             raise LoadInputError(f"url {url!r}: must be http://host[:port] or https://host[:port]")
         self._root = url.rstrip("/")

@@ -8,14 +8,14 @@
 Only LoadInputError leaves this package: a missing answer becomes an outcome.
 """
 
-from roma.errors import RomaError
+from roma.errors import ConfigError, RomaError
 
 
 class LoadError(RomaError):
     """Root of the load generator's errors."""
 
 
-class LoadInputError(LoadError):
+class LoadInputError(LoadError, ConfigError):
     """An input is wrong; the message names the value and its bound."""
 
 

@@ -22,6 +22,9 @@ from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.workers import Workers
 
+BODY_TIMEOUT = 60.0
+"""Seconds a client may take to send a body once its headers are here."""
+
 KEEP_ALIVE = 3600.0
 """Seconds: connections belong to a dispatcher's pool, which closes them itself."""
 
@@ -184,9 +187,13 @@ class ModelServer:
             # curl waits a second for this before it sends a large body.
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            return await request.read()
+            async with asyncio.timeout(BODY_TIMEOUT):
+                return await request.read()
         except web.RequestPayloadError as error:
             raise RequestError(f"Malformed request body: {error}") from error
+        except TimeoutError:
+            late = f"request body took longer than {BODY_TIMEOUT:g} s"
+            raise RequestError(late, Code.DEADLINE_EXCEEDED) from None
 
     def _answer(self, call: api.Call, body: bytes, *, is_gzip: bool) -> bytes:
         if is_gzip:

@@ -40,6 +40,11 @@ class Group(ABC):
             directory.mkdir(parents=True, exist_ok=True)
         self._set_unlimited()
 
+    def lift(self) -> None:
+        """Take the limit away, if the group is still there."""
+        with contextlib.suppress(ActuationError):
+            self._set_unlimited()
+
     def add(self, pid: int) -> None:
         """Move a process (all its threads) into the group."""
         for directory in self.directories:

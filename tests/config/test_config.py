@@ -51,7 +51,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
 def test_every_fault_is_one_line_with_key_value_and_bound():
     text = GOOD.replace("0.25", "-1").replace("alpha: 0.5", "alpha: 1.5").replace("p95", "median")
     assert faults(text) == [
-        "roma.yaml: models.digits.sla.response_time = -1: input should be greater than 0",
+        "roma.yaml: models.digits.sla.response_time = -1: input should be greater than or equal to 0.001",
         "roma.yaml: models.digits.sla.statistic = median: input should be 'mean', 'p95', 'p99' or 'each'",
         "roma.yaml: models.digits.sla.alpha = 1.5: input should be less than or equal to 1",
     ]
@@ -65,7 +65,7 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         (
             "initial: 0.5",
             "initial: 3",
-            "models.digits.cpu.initial = 3.0: must be between min (0.1) and max (1.5)",
+            "models.digits.cpu.initial = 3.0: must be ≤ max (1.5)",
         ),
         (
             "max: 1.5",
@@ -137,7 +137,7 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         (
             "workers:",
             "wrokers:",
-            "wrokers = [{'name': 'local', 'cores': 2, 'reserved': 0.5}]: unknown key",
+            "wrokers = [{'cores': 2, 'name': 'local', 'reserved': 0.5}]: unknown key",
         ),
         (
             "{name: local, cores: 2, reserved: 0.5}",
@@ -181,7 +181,7 @@ def test_faults_of_listed_executables(executable, line):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "roma.yaml: file = None: input should be a valid dictionary or instance of Config"),
+        ("", "roma.yaml: the file is empty"),
         ("[1]", "roma.yaml: file = [1]: input should be a valid dictionary or instance of Config"),
         (
             "models: {m: {sla: {response_time: 1}}}\nworkers: []",
@@ -192,6 +192,9 @@ def test_faults_of_listed_executables(executable, line):
             "models: {}\nworkers: [{cores: 1}]",
             "roma.yaml: models = {}: dictionary should have at least 1 item after validation, not 0",
         ),
+        ("name: 2020-99-99", "roma.yaml: not valid YAML: month must be in 1..12"),
+        ("name: !!bool abc", "roma.yaml: not valid YAML: 'abc'"),
+        ("[" * 5000, "roma.yaml: not valid YAML: nested too deeply"),
         ("name: x\nname: y", "roma.yaml: not valid YAML: key 'name' appears twice"),
         ("? [a]\n: b", "roma.yaml: not valid YAML: keys must be plain words"),
     ],
@@ -203,6 +206,46 @@ def test_what_is_no_configuration_at_all(text, line):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot be read: .*No such file"):
         config.load(tmp_path / "nowhere.yaml")
+
+
+def test_an_alias_bomb_is_one_short_line():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    assert all(len(fault) < 300 for fault in faults("\n".join(lines)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("path: models/photos", 'path: "a\\0b"', "models.photos.path"),
+        (
+            "models/photos",
+            "models/photos\n    max_waiting: a|b|c",
+            "models.photos.max_waiting = a|b|c",
+        ),
+        ("workers:", 'gateway: {host: "a\\0"}\nworkers:', "gateway.host"),
+        ("workers:", "control: {dispatchers: [zzz]}\nworkers:", "control.dispatchers.0 = zzz"),
+        ("workers:", '"new\\nline": 1\nworkers:', "new line = 1: unknown key"),
+    ],
+)
+def test_hostile_values_are_named_on_one_line(old, new, key):
+    found = faults(GOOD.replace(old, new, 1))
+    assert found[0].startswith(f"roma.yaml: {key}"), found
+
+
+@pytest.mark.parametrize("cgroup", ["../x", "/", "a/../b", "''", '"a\\0"'])
+def test_a_cgroup_stays_below_its_mount(cgroup):
+    worker = f"{{name: w, cores: 2, backend: static, executables: [{{url: 'http://x:1', model: digits, cgroup: {cgroup}}}]}}"
+    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert "workers.0.executables.0.cgroup" in fault
+
+
+def test_a_model_that_nothing_serves_is_refused():
+    worker = (
+        "{name: w, cores: 2, backend: static, executables: [{url: 'http://x:1', model: digits}]}"
+    )
+    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert fault == "roma.yaml: models.photos = photos: must be served by an executable of a worker"
 
 
 def test_workers_have_different_names():

@@ -59,6 +59,36 @@ async def test_two_answers_to_one_request_cost_the_connection(stage):
     assert [status for status, _, _ in statuses] == [200] * 6
 
 
+async def test_an_answer_that_ends_with_its_connection_is_whole(stage):
+    await stage.open()
+
+    async def until_close(request, body):
+        request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\n\r\nall of it")
+        request.transport.close()
+        await asyncio.sleep(10)
+
+    stage.backends[0].behave = until_close
+    status, body, headers = await stage.predict()
+    assert (status, body, headers["Content-Type"]) == (200, b"all of it", "text/x")
+
+
+async def test_an_interim_answer_leaves_nothing_on_the_final_one(stage):
+    await stage.open()
+
+    async def hinted(request, body):
+        request.transport.write(
+            b"HTTP/1.1 103 Early Hints\r\nContent-Type: text/early\r\nContent-Encoding: gzip\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        await asyncio.sleep(10)
+
+    stage.backends[0].behave = hinted
+    status, body, headers = await stage.predict()
+    assert (status, body) == (200, b"{}")
+    assert headers["Content-Type"] == "application/json"
+    assert "Content-Encoding" not in headers
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"]
 )

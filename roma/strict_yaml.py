@@ -1,0 +1,92 @@
+"""YAML text in, plain data out; and faults of its validation as one line each.
+
+Strict, because what YAML and pydantic forgive is what people misspell: duplicate keys are refused,
+and every fault names its key, its value (shortened, on one line) and the bound.
+"""
+
+import reprlib
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from roma.errors import ConfigError
+
+_short = reprlib.Repr()
+_short.maxlevel = 2
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+class Fault(ValueError):
+    """A fault found by a validator that compares several keys; `key` is relative to its section."""
+
+    def __init__(self, key: str, value: object, bound: str) -> None:
+        super().__init__(f"{key} = {value}: must be {bound}")
+        self.key = key
+        self.value = value
+        self.bound = bound
+
+
+def read(text: str, *, source: str) -> Any:
+    """Return the data of a YAML text; raise `ConfigError` with one line that names the source."""
+    try:
+        # _UniqueKeys extends yaml's SafeLoader.
+        return yaml.load(text, Loader=_UniqueKeys)  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        # What yaml's own constructors raise for `2020-99-99`, `!!int abc` and the like.
+        raise ConfigError(f"{source}: not valid YAML: {_one_line(str(error))}") from error
+    except RecursionError:
+        raise ConfigError(f"{source}: not valid YAML: nested too deeply") from None
+
+
+def describe(error: ValidationError, source: str) -> list[str]:
+    """Return pydantic's faults as lines: `source: key = value: bound`."""
+    lines = []
+    for found in error.errors(include_url=False):
+        # "[key]" marks a fault in a mapping's key; it is no key of the file.
+        key = ".".join(str(part) for part in found["loc"] if part != "[key]")
+        cause = found.get("ctx", {}).get("error")
+        if isinstance(cause, Fault):
+            key = f"{key}.{cause.key}" if key else cause.key
+            shown, message = _show(cause.value), f"must be {cause.bound}"
+        elif found["type"] == "missing":
+            lines.append(f"{source}: {_one_line(key)}: missing")
+            continue
+        elif found["type"] == "extra_forbidden":
+            shown, message = _one_line(_short.repr(found["input"])), "unknown key"
+        else:
+            shown = _show(found["input"])
+            message = found["msg"][0].lower() + found["msg"][1:]
+        lines.append(f"{source}: {_one_line(key) or 'file'} = {shown}: {_one_line(message)}")
+    return lines
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice; YAML would keep the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "keys must be plain words", key_node.start_mark
+                )
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key_node.value!r} appears twice", key_node.start_mark
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def _show(value: object) -> str:
+    """Return a value for people: words as they are, structures shortened."""
+    return _one_line(value if isinstance(value, str) else _short.repr(value))
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return flat if len(flat) <= 160 else f"{flat[:157]}..."
