@@ -70,7 +70,7 @@ class Dispatcher:
         options = options or Options()
         self._policies = {Device.GPU: gpu(state, options), Device.CPU: cpu(state, options)}
         # Only the policies of devices that exist here, GPUs first: what they take, no CPU runs.
-        self._schedulers: tuple[Scheduler, ...] = ()
+        self.schedulers: tuple[Scheduler, ...] = ()
         self._tickets: dict[int, _Ticket] = {}
         self._executions: dict[int, Execution] = {}
         self._execution_ids = itertools.count(1)
@@ -167,7 +167,7 @@ class Dispatcher:
                     ticket, RequestStep.FAIL if result is Result.ERROR else RequestStep.ANSWER
                 )
                 _count(queue, request, result, executor.spec.device, now)
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
 
@@ -191,12 +191,12 @@ class Dispatcher:
         self.executors.add(spec)
         devices = {executor.spec.device for executor in self.executors}
         active = tuple(policy for device, policy in self._policies.items() if device in devices)
-        for policy in set(active) - set(self._schedulers):
+        for policy in set(active) - set(self.schedulers):
             for queue in self.queues.values():
                 policy.on_queue(queue, now)
             for executor in self.executors:
                 policy.on_executor(executor, now)
-        self._schedulers = active
+        self.schedulers = active
 
     def _on_ready(self, executor: Executor, now: float) -> None:
         executor.step(ExecutorStep.READY)
@@ -251,7 +251,7 @@ class Dispatcher:
 
     def _dispatch(self, now: float, commands: list[Command]) -> None:
         self._wait_until = None
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             while True:
                 choice = scheduler.choose(now)
                 match choice:
@@ -288,7 +288,7 @@ class Dispatcher:
         self._executions[number] = execution
         executor.start(execution)
         commands.append(Execute(number, name, choice.model, tuple([r.id for r in batch])))
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
 
@@ -324,11 +324,11 @@ class Dispatcher:
         return ticket is not None and ticket.state is RequestState.QUEUED
 
     def _notify_queue(self, queue: ModelQueue, now: float) -> None:
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
 
     def _notify_executor(self, executor: Executor, now: float) -> None:
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             scheduler.on_executor(executor, now)
 
 
