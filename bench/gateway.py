@@ -27,7 +27,7 @@ from rich.table import Table
 from roma.load import Profile, Step, Stream, paced, run_load
 
 SECONDS = 3
-ROUNDS = 3
+ROUNDS = 5
 CONNECTIONS = (16, 64)
 LATENCY_RATE = 1000.0
 BODY = b'{"instances": [[' + b", ".join(b"%d.5" % i for i in range(16)) + b"]]}"
@@ -111,16 +111,17 @@ def _throughput(script: Path, ports: dict[str, int], gateway_pid: int) -> None:
     table.add_column("")
     for connections in CONNECTIONS:
         table.add_column(f"{connections} connections", justify="right")
-    rates = {
-        name: [
-            median(_wrk(script, port, connections) for _ in range(ROUNDS))
-            for connections in CONNECTIONS
-        ]
-        for name, port in ports.items()
-    }
-    for name, row in rates.items():
-        shares = [rate / best for rate, best in zip(row, rates["nginx"], strict=True)]
-        cells = [f"{r:,.0f} ({s:.2f})" for r, s in zip(row, shares, strict=True)]
+    # Round by round, so that a drift of the machine meets all of them; the share is per round.
+    rounds = [
+        {(name, c): _wrk(script, port, c) for c in CONNECTIONS for name, port in ports.items()}
+        for _ in range(ROUNDS)
+    ]
+    for name in ports:
+        cells = []
+        for c in CONNECTIONS:
+            rate = median(r[name, c] for r in rounds)
+            share = median(r[name, c] / r["nginx", c] for r in rounds)
+            cells.append(f"{rate:,.0f} ({share:.2f})")
         table.add_row(name, *cells)
     console = Console()
     console.print(table)

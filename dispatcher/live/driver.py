@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
@@ -44,6 +43,7 @@ Outcome = Response | Reject | Fail
 class Call:
     """What a client asked for, as opaque bytes, and the future that brings its outcome."""
 
+    id: int
     model: str
     path: str
     body: bytes
@@ -84,16 +84,27 @@ class Driver:
         body: bytes,
         content_type: str = "application/json",
         content_encoding: str | None = None,
-    ) -> "asyncio.Future[Outcome]":
-        """Queue a request; return the future of its outcome. Cancelling it frees the place."""
+    ) -> Call:
+        """Queue a request; its outcome comes in the call's future."""
         now = self.clock()
         request_id = next(self._ids)
         deadline = now + self.core.queues[model].spec.deadline
-        future: asyncio.Future[Outcome] = self._loop.create_future()
-        self._calls[request_id] = Call(model, path, body, content_type, content_encoding, future)
+        call = self._calls[request_id] = Call(
+            request_id,
+            model,
+            path,
+            body,
+            content_type,
+            content_encoding,
+            self._loop.create_future(),
+        )
         self.handle(RequestArrived(Request(request_id, model, now, deadline)))
-        future.add_done_callback(partial(self._on_outcome, request_id))
-        return future
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Give up a call whose client went away: its place in the queue is free."""
+        if self._calls.pop(call.id, None) is not None:
+            self.handle(RequestCancelled(call.id))
 
     def handle(self, event: Event) -> None:
         """Feed one event and carry out what the core commands."""
@@ -173,14 +184,10 @@ class Driver:
             self._resolve(request, Fail(request, f"executable {command.executor}: {result}"))
 
     def _resolve(self, request: int, outcome: Outcome) -> None:
-        call = self._calls.get(request)
+        call = self._calls.pop(request, None)
+        # A client can go away after the outcome was decided and before it was told.
         if call is not None and not call.future.done():
             call.future.set_result(outcome)
-
-    def _on_outcome(self, request: int, future: "asyncio.Future[Outcome]") -> None:
-        del self._calls[request]
-        if future.cancelled():
-            self.handle(RequestCancelled(request))
 
     def _arm(self, wakeup: float) -> None:
         """Keep one timer at or before the core's next wake-up; an early one does no harm."""

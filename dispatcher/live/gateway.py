@@ -12,7 +12,7 @@ import asyncio
 from typing import assert_never, cast
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from dispatcher.executors import RECOVERY
 from dispatcher.live import passthrough, routes
@@ -34,6 +34,14 @@ _REJECTED = {
     Reason.DEADLINE: 504,
     Reason.NO_EXECUTABLE: 503,
 }
+
+
+class _Refused(Exception):
+    """A body that will not be read."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Gateway:
@@ -83,42 +91,49 @@ class Gateway:
                 else f"Could not find any versions of model {route.model}"
             )
             return _error(404, missing)
-        if route.is_inference:
-            return await self._infer(request, route)
-        return await self._look_up(request, route)
-
-    async def _infer(self, request: web.BaseRequest, route: routes.Route) -> web.StreamResponse:
+        if not route.is_inference:
+            return await self._look_up(request, route)
         if self.draining:
             return _error(503, "draining", retry_after=DRAIN_RETRY, close=True)
-        try:
-            body = await self._body(request)
-        except web.RequestPayloadError as error:
-            return _error(400, f"Malformed request body: {error}", close=True)
-        except web.HTTPRequestEntityTooLarge:
-            bound = f"request body is larger than {self._max_body_bytes} bytes"
-            return _error(413, bound, close=True)
-        except TimeoutError:
-            return _error(408, f"request body took longer than {BODY_TIMEOUT:g} s", close=True)
+        content = request.content
+        if content.is_eof() and content.total_bytes <= self._max_body_bytes:
+            body = content.read_nowait()  # the common case: all here already, no timer
+        else:
+            try:
+                body = await self._body(request)
+            except _Refused as refused:
+                return _error(refused.status, str(refused), close=True)
         headers = request.headers
-        outcome = await self._driver.submit(
+        call = self._driver.submit(
             route.model,
             route.path,
             body,
-            headers.get("Content-Type", "application/json"),
-            headers.get("Content-Encoding"),
+            headers.get(hdrs.CONTENT_TYPE, "application/json"),
+            headers.get(hdrs.CONTENT_ENCODING),
         )
+        try:
+            outcome = await call.future
+        except asyncio.CancelledError:
+            self._driver.cancel(call)
+            raise
         return _answer(outcome, request, close=self.draining)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
-        if (request.content_length or 0) > self._max_body_bytes:
-            raise web.HTTPRequestEntityTooLarge(self._max_body_bytes)
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        content = request.content
-        if content.is_eof() and content.total_bytes <= self._max_body_bytes:
-            return content.read_nowait()  # the common case: all here already, no timer
-        async with asyncio.timeout(BODY_TIMEOUT):
-            return await request.read()
+        """Read a body that is still on its way, within limits of size and time."""
+        limit = self._max_body_bytes
+        try:
+            if (request.content_length or 0) > limit:
+                raise web.HTTPRequestEntityTooLarge(limit)
+            if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport:
+                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            async with asyncio.timeout(BODY_TIMEOUT):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise _Refused(413, f"request body is larger than {limit} bytes") from None
+        except TimeoutError:
+            raise _Refused(408, f"request body took longer than {BODY_TIMEOUT:g} s") from None
+        except web.RequestPayloadError as error:
+            raise _Refused(400, f"Malformed request body: {error}") from error
 
     async def _look_up(self, request: web.BaseRequest, route: routes.Route) -> web.StreamResponse:
         """Pass a status or metadata request to any live executable of the model."""

@@ -47,7 +47,16 @@ async def build(*pools, deadline=10.0, cores=1.0):
 
 
 def call(driver, body=b"x"):
-    return driver.submit("m", "/v1/models/m:predict", body)
+    """Ask as the gateway does."""
+
+    async def ask(pending):
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            driver.cancel(pending)
+            raise
+
+    return asyncio.create_task(ask(driver.submit("m", "/v1/models/m:predict", body)))
 
 
 async def test_three_requests_on_one_core_take_three_services(looptime):
