@@ -38,7 +38,7 @@ PHOTOS = 64
 PICTURE_AT = 0.45
 """Share of the run at which the picture is taken: both peaks of the load touch it."""
 
-PICTURE_WIDTH = 128
+PICTURE_WIDTH = 138
 
 LINE_EVERY = 5.0
 """Seconds between lines where the output is no terminal."""
@@ -64,10 +64,11 @@ def run(options: Options) -> int:
         held_out = "" if model.accuracy is None else f", held-out accuracy {model.accuracy:.3f}"
         out.print(f"model {model.name}: weights {model.weights}{held_out}")
     paths = {name: model.path for name, model in prepared.items()}
-    runs = [asyncio.run(_Demo(options, paths, options.law, out).run())]
+    costs: dict[str, float] = {}  # measured once: every law meets the same requests
+    runs = [asyncio.run(_Demo(options, paths, options.law, costs, out).run())]
     if options.compare:
         again = replace(options, picture=None)
-        runs.append(asyncio.run(_Demo(again, paths, "rules", out).run()))
+        runs.append(asyncio.run(_Demo(again, paths, "rules", costs, out).run()))
         out.print(verdict.comparison(runs))
     failures = verdict.failures(runs[0])
     for failure in failures:
@@ -80,10 +81,18 @@ def run(options: Options) -> int:
 class _Demo:
     """One run under one law."""
 
-    def __init__(self, options: Options, paths: dict[str, Path], law: str, out: Console) -> None:
+    def __init__(
+        self,
+        options: Options,
+        paths: dict[str, Path],
+        law: str,
+        costs: dict[str, float],
+        out: Console,
+    ) -> None:
         self._options = options
         self._paths = paths
         self._law = law
+        self._costs = costs
         self._out = out
         self._machine = plan.Machine.here()
         self._digits = inputs.digits_held_out()
@@ -120,7 +129,8 @@ class _Demo:
         async with watching(groups, admin, supervisor) as watch:
             streams = []
             for i, model in enumerate(plan.MODELS):
-                cost = await self._measure_cost(model, url, watch)
+                measured = await self._measure_cost(model, url, watch)
+                cost = self._costs.setdefault(model.name, measured)
                 profile = plan.profile(model, cost, self._machine, self._options.seconds)
                 rates = "-".join(f"{step.rate:.0f}" for step in profile.steps)
                 self._out.print(
