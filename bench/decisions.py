@@ -85,5 +85,6 @@ class _Timed:
 
 def _timed(scheduler: Scheduler) -> _Timed:
     timed = _Timed(scheduler)
+    # To time one method of a live object it must be replaced; nothing else is touched.
     scheduler.choose = timed.choose  # type: ignore[method-assign]
     return timed

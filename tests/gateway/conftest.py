@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 
 import aiohttp
 import pytest
@@ -11,6 +10,7 @@ from aiohttp import web
 
 from dispatcher.live import app as dispatcher_app
 from roma import config
+from tests.support.up import free_ports
 
 
 class ModelServer:
@@ -67,14 +67,6 @@ class ModelServer:
             return web.Response(body=body, content_type="application/json")
         finally:
             self.running -= 1
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
 
 
 YAML = """
