@@ -3,7 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo compare test check bench clean lock
+# What every request passes, compiled by mypyc; pyproject.toml lists the modules.
+COMPILED := build/compiled
+DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
+SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
+
+.PHONY: help install demo compare test check bench wheel images clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -23,8 +28,9 @@ demo: install  ## Two real models under a stepping load, kept under their SLAs (
 compare: install  ## The demo, and the same load again under the law `rules`.
 	$(BIN)/roma demo --compare
 
-test: install  ## All tests.
+test: install $(COMPILED)/.built  ## All tests; those of the decisions once more, compiled.
 	$(BIN)/pytest
+	ROMA_COMPILED=1 $(BIN)/pytest --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 check: install  ## ruff, mypy --strict and import-linter.
 	$(BIN)/ruff check .
@@ -32,11 +38,25 @@ check: install  ## ruff, mypy --strict and import-linter.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
+bench: install $(COMPILED)/.built  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
 	$(BIN)/python -m bench
+
+wheel: $(COMPILED)/.built  ## A compiled wheel in dist/ (needs a C compiler).
+
+# By way of a source distribution: compiled next to its source, a module would hide every later
+# change of it.
+$(COMPILED)/.built: $(VENV)/.installed $(SOURCES)
+	rm -rf build dist
+	$(BIN)/hatchling build --target sdist --directory build
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist build/*.tar.gz
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) dist/*.whl
+	@touch $@
+
+images:  ## Container images roma/control:dev and roma/model-server:dev (needs a Docker engine).
+	compose/build.sh
 
 lock: install  ## Write constraints.txt anew from what is installed.
 	$(BIN)/pip freeze --exclude-editable > constraints.txt
 
 clean:  ## Remove what was set up and cached.
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

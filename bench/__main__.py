@@ -1,12 +1,15 @@
-"""Run the named benchmarks, or all of them."""
+"""Run the named benchmarks, or all of them; `simulation N`: memory up to N million requests."""
 
 import sys
+from collections.abc import Callable
 
-from bench import bodies, decisions, gateway, ticks
+from bench import actuation, bodies, decisions, gateway, simulation, ticks
 
-ALL = {
+ALL: dict[str, Callable[[], None]] = {
     "decisions": decisions.run,
     "ticks": ticks.run,
+    "actuation": actuation.run,
+    "simulation": simulation.run,
     "bodies": bodies.run,
     "gateway": gateway.run,
 }
@@ -14,6 +17,10 @@ ALL = {
 
 def main(names: list[str]) -> None:
     """Run benchmarks by name; exit 2 for an unknown one."""
+    match names:
+        case ["simulation", millions] if millions.isdigit():
+            simulation.run(int(millions))
+            return
     for name in names or ALL:
         if name not in ALL:
             sys.exit(f"{name}: must be one of {', '.join(ALL)}")

@@ -24,7 +24,9 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from roma.load import Profile, Step, Stream, paced, run_load
+from bench.builds import environment
+from roma.load import Stream, run_load
+from roma.workload.arrivals import Profile, Step, paced
 
 SECONDS = 3
 ROUNDS = 5
@@ -81,28 +83,31 @@ def run() -> None:
     missing = [tool for tool in ("nginx", "wrk", "taskset") if shutil.which(tool) is None]
     if missing or len(os.sched_getaffinity(0)) < 2:
         sys.exit(f"gateway bench: needs two cores and {', '.join(missing) or 'nothing else'}")
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        directory = Path(name)
-        backend, proxy, gateway, admin, plain, plain_admin = _free_ports(6)
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        directory = Path(scratch)
+        backend, proxy, *others = _free_ports(8)
         echo = _ECHO.format(port=backend, floats=", ".join(f"{i}.5" for i in range(16)))
         stack.enter_context(_nginx(directory, "echo", echo, core=1))
         stack.enter_context(
             _nginx(directory, "proxy", _PROXY.format(port=proxy, backend=backend), core=0)
         )
-        file = directory / "roma.yaml"
-        file.write_text(_ROMA.format(backend=backend, port=gateway, admin=admin))
-        pid = stack.enter_context(
-            _program([sys.executable, "-m", "roma", "dispatcher", str(file)], core=0)
-        )
-        other = directory / "asyncio.yaml"
-        other.write_text(_ROMA.format(backend=backend, port=plain, admin=plain_admin))
-        stack.enter_context(_program([sys.executable, "-c", _ON_ASYNCIO, str(other)], core=0))
-        proxies = {"nginx": proxy, "roma gateway": gateway, "roma gateway without uvloop": plain}
+        commands = {
+            "gateway": ("interpreted", ["-m", "roma", "dispatcher"]),
+            "gateway, compiled": ("compiled", ["-m", "roma", "dispatcher"]),
+            "gateway without uvloop": ("interpreted", ["-c", _ON_ASYNCIO]),
+        }
+        proxies, pids = {"nginx": proxy}, {}
+        for name, (build, command) in commands.items():
+            proxies[name], admin = others.pop(), others.pop()
+            file = directory / f"{proxies[name]}.yaml"
+            file.write_text(_ROMA.format(backend=backend, port=proxies[name], admin=admin))
+            argv = [sys.executable, *command, str(file)]
+            pids[name] = stack.enter_context(_program(argv, core=0, env=environment(build)))
         for port in (backend, *proxies.values()):
             _until_ready(f"http://127.0.0.1:{port}/v1/models/m")
         script = directory / "post.lua"
         script.write_text(_WRK.format(body=BODY.decode()))
-        _throughput(script, {"echo alone": backend, **proxies}, pid)
+        _throughput(script, {"echo alone": backend, **proxies}, pids["gateway"])
         _latency(backend, proxies)
 
 
@@ -180,8 +185,9 @@ def _nginx(directory: Path, name: str, server: str, core: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _program(argv: list[str], core: int) -> Iterator[int]:
-    process = subprocess.Popen(["taskset", "-c", str(core), *argv], stderr=subprocess.DEVNULL)
+def _program(argv: list[str], core: int, env: dict[str, str] | None = None) -> Iterator[int]:
+    pinned = ["taskset", "-c", str(core), *argv]
+    process = subprocess.Popen(pinned, stderr=subprocess.DEVNULL, env=env)
     try:
         yield process.pid
     finally:

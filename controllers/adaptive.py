@@ -1,19 +1,26 @@
-"""`adaptive`: what the load needs, plus what the backlog needs, plus an integral of the error.
+"""`adaptive`: what the load needs, plus its noise, plus the backlog, plus an integral of the error.
 
-    y  = max(response statistic, age of the oldest waiting or running request)
-    λc = max(0, EWMA(arrivals - GPU completions))
-    ff = ĉ·(λc + 1/R°)/W             processor sharing: μ·u - λ = 1/τ, with μ = 1/c
+    λc = EWMA(r)        r  = requests/s that GPUs leave to CPUs (see `_overflow`)
+    σ  = EWMA(|r - λc|) what a period differs from the one before
+    ff = ĉ·(λc + z·σ + a/R°)/W       processor sharing: μ·u - λ = 1/τ, with μ = 1/c
     bl = ĉ·max(0, N - λ·R°)/(T_d·W)  N beyond Little's law leaves within T_d
-    I += K·max(ĉ/(R°·W), surplus)·clip(1 - R°/y, ±1)
+    I += K·max(ĉ·a/(R°·W), s)·clip(1 - R°/y + ρ, ±1)
     u  = clip(ff + bl + I, lo, hi)
 
-W executables share the model. Feed-forward makes a burst cost one period instead of many; the
-integral corrects what the estimate of ĉ misses. I is rebuilt from what was applied each period;
-a surplus (I > 0 while too fast: a start with many cores, a failed actuation, γ) is given back in
-proportion, not in steps of ĉ/R° that a small model would need minutes for.
+    y  = max(response statistic, age of the oldest waiting or running request)
+    a  = λc/λ           the CPUs' share of the load; 1 without GPUs
+    ρ  = refused as too late/λ; if any were, s is what was applied, else the surplus I > 0
+
+W executables share the model. Cores are set before the load of a period is known, so what decides
+about late requests is how far a period may exceed the last ones: z·σ is that margin, learnt from
+the load itself (as TCP learns its timeout: Jacobson, SIGCOMM 1988). It is small where arrivals are
+smooth, and large where they jump. Feed-forward makes a burst cost one period instead of many; the
+integral corrects what the estimate of ĉ misses. I is rebuilt from what was applied each period. A
+surplus (a start with many cores, a failed actuation, γ) is given back, and cores are added while
+requests are refused, in proportion: steps of ĉ/R° would take minutes for a small model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -23,30 +30,37 @@ from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, hold
 from roma.stats import ewma
 
+NOISE_WEIGHT = 0.2
+"""σ remembers about five periods: fewer make it noise itself."""
+
+EVIDENCE = 2.0
+"""Overflow is believed up to twice what CPUs did or GPUs will not reach in time: it may double."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveGains:
-    """K is a dimensionless loop gain per period, stable with four periods of dead time.
+    """z is in mean deviations, K a loop gain per period, stable with four periods of dead time.
 
-    `drain_time` is T_d in seconds; `rise` and `fall` weigh a new arrival rate when it is above or
-    below the average: load that comes must be served now, load that goes may come back;
-    `idle_decay` is per second; `cost` is a profile in core-s, None to learn it.
+    `z` buys fewer late requests with more cores: the one gain to change. `drain_time` is T_d in
+    seconds; `follow` weighs a new rate of requests, `overflow` one that rises because GPUs took
+    less (0 < w ≤ 1); `idle_decay` is per second.
     """
 
-    K: Annotated[float, Field(gt=0, le=1)] = 0.15
+    z: Annotated[float, Field(ge=0, le=10)] = 0.7
+    K: Annotated[float, Field(gt=0, le=1)] = 0.3
     drain_time: Annotated[float, Field(gt=0, le=60)] = 1.0
-    rise: Annotated[float, Field(gt=0, le=1)] = 0.9
-    fall: Annotated[float, Field(gt=0, le=1)] = 0.3
+    follow: Annotated[float, Field(gt=0, le=1)] = 0.8
+    overflow: Annotated[float, Field(gt=0, le=1)] = 0.3
     idle_decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    cost: Annotated[float, Field(gt=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveState:
-    """The averages (per second), the cost estimate, and the last feed-forward and backlog terms."""
+    """λ, λc and σ (per second), the cost estimate, and the last (ff + bl), None after idleness."""
 
     arrivals: float | None = None
     for_cpu: float | None = None
+    noise: float = 0.0
     cost: Cost = UNKNOWN
     model_terms: float | None = None
 
@@ -62,54 +76,70 @@ def adaptive_step(
 ) -> tuple[Demand, AdaptiveState]:
     """Return the demand and the next state; see the module docstring."""
     m = measurement
-    past = state or AdaptiveState()
-    arrival_rate = m.arrivals / dt
-    rising = past.arrivals is None or arrival_rate > past.arrivals
-    arrivals = ewma(past.arrivals, arrival_rate, gains.rise if rising else gains.fall)
-    for_cpu = _for_cpu(gains, past.for_cpu, arrival_rate, m.completed_gpu / dt)
-    cost = past.cost.update(m.usage, m.completed_here, gains.cost)
-    c = cost.value(gains.cost)
+    after = _observed(gains, state or AdaptiveState(), m, dt)
+    c = after.cost.value(m.profile)
     if m.idle:
         cores = clip(m.applied * gains.idle_decay**dt, lo, hi)
         # The integral is frozen by restarting it bumplessly when load returns.
-        return Demand(cores, "idle: nothing arrives, waits or runs"), AdaptiveState(
-            arrivals, for_cpu, cost
-        )
+        return Demand(cores, "idle: nothing arrives, waits or runs"), after
     if c is None:
-        return hold("the cost of a request is not known yet"), AdaptiveState(
-            arrivals, for_cpu, cost
-        )
-    sp, W = m.set_point, m.workers
-    feed_forward = c * (max(0.0, for_cpu) + 1 / sp) / W
+        return hold("the cost of a request is not known yet"), after
+    sp, W, arrivals = m.set_point, m.workers, after.arrivals or 0.0
+    load = max(0.0, after.for_cpu or 0.0)
+    margin = c / (sp * W) * (min(1.0, load / arrivals) if arrivals else 1.0)
+    # Noise counts up to the load itself: around nothing it is no reason for cores.
+    feed_forward = c * (load + gains.z * min(after.noise, load)) / W + margin
     in_system = m.waiting + m.in_flight
     backlog = c * max(0.0, in_system - arrivals * sp) / (gains.drain_time * W)
-    margin = c / sp / W
     y = m.effective_response_time
     integral = _rebuilt(state, m.applied, feed_forward + backlog)
     if y is not None:
-        # In units of the margin: clip(1/R° - 1/y, ±1/R°)·R°, in [-1, 1].
-        e = clip(1 - sp / y, -1.0, 1.0)
-        surplus = integral if e < 0 else 0.0
-        integral += gains.K * dt * max(margin, surplus) * e
+        # clip(1/R° - 1/y, ±1/R°) in units of 1/R°. y ends at the deadline, where requests are
+        # refused: how many were says how far beyond it is.
+        refused = m.shed / max(m.arrivals, m.shed) if m.shed else 0.0
+        e = clip(1 - sp / y + refused, -1.0, 1.0)
+        step = m.applied if refused else integral if e < 0 else 0.0
+        integral += gains.K * dt * max(margin, step) * e
     # It may take back the margin of the feed-forward, never the load itself.
     integral = clip(integral, -margin, hi)
     u = clip(feed_forward + backlog + integral, lo, hi)
+    if y is not None and m.response_time is None:
+        # Nothing ends although requests are older than R°: whatever the load says, this is too few.
+        u = clip(max(u, m.applied + gains.K * dt * margin), lo, hi)
     terms = {"feed_forward": feed_forward, "backlog": backlog, "integral": integral, "cost": c}
     if y is not None:
         terms["y"] = y
     why = f"{arrivals:.1f} req/s at {c * 1000:.1f} core-ms, {in_system} in the system"
-    return Demand(u, why, terms), AdaptiveState(arrivals, for_cpu, cost, feed_forward + backlog)
+    return Demand(u, why, terms), replace(after, model_terms=feed_forward + backlog)
 
 
-def _for_cpu(gains: AdaptiveGains, past: float | None, arrivals: float, gpu: float) -> float:
-    """Return the average rate that no GPU takes.
+def _observed(
+    gains: AdaptiveGains, past: AdaptiveState, m: Measurement, dt: float
+) -> AdaptiveState:
+    """Return the averages after a period."""
+    rate = _overflow(m, dt)
+    expected = rate if past.for_cpu is None else past.for_cpu
+    weight = gains.overflow if m.completed_gpu and rate > expected else gains.follow
+    return AdaptiveState(
+        arrivals=ewma(past.arrivals, m.arrivals / dt, gains.follow),
+        for_cpu=ewma(past.for_cpu, rate, weight),
+        noise=ewma(past.noise, abs(rate - expected), NOISE_WEIGHT),
+        cost=past.cost.update(m.usage, m.completed_here, m.profile),
+    )
 
-    Without GPUs it follows a rise as fast as arrivals do. With them, completions trail arrivals
-    by noise, and averaging that noise faster upwards than downwards would invent load.
+
+def _overflow(m: Measurement, dt: float) -> float:
+    """Return the requests per second that arrived for CPUs.
+
+    Where GPUs serve the model, arrivals minus their completions are mostly noise: what waits for a
+    GPU at the end of a period looks like load. What CPUs did, and what waits beyond the GPUs'
+    reach within R°, is evidence of a real one.
     """
-    rate = arrivals - gpu
-    rising = gpu == 0 and (past is None or rate > past)
-    return ewma(past, rate, gains.rise if rising else gains.fall)
+    rate = (m.arrivals - m.completed_gpu) / dt
+    if not m.completed_gpu:
+        return rate
+    beyond = max(0.0, m.waiting + m.in_flight - m.completed_gpu / dt * m.set_point)
+    return min(rate, EVIDENCE * (m.completed_cpu + beyond) / dt)
 
 
 def _rebuilt(state: AdaptiveState | None, applied: float, model_terms: float) -> float:

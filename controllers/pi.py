@@ -20,7 +20,7 @@ IDLE_DECAY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class PiGains:
-    """K in cores per unit of error (dimensionless for `inverse`), a the zero, cost in core-s.
+    """K in cores per unit of error (dimensionless for `inverse`), a the zero.
 
     The defaults are stable with up to three periods of dead time on the plant of CONTROL theory
     (tests/controllers/test_closed_loop.py); the paper's own K = 0.15, a = 0.11 can be given.
@@ -29,7 +29,6 @@ class PiGains:
     error: ErrorForm = ErrorForm.LOG
     K: Annotated[float, Field(gt=0, le=100)] = 0.4
     a: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    cost: Annotated[float, Field(gt=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,11 @@ def pi_step(
     """Return the demand and the next state; see the module docstring."""
     state = state or PiState()
     m = measurement
-    cost = state.cost.update(m.usage, m.completed_here, gains.cost)
+    cost = state.cost.update(m.usage, m.completed_here, m.profile)
     if m.idle:
         cores = clip(m.applied * IDLE_DECAY**dt, lo, hi)
         return Demand(cores, "idle: nothing arrives, waits or runs"), PiState(None, cost)
-    y, c = m.effective_response_time, cost.value(gains.cost)
+    y, c = m.effective_response_time, cost.value(m.profile)
     if y is None:
         return hold("nothing was answered yet"), PiState(state.e, cost)
     if c is None and gains.error is ErrorForm.INVERSE:

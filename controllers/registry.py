@@ -9,17 +9,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from controllers.adaptive import AdaptiveGains, adaptive_step
 from controllers.base import Law
+from controllers.captain import CaptainGains, captain_step
+from controllers.paper import PaperGains, paper_step
 from controllers.pi import PiGains, pi_step
 from controllers.rules import RulesGains, rules_step
 from controllers.shaping import bounded, dead_band, holding, slew_limited
 from controllers.static import StaticGains, static_step
+from controllers.usage import UsageGains, usage_step
 from roma.errors import ConfigError
 
 LAWS: dict[str, tuple[type[Any], Any]] = {
     "adaptive": (AdaptiveGains, adaptive_step),
+    "captain": (CaptainGains, captain_step),
+    "paper": (PaperGains, paper_step),
     "pi": (PiGains, pi_step),
     "rules": (RulesGains, rules_step),
     "static": (StaticGains, static_step),
+    "usage": (UsageGains, usage_step),
 }
 
 

@@ -16,29 +16,45 @@ _LIVE = (ExecutorState.IDLE, ExecutorState.BUSY)
 
 @dataclass(slots=True, eq=False)  # frozen costs three times as much to make, per request
 class Execution:
-    """Requests of one model that run on one executor as one batch since `started`."""
+    """Requests of one model that run on one executor as one batch since `started`.
+
+    `granted` is what a slot of the executor had been granted until then, in core-seconds.
+    """
 
     id: int
     executor: str
     model: str
     requests: tuple[Request, ...]
     started: float
+    granted: float = 0.0
 
 
 class Executor:
     """The dispatcher's view of one executable.
 
-    The in-flight limit of a CPU executor is
+    The in-flight limit of a CPU executor, unless its spec fixes it, is
     max(1, ceil(cores / threads)): more in flight would only queue inside the model server, where
     no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
     """
 
-    __slots__ = ("_profiles", "completed", "cores", "limit", "running", "share", "spec", "state")
+    __slots__ = (
+        "_granted",
+        "_profiles",
+        "_since",
+        "completed",
+        "cores",
+        "limit",
+        "running",
+        "share",
+        "spec",
+        "state",
+    )
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self.spec = spec
         self.state = ExecutorState.LOADING
-        self.resize(spec.cores)
+        self.share = self._granted = self._since = 0.0
+        self.resize(spec.cores, 0.0)
         self.running: dict[int, Execution] = {}
         self.completed = 0
         self._profiles = {model: ServiceProfile() for model in spec.models}
@@ -49,17 +65,18 @@ class Executor:
             f"{len(self.running)}/{self.limit} in flight, {self.cores:.2f} cores>"
         )
 
-    def resize(self, cores: float) -> None:
+    def resize(self, cores: float, now: float) -> None:
         """Take the applied cores; they set `limit` and `share`.
 
         `limit` is how many executions may run at once, `share` the cores that each can use when
         every slot is taken (1 on a GPU).
         """
+        self._granted, self._since = self._granted_until(now), now
         self.cores = cores
         if self.spec.device is Device.GPU:
             self.limit, self.share = 1, 1.0
             return
-        self.limit = max(1, math.ceil(cores / self.spec.threads))
+        self.limit = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
         self.share = min(cores / self.limit, self.spec.threads)
 
     @property
@@ -74,7 +91,12 @@ class Executor:
 
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured."""
-        return self._profiles[model].expected(self.share)
+        work = self._profiles[model].work
+        return None if work is None else work / self.share
+
+    def work(self, model: str) -> float | None:
+        """Return the core-seconds of one request of `model` here; None if never measured."""
+        return self._profiles[model].work
 
     def step(self, step: ExecutorStep) -> None:
         """Make a life-cycle step."""
@@ -90,6 +112,7 @@ class Executor:
     def start(self, execution: Execution) -> None:
         """Record that an execution begins."""
         self.state = EXECUTOR[self.state, ExecutorStep.START]
+        execution.granted = self._granted_until(execution.started)
         self.running[execution.id] = execution
 
     def finish(self, execution: Execution) -> None:
@@ -98,9 +121,16 @@ class Executor:
         self.state = EXECUTOR[self.state, ExecutorStep.DRAIN if last else ExecutorStep.FINISH]
         del self.running[execution.id]
 
-    def record(self, model: str, duration: float) -> None:
-        """Learn from an execution that was answered."""
-        self._profiles[model].record(duration, self.share)
+    def record(self, execution: Execution, now: float) -> None:
+        """Learn from an execution that was answered.
+
+        Its work is what its slot was granted while it ran: cores that change in the middle of it
+        must not make it look larger or smaller than it is.
+        """
+        self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
+
+    def _granted_until(self, now: float) -> float:
+        return self._granted + self.share * (now - self._since)
 
 
 class Executors:
@@ -143,7 +173,7 @@ class Executors:
 
     def fastest(self, model: str) -> float:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
-        return min((e.expected(model) or 0.0 for e in self.of(model)), default=0.0)
+        return _shortest(self._by_model.get(model, ()), model)
 
     def wait(self, model: str, ahead: int) -> float:
         """Return the predicted seconds until `ahead` requests of `model` have been started.
@@ -167,6 +197,27 @@ class Executors:
             total += executor.limit / expected
         return total
 
+    def cpu_work(self, model: str) -> float | None:
+        """Return the core-seconds of a request of `model` on a CPU; None if never measured."""
+        found = [e.work(model) for e in self.of(model) if e.spec.device is Device.CPU]
+        known = [w for w in found if w is not None]
+        return min(known, default=None)
+
     def gpu_time(self, model: str) -> float:
         """Return P_G, the predicted seconds of `model` on a GPU; 0 if nothing was measured."""
-        return min((g.expected(model) or 0.0 for g in self.gpus if g.live), default=0.0)
+        return _shortest(self.gpus, model)
+
+
+def _shortest(executors: Iterable[Executor], model: str) -> float:
+    """Return the least prediction of the live ones; 0 if one has none yet, or if none is live.
+
+    A plain loop, asked several times per request: min() over a generator costs three times as much.
+    """
+    shortest = math.inf
+    for executor in executors:
+        if executor.state in _LIVE:
+            expected = executor.expected(model)
+            if not expected:
+                return 0.0
+            shortest = min(shortest, expected)
+    return 0.0 if shortest == math.inf else shortest

@@ -12,18 +12,15 @@ SAMPLES = 9
 
 
 class ServiceProfile:
-    """Work per request of one model on one executor."""
+    """`work`: core-seconds per request of one model on one executor; None if never measured."""
 
-    __slots__ = ("_work",)
+    __slots__ = ("_quantile", "work")
 
     def __init__(self) -> None:
-        self._work = RollingQuantile(SAMPLES, 0.5)
+        self._quantile = RollingQuantile(SAMPLES, 0.5)
+        self.work: float | None = None
 
-    def record(self, duration: float, share: float) -> None:
-        """Record an execution of `duration` seconds that could use `share` cores."""
-        self._work.add(duration * share)
-
-    def expected(self, share: float) -> float | None:
-        """Return the predicted seconds at `share` cores per slot; None before any measurement."""
-        work = self._work.value
-        return None if work is None else work / share
+    def record(self, work: float) -> None:
+        """Record an execution whose slot was granted `work` core-seconds while it ran."""
+        self._quantile.add(work)
+        self.work = self._quantile.value

@@ -1,7 +1,7 @@
 """One queue per model: first in, first out, with running sums.
 
-Every operation is O(1) and no number kept here needs a scan of what waits: the sums hold whether
-a queue has one request or a million.
+Every operation but `put_back` is O(1), and no number kept here needs a scan of what waits: the sums
+hold whether a queue has one request or a million.
 """
 
 from collections import Counter, OrderedDict
@@ -55,27 +55,35 @@ class ModelQueue:
     @property
     def head(self) -> Request | None:
         """The request that has waited longest, or None."""
-        return next(iter(self.waiting.values()), None)
+        for request in self.waiting.values():
+            return request
+        return None
+
+    @property
+    def youngest(self) -> Request | None:
+        """The request that arrived last, or None."""
+        for request in reversed(self.waiting.values()):
+            return request
+        return None
 
     def push(self, request: Request) -> None:
         """Append a request."""
         self.waiting[request.id] = request
         self._arrived_sum += request.arrived
 
-    def push_front(self, request: Request) -> None:
-        """Put a request back that left the head but never ran."""
-        self.push(request)
-        self.waiting.move_to_end(request.id, last=False)
+    def put_back(self, request: Request) -> None:
+        """Put a request that left but never ran back into the order of arrival.
 
-    def pop(self) -> Request:
-        """Take the head."""
-        waiting = self.waiting
-        _, request = waiting.popitem(last=False)
-        self._arrived_sum = self._arrived_sum - request.arrived if waiting else 0.0
-        return request
+        The only operation that scans the queue: for each request that an executable never received.
+        """
+        place = request.arrived, request.id
+        younger = [r.id for r in self.waiting.values() if (r.arrived, r.id) > place]
+        self.push(request)
+        for request_id in younger:
+            self.waiting.move_to_end(request_id)
 
     def remove(self, request_id: int) -> None:
-        """Take a request out of the middle (cancelled or rejected)."""
+        """Take a request out, wherever it waits."""
         request = self.waiting.pop(request_id)
         self._arrived_sum = self._arrived_sum - request.arrived if self.waiting else 0.0
 

@@ -4,45 +4,30 @@ Times are seconds, CPU is cores, sizes are bytes. Unknown and duplicate keys are
 a misspelt key would silently mean its default.
 """
 
-from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
+    ByteSize,
     ConfigDict,
     Field,
     ValidationError,
     model_validator,
 )
 
+from roma import profile as profiles
 from roma import strict_yaml, units
 from roma.errors import ConfigError
 from roma.model import Device, ModelSpec, Sla, Statistic
-from roma.strict_yaml import Fault
+from roma.plant import PlantConfig
+from roma.replicas import Placement, assign
+from roma.strict_yaml import Fault, FilePath, Section
+from roma.workers import Backend, Cores, Host, Name, Port, Seconds, Url, WorkerConfig
 
 
-def _without_nul(path: Path) -> Path:
-    if "\0" in str(path):
-        raise ValueError("a path cannot contain NUL")
-    return path
-
-
-Seconds = Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)]
-Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
-Url = Annotated[str, Field(pattern=r"^http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
-GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class SlaConfig(_Section):
+class SlaConfig(Section):
     """The promise on a model's response time (queue plus execution)."""
 
     response_time: Seconds
@@ -70,7 +55,7 @@ class SlaConfig(_Section):
         return self.response_time * (1 if self.statistic is Statistic.EACH else 2)
 
 
-class CpuConfig(_Section):
+class CpuConfig(Section):
     """Bounds of a model's CPU allocation, per executable."""
 
     min: Cores = 0.1
@@ -82,6 +67,10 @@ class CpuConfig(_Section):
     is the most expensive thing it does."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads that one request can use; also sizes the model server's intra-op pool."""
+    in_flight: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Most requests in flight per executable; default: it follows the cores,
+    max(1, ceil(cores / threads)). A fixed limit only queues inside the model server, where no
+    scheduler can reorder: `roma experiment run ablation` shows what that costs."""
 
     @model_validator(mode="after")
     def _check(self) -> "CpuConfig":
@@ -94,103 +83,48 @@ class CpuConfig(_Section):
         return self
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """A model: where it is, what it is promised, what it may use."""
 
-    path: Annotated[Path, AfterValidator(_without_nul)] | None = None
+    path: FilePath | None = None
     """Directory with numbered version directories (a SavedModel each). Relative to roma.yaml.
     Needed by backends that start the model server."""
     sla: SlaConfig
     cpu: CpuConfig = CpuConfig()
+    replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """CPU executables, each on a worker of its own; default: one on every worker. Workers of
+    backend `static` do not count."""
+    memory: Annotated[ByteSize, Field(ge=64 * 2**20)] | None = None
+    """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that may wait."""
+    profile: profiles.ModelProfile | None = None
+    """What one request costs; default: its entry in the file `profile`, if there is one."""
 
 
-class Backend(StrEnum):
-    """Who starts the model servers of a worker."""
-
-    PROCESS = "process"
-    """`roma up`: one local process per model, in its own cgroup."""
-    DOCKER = "docker"
-    """The Docker engine (follows in its own release)."""
-    STATIC = "static"
-    """Somebody else; roma.yaml lists their addresses."""
-
-
-class ExecutableConfig(_Section):
-    """A model server that somebody else started (backend `static`)."""
-
-    url: Url
-    """Its TensorFlow Serving REST address, http://host:port."""
-    device: Device = Device.CPU
-    model: str | None = None
-    """The model it serves; none for a GPU, which serves all."""
-    cgroup: GroupPath | None = None
-    """Its cgroup, below the cgroup mount; without it its cores cannot be controlled."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "ExecutableConfig":
-        port = int(self.url.rpartition(":")[2])
-        if not 1 <= port <= 65535:
-            raise Fault("url", self.url, "at a port from 1 to 65535")
-        if (self.model is None) != (self.device is Device.GPU):
-            raise Fault("model", self.model, "set for device cpu, absent for device gpu")
-        return self
-
-
-class WorkerConfig(_Section):
-    """A host whose cores its supervisor allocates."""
-
-    name: Name = "local"
-    backend: Backend = Backend.PROCESS
-    cores: Cores
-    """MC: cores of the worker that ROMA may count on."""
-    reserved: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """GC: cores kept back for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
-    gpus: Annotated[int, Field(ge=0, le=64)] = 0
-    """GPUs of the worker; the process backend has none."""
-    base_port: Port = 8600
-    """First port of the model servers that ROMA starts; one port each, counting up."""
-    executables: tuple[ExecutableConfig, ...] = ()
-    """Backend `static` only."""
-
-    @property
-    def allocatable(self) -> float:
-        """AC = MC - GC, in cores."""
-        return self.cores - self.reserved
-
-    @model_validator(mode="after")
-    def _check(self) -> "WorkerConfig":
-        if self.reserved >= self.cores:
-            raise Fault("reserved", self.reserved, f"< cores ({self.cores:g})")
-        if self.backend is Backend.PROCESS and self.gpus:
-            raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
-        if (self.backend is Backend.STATIC) != bool(self.executables):
-            raise Fault(
-                "executables",
-                f"{len(self.executables)} listed",
-                "at least one for backend static, none for the others",
-            )
-        return self
-
-
-class SchedulingConfig(_Section):
+class SchedulingConfig(Section):
     """What runs next where."""
 
-    gpu: Literal["roma", "round_robin", "fcfs", "edf"] = "roma"
-    cpu: Literal["round_robin"] = "round_robin"
+    gpu: Literal["roma", "round_robin", "fcfs", "edf", "advantage"] = "roma"
+    cpu: Literal["round_robin", "balance"] = "round_robin"
+    """`gpu: advantage` with `cpu: balance` and `spill: 0.2` needs the fewest cores (decision 0004);
+    the defaults are the paper's."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of expected against measured response time in the GPU policy `roma`."""
     spill: Annotated[float, Field(ge=0, le=1)] = 0.0
     """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
 
 
-class ControlConfig(_Section):
+class ControlConfig(Section):
     """The one-second loop."""
 
-    law: Literal["adaptive", "pi", "rules", "static"] = "adaptive"
-    gains: dict[str, float | str] = {}
+    law: Literal["adaptive", "captain", "paper", "pi", "rules", "static", "usage"] = "adaptive"
+    """`adaptive` and `pi` are for use; the others are what comparisons are made with: the ROMA
+    paper by the letter (`paper`, `rules`, `static`), Autothrottle's `captain`, HPA's `usage`."""
+    gains: dict[str, float | str] = Field(default_factory=dict)
     """Gains of the law by name, e.g. {error: log, K: 0.5, a: 0.8} for pi; defaults otherwise."""
+    gains_file: FilePath | None = None
+    """A file written by `roma design tune`, relative to roma.yaml; `gains` win over it."""
     period: Annotated[float, Field(ge=0.1, le=60)] = 1.0
     """Control period in seconds."""
     window: Seconds | None = None
@@ -208,7 +142,7 @@ class ControlConfig(_Section):
     """Admin addresses of the dispatchers; default: the gateway of this file."""
 
 
-class GatewayConfig(_Section):
+class GatewayConfig(Section):
     """Where clients and supervisors reach the dispatcher."""
 
     host: Host = "127.0.0.1"
@@ -224,16 +158,25 @@ class GatewayConfig(_Section):
     """On SIGTERM, how long requests in flight may take to finish, in seconds."""
 
 
-class Config(_Section):
+class Config(Section):
     """The whole file."""
 
     name: Name = "roma"
     """Names this deployment: its cgroups live below this name."""
     models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
+    profile: FilePath | None = None
+    """A file written by `roma profile`, relative to roma.yaml: what a request of each model costs.
+    It spares the laws their first guess and gives the simulator its plant."""
     workers: tuple[WorkerConfig, ...]
+    placement: Placement = Placement.BALANCE
+    """Which workers get a model's replicas; never two of one model on one worker (paper §2.2)."""
+    per_worker: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Most CPU executables per worker that ROMA starts; default: no limit."""
     scheduling: SchedulingConfig = SchedulingConfig()
     control: ControlConfig = ControlConfig()
     gateway: GatewayConfig = GatewayConfig()
+    plant: PlantConfig | None = None
+    """What `roma simulate` puts in the place of the world; nothing else reads it."""
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
@@ -246,6 +189,9 @@ class Config(_Section):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
         self._check_served()
+        for name in self.plant.models if self.plant else ():
+            if name not in self.models:
+                raise Fault(f"plant.models.{name}", name, "one of " + ", ".join(self.models))
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
             if model.cpu.min < smallest:
@@ -261,7 +207,7 @@ class Config(_Section):
             if urls.count(url) > 1:
                 raise Fault("workers.executables.url", url, "listed once")
         if any(w.backend is not Backend.STATIC for w in self.workers):
-            return
+            return  # at least one replica of every model is placed
         if any(e.device is Device.GPU for e in listed):
             return
         for name in self.models:
@@ -277,7 +223,8 @@ class Config(_Section):
         for i, worker in enumerate(self.workers):
             if worker.backend is not Backend.STATIC:
                 key = f"workers.{i}.base_port"
-                others += [(key, worker.base_port + k) for k in range(len(self.models))]
+                count = len(self.placed[worker.name]) + worker.gpus
+                others += [(key, worker.base_port + k) for k in range(count)]
         for key, port in others:
             if port > 65535:
                 raise Fault(key, port, "≤ 65535, counting up from its value")
@@ -296,18 +243,35 @@ class Config(_Section):
                 raise Fault(f"{key}.executables.{i}.model", executable.model, known)
         if worker.backend is Backend.STATIC:
             return
-        total = sum(model.cpu.min for model in self.models.values())
+        placed = {name: self.models[name] for name in self.placed[worker.name]}
+        total = sum(model.cpu.min for model in placed.values())
         if total > worker.allocatable:
             bound = f"≥ the sum of the models' cpu.min ({total:g})"
             raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
-        for name, model in self.models.items():
+        for name, model in placed.items():
             if model.path is None:
                 raise Fault(f"models.{name}.path", None, f"set for backend {worker.backend}")
+            if worker.backend is not Backend.DOCKER and model.memory is not None:
+                raise Fault(f"models.{name}.memory", model.memory, "absent without backend docker")
             for bound_name in ("max", "initial"):
                 cores = getattr(model.cpu, bound_name)
                 if cores is not None and cores > worker.allocatable:
                     bound = f"≤ cores - reserved of worker {worker.name} ({worker.allocatable:g})"
                     raise Fault(f"models.{name}.cpu.{bound_name}", cores, bound)
+
+    @cached_property
+    def placed(self) -> dict[str, list[str]]:
+        """Return by worker the models of which ROMA starts a CPU executable there."""
+        workers = [w.name for w in self.workers if w.backend is not Backend.STATIC]
+        # Somebody else starts the executables of static workers, wherever those are.
+        replicas = {name: m.replicas for name, m in self.models.items()} if workers else {}
+        try:
+            return assign(replicas, workers, self.placement, self.per_worker)
+        except ValueError as error:
+            key, name = f"models.{error}.replicas", str(error)
+            bound = f"at most the workers with room ({len(workers)} workers"
+            limit = f", per_worker = {self.per_worker}" if self.per_worker else ""
+            raise Fault(key, replicas[name] or "one per worker", bound + limit + ")") from error
 
     @property
     def model_specs(self) -> list[ModelSpec]:
@@ -318,6 +282,7 @@ class Config(_Section):
                 Sla(m.sla.response_time, m.sla.statistic, m.sla.alpha),
                 m.sla.effective_deadline,
                 m.max_waiting,
+                None if m.profile is None else m.profile.cost,
             )
             for name, m in self.models.items()
         ]
@@ -347,11 +312,48 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     config = parse(text, source=str(path))
     base = path.resolve().parent
+    measured = profiles.load(base / config.profile).models if config.profile else {}
     models = {
-        name: m.model_copy(update={"path": None if m.path is None else base / m.path})
+        name: m.model_copy(
+            update={
+                "path": None if m.path is None else base / m.path,
+                "profile": m.profile or measured.get(name),
+            }
+        )
         for name, m in config.models.items()
     }
-    return config.model_copy(update={"models": models})
+    control = config.control
+    if control.gains_file is not None:
+        gains = _read_gains(base / control.gains_file, control.law)
+        control = control.model_copy(update={"gains": {**gains, **control.gains}})
+    plant = config.plant.relative_to(base) if config.plant else None
+    workers = tuple(worker.relative_to(base) for worker in config.workers)
+    return config.model_copy(
+        update={"models": models, "workers": workers, "control": control, "plant": plant}
+    )
+
+
+class _GainsFile(BaseModel):
+    """What `roma design tune` writes; where the gains come from is for people to read."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    law: str
+    gains: dict[str, float | str]
+    provenance: dict[str, Any] = {}
+
+
+def _read_gains(path: Path, law: str) -> dict[str, float | str]:
+    try:
+        data = strict_yaml.read(path.read_text(encoding="utf-8"), source=str(path))
+        found = _GainsFile.model_validate(data)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except ValidationError as error:
+        raise ConfigError("\n".join(strict_yaml.describe(error, str(path)))) from error
+    if found.law != law:
+        raise ConfigError(f"{path}: law = {found.law}: must be control.law ({law})")
+    return found.gains
 
 
 def parse(text: str, *, source: str = "roma.yaml") -> Config:

@@ -4,7 +4,9 @@
     ├── ConfigError              the author of roma.yaml: a key, its value and its bound
     ├── InvalidTransition        a bug in ROMA: an illegal life-cycle step, with its story
     ├── ActuationError           the operator: cores could not be applied
-    │   └── ActuationNotPermitted
+    │   ├── ActuationNotPermitted
+    │   ├── EngineError          a container engine did not do what it was asked
+    │   └── BrokerRefused        the broker does not do this for this caller
     ├── LaunchError              the operator: a program could not be started
     ├── ExchangeError            the next control period: a peer did not answer
     └── BackendError             the gateway: an executable failed a request
@@ -34,6 +36,14 @@ class ActuationError(RomaError):
 
 class ActuationNotPermitted(ActuationError):
     """This process may not change CPU quotas here."""
+
+
+class EngineError(ActuationError):
+    """A container engine refused, failed or did not answer."""
+
+
+class BrokerRefused(ActuationError):
+    """The broker does not do this: not for this caller, this container or these cores."""
 
 
 class LaunchError(RomaError):

@@ -52,13 +52,15 @@ class ModelSpec:
     sla: Sla
     deadline: float
     max_waiting: int = 1000
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSpec:
     """An executable as the dispatcher sees it: where it runs and what it can run.
 
-    `threads` is the parallelism that one request can use; `cores` the applied cores at start.
+    `threads` is the parallelism that one request can use; `cores` the applied cores at start;
+    `in_flight` fixes the in-flight limit of a CPU executable, None lets it follow the cores.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ExecutorSpec:
     worker: str = "local"
     threads: int = 1
     cores: float = 1.0
+    in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,21 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from roma.config import Backend, Config, WorkerConfig
+from roma.config import Config
 from roma.model import Device, ExecutorSpec
+from roma.workers import Backend, WorkerConfig
+
+CONTAINER_PORT = 8501
+"""TensorFlow Serving's REST port, inside a container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
     """One model server: what the dispatcher calls, the launcher starts, the supervisor sizes.
 
-    `cgroup` is its path below the cgroup mount, None if its cores cannot be controlled.
-    `min_cores` and `max_cores` bound its allocation; both are 0 on a GPU.
+    `cgroup` is its path below the cgroup mount, `container` the name of its container; without
+    either its cores cannot be controlled. `min_cores` and `max_cores` bound its allocation; both
+    are 0 on a GPU.
     """
 
     spec: ExecutorSpec
@@ -27,6 +32,7 @@ class Executable:
     cgroup: str | None
     min_cores: float
     max_cores: float
+    container: str | None = None
 
     @property
     def name(self) -> str:
@@ -39,11 +45,17 @@ class Executable:
         return f"http://{self.host}:{self.port}"
 
     @property
+    def controlled(self) -> bool:
+        """Whether its cores can be set."""
+        on_cpu = self.spec.device is Device.CPU
+        return on_cpu and (self.cgroup is not None or self.container is not None)
+
+    @property
     def concurrency(self) -> int:
         """Most requests that its in-flight limit can ever let in (1 on a GPU)."""
         if self.spec.device is Device.GPU:
             return 1
-        return max(1, math.ceil(self.max_cores / self.spec.threads))
+        return self.spec.in_flight or max(1, math.ceil(self.max_cores / self.spec.threads))
 
 
 def executables(config: Config) -> list[Executable]:
@@ -55,17 +67,37 @@ def on_worker(config: Config, worker: WorkerConfig) -> list[Executable]:
     """Return the executables of one worker."""
     if worker.backend is Backend.STATIC:
         return _listed(config, worker)
-    return [
-        _cpu(
-            config,
-            worker,
-            model,
-            host="127.0.0.1",
-            port=worker.base_port + i,
-            cgroup=f"{config.name}/{worker.name}/{model}",
-        )
-        for i, model in enumerate(config.models)
-    ]
+    found = []
+    for i, model in enumerate(config.placed[worker.name]):
+        if worker.backend is Backend.DOCKER:
+            container = container_name(config, worker, model)
+            host, port = _address(worker, container, i)
+            found.append(
+                _cpu(config, worker, model, host=host, port=port, cgroup=None, container=container)
+            )
+            continue
+        cgroup = f"{config.name}/{worker.name}/{model}"
+        port = worker.base_port + i
+        found.append(_cpu(config, worker, model, host="127.0.0.1", port=port, cgroup=cgroup))
+    first = len(found)
+    for i in range(worker.gpus):
+        container = container_name(config, worker, f"gpu{i}")
+        host, port = _address(worker, container, first + i)
+        found.append(_gpu(config, worker, i, host=host, port=port, container=container))
+    return found
+
+
+def container_name(config: Config, worker: WorkerConfig, what: str) -> str:
+    """Return the name of a container of this deployment."""
+    return f"{config.name}-{worker.name}-{what}"
+
+
+def _address(worker: WorkerConfig, container: str, i: int) -> tuple[str, int]:
+    """Return where a container is called: by name in its network, else at its published port."""
+    docker = worker.containers
+    if docker.network is not None:
+        return container, CONTAINER_PORT
+    return docker.address, worker.base_port + i
 
 
 def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
@@ -85,9 +117,23 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
                 )
             )
             continue
-        spec = ExecutorSpec(f"gpu{i}@{worker.name}", Device.GPU, tuple(config.models), worker.name)
-        found.append(Executable(spec, host, int(port), {}, None, 0.0, 0.0))
+        found.append(_gpu(config, worker, i, host=host, port=int(port)))
     return found
+
+
+def _gpu(
+    config: Config,
+    worker: WorkerConfig,
+    i: int,
+    *,
+    host: str,
+    port: int,
+    container: str | None = None,
+) -> Executable:
+    """One executable per GPU, with all models (paper §2.2)."""
+    spec = ExecutorSpec(f"gpu{i}@{worker.name}", Device.GPU, tuple(config.models), worker.name)
+    paths = {name: m.path for name, m in config.models.items() if m.path is not None}
+    return Executable(spec, host, port, paths, None, 0.0, 0.0, container)
 
 
 def _cpu(
@@ -98,6 +144,7 @@ def _cpu(
     host: str,
     port: int,
     cgroup: str | None,
+    container: str | None = None,
     suffix: str = "",
 ) -> Executable:
     m = config.models[model]
@@ -109,6 +156,7 @@ def _cpu(
         worker=worker.name,
         threads=m.cpu.threads,
         cores=m.cpu.initial if m.cpu.initial is not None else high,
+        in_flight=m.cpu.in_flight,
     )
     paths = {} if m.path is None else {model: m.path}
-    return Executable(spec, host, port, paths, cgroup, m.cpu.min, high)
+    return Executable(spec, host, port, paths, cgroup, m.cpu.min, high, container)

@@ -28,11 +28,12 @@ class SlidingWindow:
 
     def add(self, value: float, now: float) -> None:
         """Record `value` at time `now`, which never decreases."""
-        self._samples.append((now, value))
+        samples = self._samples
+        samples.append((now, value))
         self._total += value
-        if len(self._samples) > MAX_WINDOW_SAMPLES:
-            self._total -= self._samples.popleft()[1]
-        if self._samples[0][0] <= now - self._span:
+        if len(samples) > MAX_WINDOW_SAMPLES:
+            self._total -= samples.popleft()[1]
+        if samples[0][0] <= now - self._span:
             self._expire(now)
 
     def mean(self, now: float) -> float | None:
@@ -55,15 +56,20 @@ class SlidingWindow:
 
 
 class RollingQuantile:
-    """A quantile of the last `size` samples: robust against one stall, quick to forget."""
+    """A quantile of the last `size` samples: robust against one stall, quick to forget.
 
-    __slots__ = ("_order", "_q", "_recent", "_size")
+    `value` is the quantile, None before the first sample.
+    """
+
+    __slots__ = ("_order", "_q", "_recent", "_size", "value")
 
     def __init__(self, size: int, q: float) -> None:
         self._size = size
         self._q = q
         self._recent: deque[float] = deque()
         self._order: list[float] = []
+        # Computed when a sample comes: one is added per request, but it is read several times.
+        self.value: float | None = None
 
     def add(self, value: float) -> None:
         """Record a sample, forgetting the oldest when full."""
@@ -71,11 +77,7 @@ class RollingQuantile:
             del self._order[bisect_left(self._order, self._recent.popleft())]
         self._recent.append(value)
         insort(self._order, value)
-
-    @property
-    def value(self) -> float | None:
-        """The quantile, or None before the first sample."""
-        return _rank(self._order, self._q) if self._order else None
+        self.value = _rank(self._order, self._q)
 
 
 def quantile(values: Iterable[float], q: float) -> float | None:
@@ -85,7 +87,8 @@ def quantile(values: Iterable[float], q: float) -> float | None:
 
 
 def _rank(ordered: list[float], q: float) -> float:
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+    index = math.ceil(q * len(ordered)) - 1
+    return ordered[index if index > 0 else 0]
 
 
 def ewma(previous: float | None, value: float, weight: float) -> float:

@@ -6,16 +6,33 @@ and every fault names its key, its value (shortened, on one line) and the bound.
 
 import reprlib
 from collections.abc import Hashable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from roma.errors import ConfigError
 
 _short = reprlib.Repr()
 _short.maxlevel = 2
 _short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def _without_nul(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path cannot contain NUL")
+    return path
+
+
+FilePath = Annotated[Path, AfterValidator(_without_nul)]
+"""A path that the operating system can be asked about."""
+
+
+class Section(BaseModel):
+    """A section of a file that people write: a misspelt key must not silently mean its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Fault(ValueError):

@@ -27,7 +27,8 @@ STORY_LENGTH = 900
 class Managed:
     """An executable whose cores are controlled.
 
-    `initial` is what it gets while it loads; `workers` how many share its model's CPU load.
+    `initial` is what it gets while it loads; `workers` how many share its model's CPU load; `cost`
+    is the profiled core-seconds per request, None if unknown.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Managed:
     maximum: float
     initial: float
     workers: int = 1
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,9 @@ class Supervisor:
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
             )
-            status.cost = status.cost.update(measurement.usage, measurement.completed_here, None)
+            status.cost = status.cost.update(
+                measurement.usage, measurement.completed_here, managed.cost
+            )
         return self._want(status, demand), demand, measurement
 
     def _want(self, status: Status, demand: Demand) -> Want:
@@ -244,6 +248,7 @@ class Supervisor:
             oldest_age=max((r.oldest_age for r in reports), default=0.0),
             arrivals=dt * sum(d.arrivals for d in found),
             completed_gpu=dt * sum(d.completed_gpu for d in found),
+            completed_cpu=dt * sum(d.completed_cpu for d in found),
             completed_here=dt * sum(w.completed(managed.name) for w in self._usable()),
             failed=dt * sum(d.failed for d in found),
             shed=dt * sum(d.shed for d in found),
@@ -255,11 +260,13 @@ class Supervisor:
             set_point=spec.sla.set_point,
             deadline=spec.deadline,
             workers=managed.workers,
+            throttled=status.throttled,
+            profile=managed.cost,
         )
 
     def _floor(self, status: Status) -> float:
         """Return the cores with which one request, alone, meets the set point: c/R°."""
-        cost = status.cost.value(None)
+        cost = status.cost.value(status.managed.cost)
         if cost is None:
             return 0.0
         return min(status.managed.maximum, cost / status.managed.model.sla.set_point)

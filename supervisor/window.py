@@ -20,6 +20,7 @@ class ModelDelta:
     report: ModelReport
     arrivals: float
     completed_gpu: float
+    completed_cpu: float
     failed: float
     shed: float
 
@@ -77,6 +78,7 @@ class Window:
             report,
             arrivals=self._rate(report.arrivals - (old.arrivals if old else 0)),
             completed_gpu=self._rate(report.completed_gpu - (old.completed_gpu if old else 0)),
+            completed_cpu=self._rate(report.completed_cpu - (old.completed_cpu if old else 0)),
             failed=self._rate(report.failed - (old.failed if old else 0)),
             shed=self._rate(_shed(report) - (_shed(old) if old else 0)),
         )

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import dispatcher.core
 from roma.demo import models
 
 
@@ -13,6 +14,13 @@ def _no_event_loop_by_accident() -> None:
     # looptime asks for the current loop also around tests that have none. Until a loop was set
     # once, asyncio answers by making one, which nobody closes; after this it says "none".
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_build_that_is_meant() -> None:
+    """`make test` says which build a run is about: a wrong path must not test the other one."""
+    is_compiled = not dispatcher.core.__file__.endswith(".py")
+    assert is_compiled == bool(os.environ.get("ROMA_COMPILED")), dispatcher.core.__file__
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,12 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from dispatcher.core import Dispatcher
+from dispatcher.assembly import build_core
 from dispatcher.live import admin
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.monitor import watch
-from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import Options
 from roma.config import Config
 from roma.errors import LaunchError
 from roma.events import ExecutorAdded
@@ -27,19 +25,14 @@ from roma.placement import executables
 SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close after draining."""
 
+LINGER = 1.0
+"""Seconds for which open connections are read while draining.
+
+A client that keeps its connection alive cannot know that the program is about to stop. What it
+sends in this time is answered, and the answer closes the connection (RFC 9112 section 9.6).
+"""
+
 log = logging.getLogger(__name__)
-
-
-def build_core(config: Config) -> Dispatcher:
-    """Return the core that a configuration describes; executors are added by the caller."""
-    scheduling = config.scheduling
-    return Dispatcher(
-        config.model_specs,
-        gpu=registry.GPU[scheduling.gpu],
-        cpu=registry.CPU[scheduling.cpu],
-        options=Options(beta=scheduling.beta, spill=scheduling.spill),
-        window=config.control.window or config.control.period,
-    )
 
 
 @contextlib.asynccontextmanager
@@ -76,7 +69,7 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
             yield gateway
             gateway.draining = True
             await site.stop()
-            await _drain(driver, gateway_config.drain_timeout)
+            await _drain(driver, gateway.http, gateway_config.drain_timeout)
             for task in tasks:
                 task.cancel()
     finally:
@@ -116,11 +109,13 @@ async def _listen(runner: web.BaseRunner, host: str, port: int, key: str) -> web
     return site
 
 
-async def _drain(driver: Driver, timeout: float) -> None:
+async def _drain(driver: Driver, server: web.Server, timeout: float) -> None:
     """Wait until what was admitted has ended; in-flight limits make that short."""
+    loop = asyncio.get_running_loop()
+    lingering = loop.time() + min(LINGER, timeout)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
-            while driver.core.live:
+            while driver.core.live or (server.connections and loop.time() < lingering):
                 await asyncio.sleep(0.02)
     if driver.core.live:
         log.warning("gave up on %d requests after draining for %g s", driver.core.live, timeout)

@@ -8,19 +8,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mypy_extensions import mypyc_attr
+
 from dispatcher.executors import Executor, Executors
 from dispatcher.queues import ModelQueue
 from roma.events import Reason
 from roma.model import Device
 
+TICK = 1e-6
+"""Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
+rounding did: without this the same instant would be asked for again and again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the first `count` requests of `model` as one batch on `executor`."""
+    """Run the first `count` requests of `model` as one batch on `executor`.
+
+    `youngest`: those that arrived last instead.
+    """
 
     executor: str
     model: str
     count: int = 1
+    youngest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ class Options:
     spill: float = 0.0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # a policy of yours works with the compiled build
 class Scheduler(ABC):
     """A policy for one kind of device."""
 
@@ -83,6 +94,7 @@ class Scheduler(ABC):
         """Choose the next thing to do, or None; called again after each choice was carried out."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GpuScheduler(Scheduler):
     """A policy that only picks the model: the GPU is whichever has been free the longest.
 

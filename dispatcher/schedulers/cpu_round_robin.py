@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from dispatcher.executors import Executor
 from dispatcher.queues import ModelQueue
-from dispatcher.schedulers.base import Choice, Options, Run, Scheduler, State, WaitUntil
+from dispatcher.schedulers.base import TICK, Choice, Options, Run, Scheduler, State, WaitUntil
 from roma.model import Device
 
 
@@ -111,7 +111,7 @@ class CpuRoundRobin(Scheduler):
         if not self._gpus:
             return math.inf
         free_at = min(gpu.free_at(now) for gpu in self._gpus)
-        return free_at + self._gpu_work_total / len(self._gpus)
+        return free_at + self._gpu_work_total / len(self._gpus) + TICK
 
     def _hold(self, model: str, reach: float) -> bool:
         must_spill = self._must_spill(self.state.queues[model])

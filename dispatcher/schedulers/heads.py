@@ -7,6 +7,8 @@ lazy: an entry whose request no longer heads its queue is dropped when it surfac
 from abc import abstractmethod
 from heapq import heapify, heappop, heappush
 
+from mypy_extensions import mypyc_attr
+
 from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import GpuScheduler, Options, State
 from roma.model import Request
@@ -15,6 +17,7 @@ SLACK = 16
 """Stale entries that are not worth a rebuild."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HeadScheduler(GpuScheduler):
     """Runs the head with the smallest key."""
 

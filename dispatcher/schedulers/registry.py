@@ -1,5 +1,7 @@
 """Which name in roma.yaml stands for which policy: written out, in one place."""
 
+from dispatcher.schedulers.advantage import Advantage
+from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.heads import Edf, Fcfs
@@ -11,8 +13,10 @@ GPU: dict[str, type[Scheduler]] = {
     "round_robin": RoundRobin,
     "fcfs": Fcfs,
     "edf": Edf,
+    "advantage": Advantage,
 }
 
 CPU: dict[str, type[Scheduler]] = {
     "round_robin": CpuRoundRobin,
+    "balance": CpuBalance,
 }

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roma.cli.design_command import design_app
+from roma.cli.experiment_command import experiment_app
 from roma.errors import ConfigError, LaunchError, RomaError
 
 if TYPE_CHECKING:
@@ -20,7 +22,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args_is_help=True)
+render_app = typer.Typer(help="Write a deployment for other tools.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(render_app, name="render")
+app.add_typer(design_app, name="design")
+app.add_typer(experiment_app, name="experiment")
 
 ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
 
@@ -58,6 +64,25 @@ def schema() -> None:
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
+@render_app.command()
+def compose(
+    file: ConfigFile,
+    out: Annotated[Path, typer.Option(help="Directory to write into.")] = Path("compose"),
+) -> None:
+    """Write FILE's deployment as compose.yaml, and the roma.yaml that its containers read."""
+    from roma.launch import compose as launch
+
+    loaded = _checked(file)
+    written = launch.render(loaded, file, out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in written.items():
+            (out / name).write_text(text)
+            print(f"wrote {out / name}")
+    except OSError as error:
+        raise ConfigError(f"out = {out}: cannot be written: {error}") from error
+
+
 @app.command()
 def up(file: ConfigFile) -> None:
     """Start executables, dispatcher and supervisors; stop them all on Ctrl-C."""
@@ -66,6 +91,27 @@ def up(file: ConfigFile) -> None:
     from roma.launch import up as launch
 
     asyncio.run(launch.run(_checked(file), file))
+
+
+@app.command()
+def simulate(
+    file: ConfigFile,
+    law: Annotated[
+        list[str] | None, typer.Option(help="Law instead of the file's; repeat to compare.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs to average over.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0)] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="Print raw numbers as JSON.")] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write one CSV per executable here, for `roma design identify`."),
+    ] = None,
+) -> None:
+    """Answer in virtual time what FILE would need: how many cores, how many late requests."""
+    from roma.cli import simulate_command
+
+    options = simulate_command.Options(law or (), seeds, first_seed, json_output, record)
+    simulate_command.run(_checked(file), options)
 
 
 @app.command()
@@ -90,6 +136,27 @@ def supervisor(
 
     loaded = _checked(file)
     asyncio.run(supervisor_app.run(loaded, loaded.worker(worker)))
+
+
+@app.command()
+def broker(
+    file: ConfigFile,
+    worker: Annotated[str | None, typer.Option(help="Name of the worker to serve.")] = None,
+    launcher: Annotated[
+        bool, typer.Option(help="Let containers be made and removed, on a socket of its own.")
+    ] = True,
+) -> None:
+    """Hold a worker's Docker socket: containers and quotas for others, within FILE's bounds."""
+    import asyncio
+
+    from roma.workers import Backend
+    from supervisor.broker import server
+
+    loaded = _checked(file)
+    chosen = loaded.worker(worker)
+    if chosen.backend is not Backend.DOCKER:
+        raise ConfigError(f"workers.{chosen.name}.backend = {chosen.backend}: must be docker")
+    asyncio.run(server.run(loaded, chosen, launcher=launcher))
 
 
 @app.command()
@@ -160,6 +227,56 @@ def load(
             seed=seed,
             sla=sla,
             timeout=timeout,
+            json_output=json_output,
+        )
+    )
+
+
+@app.command()
+def profile(
+    file: ConfigFile,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model; repeatable. Default: all of them.")
+    ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            help="Quotas to measure under, e.g. 0.25,0.5,1. Default: these and the model's most."
+        ),
+    ] = None,
+    batch: Annotated[
+        str, typer.Option(help="Inputs per request; 1 is always measured.")
+    ] = "1,2,4,8",
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Least seconds per pair of cores and batch.")
+    ] = 3.0,
+    body: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MODEL=FILE with one JSON body, or a .jsonl file with one per line; repeatable. "
+            "Default: the model's warm-up body, or numbers in the shape of its signature."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write. Default: what FILE names as `profile`, or profile.yaml beside it."
+        ),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure on this machine what a request of each model of FILE costs; write a profile."""
+    from roma.cli import profile_command
+
+    profile_command.run(
+        profile_command.Options(
+            file=file,
+            models=model or (),
+            cores=cores,
+            batch=batch,
+            seconds=seconds,
+            bodies=body or (),
+            out=out,
             json_output=json_output,
         )
     )

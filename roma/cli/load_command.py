@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from roma import load
 from roma.load.outcomes import Progress as LoadProgress
+from roma.workload.arrivals import Process, Profile, send_times
+from roma.workload.trace import TraceKind, read_trace
 
 K = TypeVar("K", bound=StrEnum)
 
@@ -53,12 +55,12 @@ def _arrivals(options: Options) -> list[float]:
     if (options.profile is None) == (options.trace is None):
         raise load.LoadInputError("--profile and --trace: exactly one of them must be given")
     if options.trace is not None:
-        kind = _choice("--trace-kind", options.trace_kind, load.TraceKind)
-        return load.read_trace(options.trace, kind, column=options.trace_column, seed=options.seed)
+        kind = _choice("--trace-kind", options.trace_kind, TraceKind)
+        return read_trace(options.trace, kind, column=options.trace_column, seed=options.seed)
     assert options.profile is not None
-    process = _choice("--process", options.process, load.Process)
-    profile = load.Profile.parse(options.profile, step=options.step)
-    return load.send_times(profile, process, seed=options.seed)
+    process = _choice("--process", options.process, Process)
+    profile = Profile.parse(options.profile, step=options.step)
+    return send_times(profile, process, seed=options.seed)
 
 
 def _choice(option: str, value: str, kind: type[K]) -> K:

@@ -1,16 +1,13 @@
 """What the demo asks of this machine: a configuration, and a load that fits it."""
 
-import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from roma.errors import ActuationError
-from roma.load import Profile, Step
-from supervisor.actuators.cgroup import find_hierarchy
+from roma.profiling.machine import available_cores
+from roma.workload.arrivals import Profile, Step
 
 MOST_CORES = 4.0
 """Beyond this the load generator and the gateway, on the same machine, would be what is tested."""
@@ -51,9 +48,7 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Return the division of the cores that this process may use: by affinity and quota."""
-        available = float(len(os.sched_getaffinity(0)))
-        with contextlib.suppress(ActuationError):
-            available = min(available, find_hierarchy().limit() or available)
+        available = available_cores()
         allocatable = min(MOST_CORES, available * (1 - RESERVED_SHARE))
         return cls(available, available - allocatable)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import math
 import random
 import socket
 import tempfile
@@ -21,8 +22,10 @@ from roma.demo.table import LiveTable, console
 from roma.demo.watch import PERIOD, Watch, watching
 from roma.errors import ActuationNotPermitted, LaunchError
 from roma.launch.up import Deployment, deployed
-from roma.load import Outcome, Profile, Result, Step, Stream, poisson, run_load
+from roma.load import Outcome, Result, Stream, run_load
 from roma.placement import executables
+from roma.profile import ModelProfile
+from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.actuators.cgroup import Group, find_hierarchy
 
 READY_LIMIT = 120.0
@@ -64,11 +67,11 @@ def run(options: Options) -> int:
         held_out = "" if model.accuracy is None else f", held-out accuracy {model.accuracy:.3f}"
         out.print(f"model {model.name}: weights {model.weights}{held_out}")
     paths = {name: model.path for name, model in prepared.items()}
-    costs: dict[str, float] = {}  # measured once: every law meets the same requests
-    runs = [asyncio.run(_Demo(options, paths, options.law, costs, out).run())]
+    profiles: dict[str, ModelProfile] = {}  # measured once: every law meets the same requests
+    runs = [asyncio.run(_Demo(options, paths, options.law, profiles, out).run())]
     if options.compare:
         again = replace(options, picture=None)
-        runs.append(asyncio.run(_Demo(again, paths, "rules", costs, out).run()))
+        runs.append(asyncio.run(_Demo(again, paths, "rules", profiles, out).run()))
         out.print(verdict.comparison(runs))
     failures = verdict.failures(runs[0])
     for failure in failures:
@@ -76,6 +79,13 @@ def run(options: Options) -> int:
     if not failures:
         out.print("[green]every promise of the demo was kept[/]")
     return 1 if failures else 0
+
+
+def run_once(options: Options, out: Console) -> verdict.Evidence:
+    """Run the demo under one law and return what was seen; `out` gets its progress."""
+    prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
+    paths = {name: model.path for name, model in prepared.items()}
+    return asyncio.run(_Demo(options, paths, options.law, {}, out).run())
 
 
 class _Demo:
@@ -86,13 +96,13 @@ class _Demo:
         options: Options,
         paths: dict[str, Path],
         law: str,
-        costs: dict[str, float],
+        profiles: dict[str, ModelProfile],
         out: Console,
     ) -> None:
         self._options = options
         self._paths = paths
         self._law = law
-        self._costs = costs
+        self._profiles = profiles
         self._out = out
         self._machine = plan.Machine.here()
         self._digits = inputs.digits_held_out()
@@ -129,8 +139,8 @@ class _Demo:
         async with watching(groups, admin, supervisor) as watch:
             streams = []
             for i, model in enumerate(plan.MODELS):
-                measured = await self._measure_cost(model, url, watch)
-                cost = self._costs.setdefault(model.name, measured)
+                measured = await self._measure(model, url, watch)
+                cost = self._profiles.setdefault(model.name, measured).cost
                 profile = plan.profile(model, cost, self._machine, self._options.seconds)
                 rates = "-".join(f"{step.rate:.0f}" for step in profile.steps)
                 self._out.print(
@@ -140,7 +150,7 @@ class _Demo:
                 streams.append(
                     Stream(model.name, arrivals, self._bodies[model.name], model.response_time)
                 )
-            return await self._load(streams, url, watch)
+            return await self._load(config, streams, url, watch)
 
     async def _until_ready(self, url: str, deployment: Deployment) -> None:
         failed = asyncio.create_task(deployment.failed())
@@ -159,25 +169,42 @@ class _Demo:
             failed.cancel()
         raise failed.result()
 
-    async def _measure_cost(self, model: plan.DemoModel, url: str, watch: Watch) -> float:
-        """Return the core-seconds one request costs here, from the kernel's own accounting."""
+    async def _measure(self, model: plan.DemoModel, url: str, watch: Watch) -> ModelProfile:
+        """Return what one request costs here, from the kernel's own accounting.
+
+        Unlike `roma profile` in place: behind the gateway, beside the load generator.
+        """
         profile = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
         stream = Stream(model.name, poisson(profile, seed=0), self._bodies[model.name])
         kernel = watch.kernel.get(model.name)
         before = kernel.used_seconds if kernel else 0.0
         with self._out.status(f"profiling {model.name}"):
-            report = await run_load([stream], url)
+            fastest = math.inf
+
+            def note(result: Result) -> None:
+                nonlocal fastest
+                if result.outcome is Outcome.ANSWERED:
+                    fastest = min(fastest, result.response_time)
+
+            report = await run_load([stream], url, on_result=note)
             await asyncio.sleep(2 * PERIOD)
         answered = report.total.answered
         if not answered:
             raise LaunchError(f"model {model.name}: no request was answered while profiling")
+        times = report.total.response_time
+        assert times is not None
         if kernel is None:
             # Observe-only: wall-clock time alone is the best guess there is.
-            assert report.total.response_time is not None
-            return report.total.response_time.mean
-        return (kernel.used_seconds - before) / answered
+            return ModelProfile(cost=times.mean)
+        cost = (kernel.used_seconds - before) / answered
+        if cost <= 0:
+            raise LaunchError(f"model {model.name}: the kernel charged no CPU while profiling")
+        # The fastest met no stall of its quota: its cost, and what no core shortens.
+        return ModelProfile(cost=cost, overhead=max(0.0, fastest - cost))
 
-    async def _load(self, streams: list[Stream], url: str, watch: Watch) -> verdict.Evidence:
+    async def _load(
+        self, config: roma_config.Config, streams: list[Stream], url: str, watch: Watch
+    ) -> verdict.Evidence:
         for kernel in watch.kernel.values():
             kernel.changes, kernel.core_seconds, kernel.used_seconds = 0, 0.0, 0.0
         steal = _CpuTimes.now()
@@ -195,11 +222,14 @@ class _Demo:
             seconds=report.elapsed,
             allocatable=self._machine.allocatable,
             core_seconds=sum(k.core_seconds for k in kernels.values()),
-            used_seconds=sum(k.used_seconds for k in kernels.values()),
+            used={model: k.used_seconds for model, k in kernels.items()},
             changes={model: k.changes for model, k in kernels.items()},
             checked=self._checked,
             correct=self._correct,
             steal=_CpuTimes.now().stolen_since(steal),
+            config=config,
+            profiles=dict(self._profiles),
+            arrivals={stream.model: stream.arrivals for stream in streams},
         )
         self._out.print(report.table())
         self._out.print(verdict.summary(evidence))

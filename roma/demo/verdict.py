@@ -1,12 +1,14 @@
 """The demo's honest end: counts that must add up, promises, cores, and what failed if anything."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
 from roma import units
+from roma.config import Config
 from roma.load import Report
+from roma.profile import ModelProfile
 
 LATE_BOUND = 0.05
 ACCURACY_BOUND = 0.97
@@ -14,18 +16,32 @@ ACCURACY_BOUND = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one run left behind. Cores from the kernel; `correct` of `checked` digits."""
+    """What one run left behind. Cores from the kernel (`used` in core-seconds by model).
+
+    `correct` of `checked` digits were recognised.
+
+    `config`, `profiles` and `arrivals` (send times by model) say what was run: the experiment
+    `parity` simulates the very same.
+    """
 
     law: str
     report: Report
     seconds: float
     allocatable: float
     core_seconds: float
-    used_seconds: float
+    used: Mapping[str, float]
     changes: Mapping[str, int]
     checked: int
     correct: int
     steal: float
+    config: Config
+    profiles: Mapping[str, ModelProfile]
+    arrivals: Mapping[str, Sequence[float]]
+
+    @property
+    def used_seconds(self) -> float:
+        """Core-seconds that the models computed, by the kernel's accounting."""
+        return sum(self.used.values())
 
     @property
     def accuracy(self) -> float | None:

@@ -87,6 +87,13 @@ class Child:
             self._process.kill()
             await self._process.wait()
 
+    def last_words(self) -> str:
+        """Return the last line of the log, where there is one: it says why."""
+        if self._log_dir is None:
+            return ""
+        lines = (self._log_dir / f"{self.name}.log").read_text(errors="replace").split("\n")
+        return ": " + next((line for line in reversed(lines) if line.strip()), "no reason given")
+
     async def _keep(self) -> None:
         delay = FIRST_DELAY
         while True:
@@ -97,7 +104,7 @@ class Child:
                 status = f"could not start: {error}"
             if status == FATAL:
                 self.fatal.set_result(
-                    LaunchError(f"{self.name} cannot run here{self._last_words()}")
+                    LaunchError(f"{self.name} cannot run here{self.last_words()}")
                 )
                 return
             if time.monotonic() - started > STEADY:
@@ -122,13 +129,6 @@ class Child:
             )
         self._on_start(self._process.pid)
         return await self._process.wait()
-
-    def _last_words(self) -> str:
-        """Return the last line of the log, where there is one: it says why."""
-        if self._log_dir is None:
-            return ""
-        lines = (self._log_dir / f"{self.name}.log").read_text(errors="replace").split("\n")
-        return ": " + next((line for line in reversed(lines) if line.strip()), "no reason given")
 
     def _output(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
         if self._log_dir is None:

@@ -2,7 +2,7 @@
 
     RomaError
     └── LoadError
-        ├── LoadInputError    the author of a profile, a trace, a body file or an option
+        ├── LoadInputError    the author of a body file or an option
         └── NoAnswerError     the generator itself: a request ended without an HTTP answer
 
 Only LoadInputError leaves this package: a missing answer becomes an outcome.

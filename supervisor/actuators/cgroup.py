@@ -221,6 +221,44 @@ def find_hierarchy(
     raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
 
 
+def container_hierarchy(
+    root: Path | None = None, *, mountinfo: Path = Path("/proc/self/mountinfo")
+) -> Hierarchy:
+    """Return the host's hierarchy, in which a container engine made its groups, to read from.
+
+    `root` is where the host's is mounted, if it is not where this process has its own. Raises
+    ActuationNotPermitted if there is none.
+    """
+    if root is not None:
+        if (root / "cgroup.controllers").exists():
+            return Hierarchy(2, (root,))
+        return Hierarchy(1, (root / "cpu", root / "cpuacct"))
+    mounts = _mounts(mountinfo)
+    named = {
+        name: next((m for f, o, m in mounts if f == "cgroup" and name in o), None)
+        for name in ("cpu", "cpuacct")
+    }
+    if named["cpu"] is not None and named["cpuacct"] is not None:
+        return Hierarchy(1, (named["cpu"], named["cpuacct"]))
+    for fstype, _, mount in mounts:
+        if fstype == "cgroup2" and "cpu" in _controllers(mount):
+            return Hierarchy(2, (mount,))
+    raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
+
+
+def container_group(hierarchy: Hierarchy, container: str, period: float) -> Group | None:
+    """Return the group of a container by its full id; None while it has none.
+
+    Engines name it `docker/ID`, under systemd `docker-ID.scope` in a slice; a deployment's own
+    `cgroup-parent` may stand before either.
+    """
+    root = hierarchy.roots[0]
+    for pattern in (f"docker/{container}", f"*/*{container}*", f"*/*/*{container}*"):
+        for found in root.glob(pattern):
+            return hierarchy.group(str(found.relative_to(root)), period)
+    return None
+
+
 class CgroupActuator:
     """Applies cores by writing quotas; a write takes microseconds, so it never blocks the loop."""
 

@@ -27,7 +27,8 @@ class RecordingActuator:
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Log each changed allocation; nothing is applied, so nothing is confirmed."""
-        self.asked.append(dict(cores))
+        if cores:
+            self.asked.append(dict(cores))
         for name, wanted in cores.items():
             if abs(wanted - self._logged.get(name, 0.0)) >= WORTH_A_LINE:
                 self._logged[name] = wanted

@@ -1,21 +1,25 @@
 """`roma supervisor`: one worker's supervisor as a program."""
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections import Counter
+from collections.abc import AsyncIterator
 
 from aiohttp import ClientSession, web
 
-from controllers import registry
-from roma.config import Config, WorkerConfig
+from roma.config import Config
 from roma.errors import ActuationNotPermitted, LaunchError
-from roma.model import Device
-from roma.placement import Executable, executables, on_worker
+from roma.workers import Backend, WorkerConfig
 from supervisor.actuators.base import Actuator
-from supervisor.actuators.cgroup import CgroupActuator, find_hierarchy
+from supervisor.actuators.cgroup import CgroupActuator, container_hierarchy, find_hierarchy
+from supervisor.actuators.docker import DockerActuator
 from supervisor.actuators.recording import RecordingActuator
-from supervisor.core import Managed, Supervisor
+from supervisor.assembly import build_core, controlled
+from supervisor.broker.broker import Broker, Containers
+from supervisor.broker.client import calling
+from supervisor.broker.engine import connected
+from supervisor.broker.server import SUPERVISOR, run_dir
 from supervisor.live import api
 from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
@@ -23,35 +27,43 @@ from supervisor.live.peer import Peer
 log = logging.getLogger(__name__)
 
 
-def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
-    """Return the core that a configuration describes for one worker."""
-    sharing = Counter(
-        model for e in executables(config) if e.spec.device is Device.CPU for model in e.spec.models
-    )
-    specs = {spec.name: spec for spec in config.model_specs}
-    managed = [
-        Managed(
-            name=e.name,
-            model=specs[e.spec.models[0]],
-            minimum=e.min_cores,
-            maximum=min(e.max_cores, worker.allocatable),
-            initial=e.spec.cores,
-            workers=sharing[e.spec.models[0]],
+@contextlib.asynccontextmanager
+async def actuation(config: Config, worker: WorkerConfig) -> AsyncIterator[tuple[Actuator, str]]:
+    """Yield the best actuator that is permitted here, and the mode it means."""
+    if worker.backend is not Backend.DOCKER:
+        yield build_actuator(config, worker)
+        return
+    docker = worker.containers
+    # A third of a period: a hung engine must not delay the tick after it.
+    timeout = config.control.period / 3
+    async with contextlib.AsyncExitStack() as stack:
+        containers: Containers
+        if docker.direct:
+            log.warning(
+                "workers.%s.docker.direct: this supervisor holds the engine's socket, which is "
+                "root on the host, and nobody grants safe shares if it dies",
+                worker.name,
+            )
+            engine = await stack.enter_async_context(connected(docker))
+            containers = Broker(config, worker, engine, asyncio.get_running_loop().time)
+        else:
+            path = run_dir(config, worker) / SUPERVISOR
+            containers = await stack.enter_async_context(calling(path, timeout))
+        actuator = DockerActuator(
+            containers,
+            container_hierarchy(docker.cgroup_root),
+            [e.name for e in controlled(config, worker)],
+            period=config.control.cfs_period,
+            timeout=timeout,
         )
-        for e in controlled(config, worker)
-    ]
-    control = config.control
-    law = registry.build(control.law, control.gains)
-    return Supervisor(managed, law, capacity=worker.allocatable, gamma=control.gamma)
-
-
-def controlled(config: Config, worker: WorkerConfig) -> list[Executable]:
-    """Return the executables of a worker whose cores can be set."""
-    return [e for e in on_worker(config, worker) if e.cgroup is not None]
+        if config.control.dry_run:
+            yield RecordingActuator(actuator), "dry-run"
+        else:
+            yield actuator, "control"
 
 
 def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]:
-    """Return the best actuator that is permitted here, and the mode it means."""
+    """Return an actuator on cgroups of our own making, and the mode it means."""
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted as error:
@@ -70,13 +82,15 @@ def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]
 
 
 async def run(config: Config, worker: WorkerConfig) -> None:
-    """Control until SIGTERM or SIGINT; the last allocation stands afterwards."""
+    """Control until SIGTERM or SIGINT; the last allocation stands afterwards.
+
+    With a broker it stands until the lease runs out.
+    """
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    actuator, mode = build_actuator(config, worker)
     control, port = config.control, config.control_port(worker)
-    async with ClientSession() as session:
+    async with ClientSession() as session, actuation(config, worker) as (actuator, mode):
         # Half a period: a late answer must not delay the tick after it.
         peers = [Peer(session, url, control.period / 2) for url in config.dispatcher_urls]
         loop = ControlLoop(

@@ -61,8 +61,8 @@ class ControlLoop:
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
         now = asyncio.get_running_loop().time()
         wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
-        if wanted:
-            self._note(await self._actuator.apply(wanted))
+        # Also when nothing changes: it tells whoever keeps a lease that somebody controls.
+        self._note(await self._actuator.apply(wanted))
         self.ticks += 1
         await self._confirm()
 

@@ -10,6 +10,7 @@ from roma.events import (
     Execute,
     ExecutionEnded,
     ExecutionUnreached,
+    ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
     Fail,
@@ -19,7 +20,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ModelSpec, Sla
+from roma.model import Device, ExecutorSpec, ModelSpec, Sla
 
 
 def spec(name="m", **changes):
@@ -306,3 +307,23 @@ def test_a_policy_can_wait_drop_and_batch(desk):
     ]
     core.handle(ExecutionEnded(1, Result.OK), now=11.0)
     assert core.queues["m"].completed[Device.GPU] == 2
+
+
+def test_a_fixed_in_flight_limit_does_not_follow_the_cores(desk):
+    core = desk.build("m")
+    spec = ExecutorSpec("m@w", Device.CPU, ("m",), cores=1.0, in_flight=3)
+    core.handle(ExecutorAdded(spec), now=0.0)
+    core.handle(ExecutorReady("m@w"), now=0.0)
+    core.handle(CoresApplied("m@w", 6.0), now=0.1)
+    started = [c for t in (1.0, 1.1, 1.2, 1.3) for c in desk.arrive("m", t)]
+    assert [c.requests for c in started] == [(1,), (2,), (3,)]
+
+
+def test_work_is_what_was_granted_while_it_ran(desk):
+    """Cores that change in mid-execution make a request look neither larger nor smaller."""
+    core = desk.build("m")
+    desk.cpu("m@w", "m", cores=0.1)
+    (execute,) = desk.arrive("m", 0.0)
+    core.handle(CoresApplied("m@w", 1.0), now=1.0)
+    core.handle(ExecutionEnded(execute.execution, Result.OK), now=1.4)
+    assert core.executors["m@w"].work("m") == pytest.approx(0.1 * 1.0 + 1.0 * 0.4)

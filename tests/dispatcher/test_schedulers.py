@@ -2,7 +2,15 @@
 
 import pytest
 
-from roma.events import Execute, ExecutionEnded, ExecutorLost, Result, Woken
+from roma.events import (
+    CoresApplied,
+    Execute,
+    ExecutionEnded,
+    ExecutionUnreached,
+    ExecutorLost,
+    Result,
+    Woken,
+)
 from roma.model import Device, ModelSpec, Sla
 
 
@@ -198,3 +206,154 @@ def test_a_gpu_that_is_down_costs_no_memory(desk, policy):
         (c,) = desk.arrive("m", 1.0 + i)
         core.handle(ExecutionEnded(c.execution, Result.OK), now=1.5 + i)
     assert len(core._policies[Device.GPU]._heap) < 50
+
+
+# Advantage and balance: GPUs take what CPUs would pay most for, CPUs the youngest of the rest
+
+
+def promised(name, response_time=1.0, cost=0.5):
+    return ModelSpec(name, Sla(response_time), deadline=1000.0, cost=cost)
+
+
+def measured(desk, *times, spill=0.3, **options):
+    """Return a core with one GPU, whose P_G of models m0, m1, … (c = 0.5, 1.0, …) are `times`."""
+    models = [promised(f"m{i}", cost=0.5 * (i + 1)) for i in range(len(times))]
+    core = desk.build(*models, gpu="advantage", cpu="balance", spill=spill, **options)
+    desk.gpu()
+    for i, time in enumerate(times):
+        (c,) = desk.arrive(f"m{i}", 0.0)
+        assert c.executor == "gpu"
+        core.handle(ExecutionEnded(c.execution, Result.OK), now=time)
+        core.handle(Woken(), now=1.0)
+    return core
+
+
+def test_advantage_serves_what_saves_most_cores_per_gpu_second_not_the_oldest(desk):
+    core = measured(desk, 0.1, 0.1)
+    (busy,) = desk.arrive("m0", 10.0)
+    desk.arrive("m0", 10.01)  # 0.5/0.1
+    desk.arrive("m1", 10.02)  # 1.0/0.1
+    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=10.1)
+    assert drain(core, commands, 10.1) == ["m1", "m0"]
+
+
+def test_advantage_serves_a_head_first_that_could_not_wait_any_longer(desk):
+    core = measured(desk, 0.1, 0.1)
+    (busy,) = desk.arrive("m0", 10.0)
+    desk.arrive("m0", 10.01)
+    desk.arrive("m1", 10.02)
+    # The latest start of m0 is 10.91; it is urgent for 0.1 s before.
+    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=10.85)
+    assert commands[0].model == "m0"
+
+
+def test_advantage_does_not_waste_a_gpu_on_a_head_that_is_late_anyway(desk):
+    core = measured(desk, 0.1, 0.1)
+    (busy,) = desk.arrive("m0", 10.0)
+    desk.arrive("m0", 10.01)
+    desk.arrive("m1", 10.2)
+    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=10.95)
+    assert commands[0].model == "m1"
+
+
+def test_a_model_no_gpu_has_run_is_tried_first(desk):
+    core = desk.build(promised("known"), promised("new"), gpu="advantage", cpu="balance")
+    desk.gpu()
+    (c,) = desk.arrive("known", 0.0)
+    core.handle(ExecutionEnded(c.execution, Result.OK), now=0.1)
+    (busy,) = desk.arrive("known", 1.0)
+    desk.arrive("known", 1.0)
+    desk.arrive("new", 1.05)
+    assert core.handle(ExecutionEnded(busy.execution, Result.OK), now=1.1)[0].model == "new"
+
+
+def test_balance_spills_the_youngest_request(desk):
+    measured(desk, 0.1)
+    desk.cpu("m0@w", "m0", now=5.0)
+    assert desk.arrive("m0", 10.0)[0].executor == "gpu"
+    assert [desk.arrive("m0", 10.0) for _ in range(2)] == [[], []]
+    (spilled,) = desk.arrive("m0", 10.0)  # two others keep the GPU busy until 10.3
+    assert (spilled.executor, spilled.requests) == ("m0@w", (desk.next_id,))
+
+
+def test_balance_lets_only_larger_advantages_go_first(desk):
+    measured(desk, 0.1, 0.1)
+    desk.cpu("m0@w", "m0", now=5.0)
+    desk.cpu("m1@w", "m1", cores=2.0, now=5.0)
+    desk.arrive("m0", 10.0)
+    for _ in range(2):
+        assert desk.arrive("m0", 10.0) == []
+    assert desk.arrive("m1", 10.0)[0].executor == "m0@w"  # m1 goes first, so m0 overflows
+    assert desk.arrive("m1", 10.0) == []  # though three wait: m1 itself is reached in time
+
+
+def test_balance_asks_to_be_woken_when_the_gpu_is_slower_than_predicted(desk):
+    core = measured(desk, 0.1)
+    desk.cpu("m0@w", "m0", now=5.0)
+    desk.arrive("m0", 10.0)
+    assert desk.arrive("m0", 10.0) == []
+    assert core.next_wakeup() == pytest.approx(10.3)
+    assert core.handle(Woken(), now=core.next_wakeup())[0].executor == "m0@w"
+
+
+def test_balance_fills_the_replica_with_the_most_cores_first(desk):
+    measured(desk, 0.1)
+    desk.cpu("m0@small", "m0", cores=0.8, now=5.0)
+    desk.cpu("m0@large", "m0", cores=1.0, now=5.0)
+    started = [c.executor for _ in range(6) for c in desk.arrive("m0", 10.0)]
+    assert started == ["gpu", "m0@large", "m0@small"]
+
+
+def test_balance_spills_nothing_to_a_container_too_small_to_answer_in_time(desk):
+    core = measured(desk, 0.1)
+    desk.cpu("m0@w", "m0", cores=0.4, now=5.0)  # 0.5/0.4 > 1 s
+    assert [len(desk.arrive("m0", 10.0)) for _ in range(9)] == [1, *[0] * 8]
+    assert core.handle(CoresApplied("m0@w", 0.8), now=10.1)[0].executor == "m0@w"
+    commands = core.handle(ExecutorLost("gpu"), now=10.2)
+    assert not any(isinstance(c, Execute) for c in commands)  # the CPU is busy
+    desk.cpu("m0@x", "m0", cores=0.4, now=10.2)  # without a GPU it is all there is
+    assert core.executors["m0@x"].running
+
+
+def test_without_a_gpu_balance_runs_the_oldest_first(desk):
+    core = desk.build(promised("m"), cpu="balance", spill=0.3)
+    desk.cpu("m@w", "m")
+    (first,) = desk.arrive("m", 0.0)
+    desk.arrive("m", 0.1)
+    desk.arrive("m", 0.2)
+    (second,) = core.handle(ExecutionEnded(first.execution, Result.OK), now=0.3)
+    assert second.requests == (2,)
+
+
+def test_a_spilled_request_that_was_not_reached_returns_to_its_place(desk):
+    core = measured(desk, 0.1)
+    desk.cpu("m0@w", "m0", now=5.0)
+    spilled = [c for _ in range(5) for c in desk.arrive("m0", 10.0)][-1]
+    assert spilled.executor == "m0@w"
+    desk.arrive("m0", 10.1)
+    core.handle(ExecutionUnreached(spilled.execution), now=10.1)
+    waiting = list(core.queues["m0"].waiting)
+    assert spilled.requests[0] in waiting
+    assert waiting == sorted(waiting)
+
+
+def test_balance_decides_fast_for_thousands_of_models_whatever_waits(desk):
+    """Counted, not timed: a choice touches no queue but through its arrays."""
+    names = [f"m{i}" for i in range(2000)]
+    core = desk.build(*[promised(n) for n in names], gpu="advantage", cpu="balance", spill=0.3)
+    desk.gpu()
+    desk.cpu("m0@w", "m0", cores=0.1)
+    for name in names:
+        desk.arrive(name, 0.0)
+    read = []
+
+    class Watched(dict):
+        def __getitem__(self, key):
+            read.append(key)
+            return super().__getitem__(key)
+
+    policies = core._policies.values()
+    for policy in policies:
+        object.__setattr__(policy.state, "queues", Watched(core.queues))
+        policy.choose(1.0)
+    assert read == []

@@ -283,6 +283,17 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
     assert stage.core.live == 0
 
 
+async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(stage):
+    await stage.open()
+    closing = asyncio.create_task(stage.close_gateway())
+    await stage.until(lambda: stage.gateway.draining)
+    await asyncio.sleep(0.2)  # longer than an empty dispatcher takes to drain
+    answer = await raw(stage, b"", keep=stage.idle_connection)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"Connection: close" in answer
+    await closing
+
+
 @pytest.mark.parametrize("header", ["a/\u20ac", "\udcff", "x" * 4000])
 async def test_an_odd_header_strands_no_executor(stage, header):
     await stage.open()

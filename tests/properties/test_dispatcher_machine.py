@@ -36,20 +36,22 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @initialize(
         gpu=st.sampled_from(sorted(registry.GPU)),
+        cpu=st.sampled_from(sorted(registry.CPU)),
         spill=st.sampled_from([0.0, 0.3]),
+        costs=st.sampled_from([None, 0.3]),
         cores=st.lists(st.sampled_from([0.1, 1.0, 2.5]), min_size=6, max_size=6),
     )
-    def build(self, gpu, spill, cores):
+    def build(self, gpu, cpu, spill, costs, cores):
         models = [
-            ModelSpec(m, Sla(response_time=0.5 * (i + 1)), deadline=1.0 + i, max_waiting=6)
+            ModelSpec(m, Sla(0.5 * (i + 1)), deadline=1.0 + i, max_waiting=6, cost=costs)
             for i, m in enumerate(MODELS)
         ]
         self.now = 0.0
-        self.spill = spill
+        self.holds = spill > 0 or cpu == "balance"
         self.core = Dispatcher(
             models,
             gpu=registry.GPU[gpu],
-            cpu=registry.CPU["round_robin"],
+            cpu=registry.CPU[cpu],
             options=Options(spill=spill),
         )
         self.live = dict.fromkeys(EXECUTORS, False)
@@ -167,7 +169,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 for e in self.core.executors.of(queue.spec.name)
                 if e.spec.device is Device.CPU and e.has_room
             ]
-            held_by_spill = self.spill and any(gpu.live for gpu in gpus)
+            held_by_spill = self.holds and any(gpu.live for gpu in gpus)
             assert not free or held_by_spill
 
     @invariant()

@@ -253,6 +253,29 @@ def test_throttling_is_a_share_of_the_periods():
     assert core.status["m@w"].used == 0.5
 
 
+def test_throttling_and_the_profiled_cost_reach_the_law():
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.05)])
+    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
+    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.5, 120, 15)}, now=2.0)
+    m = core.status["m@w"].story[-1].measurement
+    assert (m.throttled, m.profile) == (0.25, 0.05)
+
+
+def test_the_profiled_cost_sets_the_floor_before_the_first_answer():
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.2)])
+    for now in (1.0, 2.0):
+        core.tick({"d": reply()}, {"m@w": reading(1.0)}, now=now)
+    assert core.status["m@w"].story[-1].floor == pytest.approx(0.2 / 0.4)
+
+
+def test_a_measured_cost_stays_within_four_times_the_profiled_one():
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.01)])
+    world = World(core, cost=10.0)
+    for _ in range(5):
+        world.tick()
+    assert world.status.cost.estimate == pytest.approx(0.04)
+
+
 def test_what_is_held_is_not_raised_by_gamma_at_every_tick():
     world = World(build("rules", gamma=0.5))
     for _ in range(10):
@@ -277,7 +300,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     """Any measurement, any loss: Σ allocations ≤ AC, minima kept, every number finite."""
 
     @initialize(
-        law=st.sampled_from(["adaptive", "pi", "rules", "static"]),
+        law=st.sampled_from(sorted(registry.LAWS)),
         gamma=st.sampled_from([0.0, 0.5, 1.0]),
         capacity=st.sampled_from([0.5, 2.0, 8.0]),
     )

@@ -14,8 +14,9 @@ from pathlib import Path
 import yaml
 
 from roma import config as roma_config
-from roma.load import Profile, Step, Stream, poisson, run_load
+from roma.load import Stream, run_load
 from roma.placement import executables
+from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.actuators.cgroup import find_hierarchy
 
 
@@ -27,7 +28,7 @@ def free_ports(count):
         return [sock.getsockname()[1] for sock in socks]
 
 
-def write_config(directory, models, *, name, control=None, response_time=0.5):
+def write_config(directory, models, *, name, control=None, worker=None, response_time=0.5):
     """Write a roma.yaml for `models` (name to SavedModel folder); return its path."""
     gateway, admin, supervisor, first, second = free_ports(5)
     while second != first + 1:  # the executables' ports are consecutive
@@ -45,7 +46,9 @@ def write_config(directory, models, *, name, control=None, response_time=0.5):
             }
             for m, path in models.items()
         },
-        "workers": [{"name": "local", "cores": 2, "reserved": 0.6, "base_port": first}],
+        "workers": [
+            {"name": "local", "cores": 2, "reserved": 0.6, "base_port": first, **(worker or {})}
+        ],
         "control": {"port": supervisor, "cfs_period": 0.05, **(control or {})},
         "gateway": {"port": gateway, "admin_port": admin},
     }

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from roma.load.errors import LoadInputError
-from roma.load.trace import TraceKind, read_trace
+from roma.workload.errors import WorkloadError
+from roma.workload.trace import TraceKind, read_trace
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def test_a_bad_trace_names_line_and_value(
     trace: Path, text: str, kind: TraceKind, column: str | None, message: str
 ) -> None:
     trace.write_text(text)
-    with pytest.raises(LoadInputError, match=message):
+    with pytest.raises(WorkloadError, match=message):
         read_trace(trace, kind, column=column)
 
 
 def test_a_missing_or_binary_file_is_an_input_error(trace: Path) -> None:
-    with pytest.raises(LoadInputError, match="No such file"):
+    with pytest.raises(WorkloadError, match="No such file"):
         read_trace(trace, TraceKind.COUNTS)
     trace.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(LoadInputError, match="decode"):
+    with pytest.raises(WorkloadError, match="decode"):
         read_trace(trace, TraceKind.COUNTS)

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from roma.load.arrivals import (
+from roma.workload.arrivals import (
     Process,
     Profile,
     Step,
@@ -13,7 +13,7 @@ from roma.load.arrivals import (
     poisson,
     send_times,
 )
-from roma.load.errors import LoadInputError
+from roma.workload.errors import WorkloadError
 
 STEADY = Profile((Step(50.0, 200.0),))
 
@@ -46,14 +46,14 @@ def test_a_scaled_profile_keeps_its_steps_lengths() -> None:
     ],
 )
 def test_a_bad_profile_names_value_and_bound(text: str, step: float, message: str) -> None:
-    with pytest.raises(LoadInputError, match=message):
+    with pytest.raises(WorkloadError, match=message):
         Profile.parse(text, step=step)
 
 
 def test_a_negative_rate_and_an_empty_profile_are_refused() -> None:
-    with pytest.raises(LoadInputError, match="rate -1 req/s: must be a finite number >= 0"):
+    with pytest.raises(WorkloadError, match="rate -1 req/s: must be a finite number >= 0"):
         Step(-1.0, 1.0)
-    with pytest.raises(LoadInputError, match="0 steps"):
+    with pytest.raises(WorkloadError, match="0 steps"):
         Profile(())
 
 
@@ -70,7 +70,7 @@ def test_a_paced_gap_spans_a_change_of_rate() -> None:
 
 @pytest.mark.parametrize("phase", [-0.1, 1.0])
 def test_a_phase_is_a_share_of_the_gap(phase: float) -> None:
-    with pytest.raises(LoadInputError, match=r"must be in \[0, 1\)"):
+    with pytest.raises(WorkloadError, match=r"must be in \[0, 1\)"):
         paced(STEADY, phase=phase)
 
 
@@ -123,7 +123,7 @@ def test_counts_are_spread_evenly_or_by_seed() -> None:
 
 
 def test_a_negative_count_names_its_second() -> None:
-    with pytest.raises(LoadInputError, match="count -3 of second 1: must be >= 0"):
+    with pytest.raises(WorkloadError, match="count -3 of second 1: must be >= 0"):
         from_counts([1, -3])
 
 
@@ -134,5 +134,5 @@ def test_timestamps_become_seconds_after_the_earliest() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_timestamp_is_finite(bad: float) -> None:
-    with pytest.raises(LoadInputError, match=f"timestamp {bad}: must be finite"):
+    with pytest.raises(WorkloadError, match=f"timestamp {bad}: must be finite"):
         from_timestamps([1.0, bad])

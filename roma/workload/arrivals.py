@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import accumulate, count
 from typing import Self
 
-from roma.load.errors import LoadInputError
+from roma.workload.errors import WorkloadError
 
 MOST_REQUESTS = 10_000_000
 """Send times are kept in memory, decided before the first request leaves."""
@@ -35,9 +35,9 @@ class Step:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.rate) and self.rate >= 0):
-            raise LoadInputError(f"rate {self.rate:g} req/s: must be a finite number >= 0")
+            raise WorkloadError(f"rate {self.rate:g} req/s: must be a finite number >= 0")
         if not (math.isfinite(self.duration) and self.duration > 0):
-            raise LoadInputError(f"step length {self.duration:g} s: must be a finite number > 0")
+            raise WorkloadError(f"step length {self.duration:g} s: must be a finite number > 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise LoadInputError("profile with 0 steps: must have at least 1")
+            raise WorkloadError("profile with 0 steps: must have at least 1")
 
     @classmethod
     def parse(cls, text: str, *, step: float) -> Self:
@@ -57,14 +57,14 @@ class Profile:
         `20-20-80.5` is 20, 20 and then 80.5 requests per second. A dash always separates, so
         neither negative rates nor exponents (`1e-3`) can be written.
 
-        Raises LoadInputError, naming the rate that is not a number or is out of bounds.
+        Raises WorkloadError, naming the rate that is not a number or is out of bounds.
         """
         steps = []
         for position, part in enumerate(text.split("-"), start=1):
             try:
                 rate = float(part)
             except ValueError:
-                raise LoadInputError(
+                raise WorkloadError(
                     f"profile {text!r}, step {position}: {part!r} is not a rate; "
                     "expected numbers >= 0 joined by '-', like 20-20-80"
                 ) from None
@@ -92,20 +92,24 @@ class Profile:
         process of rate 1 so becomes the exact Poisson process of a changing rate, with no
         special case where the rate changes or is 0.
         """
-        upcoming = iter(positions)
-        position = next(upcoming, math.inf)
-        start = base = 0.0
-        for step in self.steps:
-            end = base + step.rate * step.duration
-            while position < end:
-                yield start + (position - base) / step.rate
-                position = next(upcoming, math.inf)
-            start, base = start + step.duration, end
+        return _warp(self.steps, positions)
+
+
+def _warp(steps: Iterable[Step], positions: Iterable[float]) -> Iterator[float]:
+    upcoming = iter(positions)
+    position = next(upcoming, math.inf)
+    start = base = 0.0
+    for step in steps:
+        end = base + step.rate * step.duration
+        while position < end:
+            yield start + (position - base) / step.rate
+            position = next(upcoming, math.inf)
+        start, base = start + step.duration, end
 
 
 def _bound(requests: float) -> None:
     if requests > MOST_REQUESTS:
-        raise LoadInputError(f"{requests:g} requests: must be at most {MOST_REQUESTS:g}")
+        raise WorkloadError(f"{requests:g} requests: must be at most {MOST_REQUESTS:g}")
 
 
 def poisson(profile: Profile, *, seed: int) -> list[float]:
@@ -114,20 +118,40 @@ def poisson(profile: Profile, *, seed: int) -> list[float]:
     Two profiles with one seed share their randomness, so runs at different rates compare.
     """
     _bound(profile.requests)
+    return list(poisson_stream(profile, seed=seed))
+
+
+def poisson_stream(profile: Profile, *, seed: int) -> Iterator[float]:
+    """Yield what `poisson` returns, one send time at a time: memory does not grow with length."""
     draw = random.Random(seed)
-    return list(profile.warp(accumulate(draw.expovariate(1.0) for _ in count())))
+    return profile.warp(accumulate(draw.expovariate(1.0) for _ in count()))
+
+
+def poisson_rates(rates: Iterable[float], *, seed: int) -> Iterator[float]:
+    """Yield the send times of a Poisson process with one rate, in req/s, per successive second.
+
+    It reads the rates as it goes: neither they nor the times are kept.
+    """
+    draw = random.Random(seed)
+    steps = (Step(rate, 1.0) for rate in rates)
+    return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
 
 
 def paced(profile: Profile, *, phase: float = 0.0) -> list[float]:
     """Return evenly spaced send times.
 
     `phase` in [0, 1), a share of the gap, delays the first request, so that several paced streams
-    need not send at the same moments. Raises LoadInputError if it is outside.
+    need not send at the same moments. Raises WorkloadError if it is outside.
     """
-    if not 0 <= phase < 1:
-        raise LoadInputError(f"phase {phase:g}: must be in [0, 1)")
     _bound(profile.requests)
-    return list(profile.warp(phase + position for position in count()))
+    return list(paced_stream(profile, phase=phase))
+
+
+def paced_stream(profile: Profile, *, phase: float = 0.0) -> Iterator[float]:
+    """Yield what `paced` returns, one send time at a time."""
+    if not 0 <= phase < 1:
+        raise WorkloadError(f"phase {phase:g}: must be in [0, 1)")
+    return profile.warp(phase + position for position in count())
 
 
 def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
@@ -148,13 +172,13 @@ def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float
     The counts are met exactly. Within a second the requests are evenly spaced, or with a seed
     uniformly random: a Poisson process, given its counts.
 
-    Raises LoadInputError for a negative count.
+    Raises WorkloadError for a negative count.
     """
     draw = None if seed is None else random.Random(seed)
     times: list[float] = []
     for second, number in enumerate(counts):
         if number < 0:
-            raise LoadInputError(f"count {number} of second {second}: must be >= 0")
+            raise WorkloadError(f"count {number} of second {second}: must be >= 0")
         _bound(len(times) + number)
         if draw is None:
             times.extend(second + k / number for k in range(number))
@@ -168,10 +192,10 @@ def from_timestamps(timestamps: Iterable[float]) -> list[float]:
 
     They are sorted first: logs are often ordered by the end of a request.
 
-    Raises LoadInputError for a value that is not finite.
+    Raises WorkloadError for a value that is not finite.
     """
     ordered = sorted(timestamps)
     for value in ordered:
         if not math.isfinite(value):
-            raise LoadInputError(f"timestamp {value}: must be finite")
+            raise WorkloadError(f"timestamp {value}: must be finite")
     return [value - ordered[0] for value in ordered]

@@ -1,0 +1,117 @@
+"""How long it takes to set the cores of twenty executables: through the engine, and by cgroup.
+
+The engine's part needs a Docker engine and the image `roma/control:dev` (`make images`); any image
+with a `sleep` will do (ROMA_BENCH_IMAGE). Jitter is how late ticks begin while quotas are set.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from roma.config import Config
+from roma.errors import ActuationError
+from roma.placement import on_worker
+from roma.stats import quantile
+from supervisor.actuators.cgroup import CgroupActuator, find_hierarchy
+from supervisor.actuators.recording import RecordingActuator
+from supervisor.assembly import build_core
+from supervisor.broker.broker import Broker
+from supervisor.broker.containers import EXECUTABLE, owned
+from supervisor.broker.engine import connected
+from supervisor.live.loop import ControlLoop
+
+EXECUTABLES = 20
+TICKS = 100
+PERIOD = 0.2
+"""Seconds between two settings; the control loop beside them has the same."""
+
+IMAGE = os.environ.get("ROMA_BENCH_IMAGE", "roma/control:dev")
+
+Apply = Callable[[Mapping[str, float]], Awaitable[Mapping[str, float | ActuationError]]]
+
+
+def run() -> None:
+    """Print the time of one tick's actuation, and the jitter of a loop beside it."""
+    table = Table(title=f"setting the cores of {EXECUTABLES} executables, ms ({TICKS} ticks)")
+    for column in ("through", "median", "p99", "jitter of ticks, p99"):
+        table.add_column(column, justify="left" if column == "through" else "right")
+    for name, measure in (("the engine", _by_engine), ("cgroup files", _by_cgroup)):
+        durations, jitters = asyncio.run(measure())
+        figures = (quantile(durations, 0.5), quantile(durations, 0.99), quantile(jitters, 0.99))
+        table.add_row(name, *(f"{1000 * figure:.1f}" for figure in figures if figure is not None))
+    Console().print(table)
+
+
+def _config() -> Config:
+    return Config.model_validate(
+        {
+            "name": f"bench-{os.getpid()}",
+            "models": {
+                f"m{i}": {"path": "/", "sla": {"response_time": 1}} for i in range(EXECUTABLES)
+            },
+            "workers": [{"name": "w", "backend": "docker", "cores": EXECUTABLES}],
+        }
+    )
+
+
+async def _by_engine() -> tuple[list[float], list[float]]:
+    config = _config()
+    (worker,) = config.workers
+    async with connected(worker.containers) as engine, contextlib.AsyncExitStack() as stack:
+        broker = Broker(config, worker, engine, time.monotonic)
+        for executable in on_worker(config, worker):
+            assert executable.container is not None
+            body = {
+                "Image": IMAGE,
+                "Entrypoint": ["sleep", "infinity"],
+                "Labels": {**owned(config, worker), EXECUTABLE: executable.name},
+                "HostConfig": {"CpuPeriod": 100_000, "CpuQuota": 100_000, "NetworkMode": "none"},
+            }
+            try:
+                await engine.create(executable.container, body)
+            except ActuationError as error:
+                sys.exit(f"actuation bench: {error}")
+            stack.push_async_callback(engine.remove, executable.container, grace=0)
+            await engine.start(executable.container)
+        return await _measured(config, broker.grant)
+
+
+async def _by_cgroup() -> tuple[list[float], list[float]]:
+    config, hierarchy = _config(), find_hierarchy()
+    (worker,) = config.workers
+    with contextlib.ExitStack() as stack:
+        groups = {}
+        for executable in on_worker(config, worker):
+            path = f"{config.name}/{executable.spec.models[0]}"
+            hierarchy.prepare(path)
+            groups[executable.name] = hierarchy.group(path, config.control.cfs_period)
+            groups[executable.name].create()
+            stack.callback(groups[executable.name].remove)
+        return await _measured(config, CgroupActuator(groups).apply)
+
+
+async def _measured(config: Config, apply: Apply) -> tuple[list[float], list[float]]:
+    """Set other cores at every tick; return the seconds each took, and the loop's jitters."""
+    (worker,) = config.workers
+    core = build_core(config, worker)
+    loop = ControlLoop(core, RecordingActuator(), [], worker=worker.name, period=PERIOD)
+    ticking = asyncio.create_task(loop.run())
+    draw, durations = random.Random(1), []
+    for _ in range(TICKS):
+        wanted = {name: draw.uniform(0.1, 1.0) for name in core.status}
+        start = time.perf_counter()
+        results = await apply(wanted)
+        durations.append(time.perf_counter() - start)
+        for result in results.values():
+            if isinstance(result, ActuationError):
+                sys.exit(f"actuation bench: {result}")
+        await asyncio.sleep(PERIOD)
+    ticking.cancel()
+    return durations, list(loop.jitters)

@@ -1,0 +1,162 @@
+"""Eq. 12 with guards: gains that place both closed-loop poles in q, and a file that says why.
+
+    (z - 1)² + |k|·K·(z - a)·(z - b) = (1 + |k|·K)·(z - q)²
+
+Eq. 12 is right, but blind: it divides by (q - b)², assumes the sign, and knows no dead time.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from controllers import registry
+from controllers.design.plant import Plant, error_slope
+from controllers.design.robustness import Controller, Verdict, judge
+from controllers.error import ErrorForm
+from roma import strict_yaml
+from roma.errors import ConfigError
+
+LEAST_Q = 0.7
+"""Below it one or two periods of dead time make the loop unstable, whatever b."""
+
+SINGULAR = 0.05
+"""K grows as 1/(q - b)²: closer than this the gain is an artefact of the formula."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for: poles in `q`, and survival of up to `dead_time` periods.
+
+    `set_point` R° in s and `cost` in core-s (for `inverse`) turn K in cores/s into production's.
+    """
+
+    q: float = 0.85
+    dead_time: int = 3
+    error: ErrorForm = ErrorForm.RT
+    set_point: float = 0.304
+    cost: float = 0.1
+    allow_fast: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A controller in cores/s, production's gains, and the proof."""
+
+    wish: Wish
+    plant: Plant
+    controller: Controller
+    gains: dict[str, float | str]
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...]
+
+    def document(self, source: dict[str, Any], date: str | None = None) -> dict[str, Any]:
+        """Return the gains file's content; `source` says where the plant comes from."""
+        provenance: dict[str, Any] = {
+            "made_by": "roma design tune",
+            "plant": source | {"k": _short(self.plant.k), "b": _short(self.plant.b)},
+            "q": self.wish.q,
+            "dead_time": self.wish.dead_time,
+            "set_point": self.wish.set_point,
+            "K_cores_per_s": _short(self.controller.K),
+            "poles": [
+                {"dead_time": v.dead_time, "largest": _short(v.radius)} for v in self.verdicts
+            ],
+        }
+        if self.warnings:
+            provenance["warnings"] = list(self.warnings)
+        if date is not None:
+            provenance["date"] = date
+        return {"law": "pi", "gains": self.gains, "provenance": provenance}
+
+
+def eq_12(k: float, b: float, q: float) -> Controller:
+    """Return the paper's eq. 12 for |k| in s/core: K in cores/s and a."""
+    K = 4 * (_zero(b, q) - 1) * (b - 1) / (k * (b - _zero(b, q)) ** 2)
+    return Controller(K, _zero(b, q))
+
+
+def _zero(b: float, q: float) -> float:
+    return ((2 - b) * q - b) / (q - 2 * b + 1)
+
+
+def main(plant: Plant, wish: Wish) -> Tuning:
+    """Return gains for a plant; raise `ConfigError` naming what must not be."""
+    warnings = _guard(plant, wish)
+    controller = eq_12(abs(plant.k), plant.b, wish.q)
+    verdicts = tuple(judge(controller, plant, n) for n in range(max(3, wish.dead_time) + 1))
+    for verdict in verdicts:
+        if verdict.stable:
+            continue
+        fault = f"unstable with dead_time = {verdict.dead_time} (pole at {verdict.radius:.3f})"
+        if verdict.dead_time <= wish.dead_time:
+            raise ConfigError(f"q = {wish.q}: {fault}: must be < 1; ask for a larger q")
+        warnings.append(fault)
+    # Production scales the integral with the measured period: K·(1 - a)·e·dt.
+    a = 1 - (1 - controller.a) / plant.period
+    slope = error_slope(wish.error, wish.set_point, wish.cost)
+    gains: dict[str, float | str] = {
+        "error": str(wish.error),
+        "K": _short(controller.K / slope),
+        "a": _short(a),
+    }
+    # Production's own bounds have the last word: K in (0, 100], a in [0, 1).
+    registry.build("pi", gains)
+    return Tuning(wish, plant, controller, gains, verdicts, tuple(warnings))
+
+
+def _guard(plant: Plant, wish: Wish) -> list[str]:
+    k, b, q = plant.k, plant.b, wish.q
+    for name, value in (("set_point", wish.set_point), ("cost", wish.cost)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} = {value}: must be finite and > 0")
+    if not -math.inf < k < 0:
+        raise ConfigError(f"k = {k:g} s/core: must be < 0, more cores must shorten the response")
+    if not -math.inf < b < 1:
+        raise ConfigError(f"b = {b:g}: must be < 1, a zero outside would turn the sign of K")
+    if not 0 < q < 1:
+        raise ConfigError(f"q = {q:g}: must be in (0, 1)")
+    if wish.dead_time < 0:
+        raise ConfigError(f"dead_time = {wish.dead_time}: must be >= 0 periods")
+    if abs(q - b) < SINGULAR:
+        raise ConfigError(
+            f"q = {q:g}: must differ from b = {b:g} by {SINGULAR}: K has a pole there"
+        )
+    if abs(q - 2 * b + 1) < SINGULAR:
+        raise ConfigError(f"q = {q:g}: must differ from 2b - 1 by {SINGULAR}: a has a pole there")
+    if q < LEAST_Q and not wish.allow_fast:
+        raise ConfigError(f"q = {q:g}: must be >= {LEAST_Q} (--allow-fast to try a faster loop)")
+    return [f"q = {q:g} is below {LEAST_Q}"] if q < LEAST_Q else []
+
+
+def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None = None) -> None:
+    """Write the gains file: `law` and `gains` go into the `control` section of roma.yaml."""
+    text = yaml.safe_dump(tuning.document(source, date), sort_keys=False, allow_unicode=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error}") from error
+
+
+def read(path: Path) -> tuple[str, dict[str, float | str]]:
+    """Return law and gains of a gains file; raise `ConfigError` naming the fault."""
+    try:
+        document = strict_yaml.read(path.read_text(), source=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    law = document.get("law") if isinstance(document, dict) else None
+    gains = document.get("gains") if isinstance(document, dict) else None
+    if not isinstance(law, str) or not isinstance(gains, dict):
+        raise ConfigError(f"{path}: must have `law`, a name, and `gains`, a mapping")
+    try:
+        registry.build(law, gains)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return law, gains
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,32 @@
+"""A law's state, a frozen dataclass of numbers, as the vector that python-control carries."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+
+def encode(state: Any) -> list[float]:
+    """Return a law's state as numbers; NaN stands for None."""
+    numbers: list[float] = []
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if is_dataclass(value):
+            numbers += encode(value)
+        else:
+            numbers.append(float("nan") if value is None else value)
+    return numbers
+
+
+def decode(like: Any, numbers: Any) -> Any:
+    """Return the state of the kind of `like` that `numbers` stand for."""
+    rest = [None if np.isnan(x) else float(x) for x in numbers]
+    return _take(like, rest)
+
+
+def _take(like: Any, rest: list[float | None]) -> Any:
+    values = {}
+    for field in fields(like):
+        part = getattr(like, field.name)
+        values[field.name] = _take(part, rest) if is_dataclass(part) else rest.pop(0)
+    return replace(like, **values)

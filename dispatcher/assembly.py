@@ -1,0 +1,18 @@
+"""The dispatcher core that a configuration describes; live and simulated alike."""
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers import registry
+from dispatcher.schedulers.base import Options
+from roma.config import Config
+
+
+def build_core(config: Config) -> Dispatcher:
+    """Return the core; executors are added by the caller."""
+    scheduling = config.scheduling
+    return Dispatcher(
+        config.model_specs,
+        gpu=registry.GPU[scheduling.gpu],
+        cpu=registry.CPU[scheduling.cpu],
+        options=Options(beta=scheduling.beta, spill=scheduling.spill),
+        window=config.control.window or config.control.period,
+    )

@@ -1,0 +1,126 @@
+"""CPU policy `balance`: the partner of `advantage`. It spills what the GPUs cannot reach in time.
+
+A model's requests overflow if the GPUs, which first serve everything of larger advantage, reach
+the last of them only after θ·SLA:
+
+    first GPU free + (GPU work of larger advantage + own work ahead)/GPUs  >  arrival + θ·SLA
+
+What spills is the *youngest* request, on the replica with the most cores. It has its whole SLA
+left, so fewer cores answer it in time, while the GPU, ten times as fast, takes the oldest. (With
+the oldest first on both, up to three times as many are late for the same core-seconds.) Filling one
+replica before the next is cheaper than spreading: every replica that runs anything needs the cores
+that one request needs.
+
+Nothing spills to a container too small to answer it within its SLA. Without a live GPU there is
+nothing to balance: the oldest waiting request runs wherever there is room.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatcher.executors import Executor
+from dispatcher.queues import ModelQueue
+from dispatcher.schedulers.advantage import advantage
+from dispatcher.schedulers.base import TICK, Choice, Options, Run, Scheduler, State, WaitUntil
+from roma.model import Device
+
+DRIFT = 0.1
+"""Advantages are medians of measurements: the order is kept until one moves by more than this."""
+
+
+class CpuBalance(Scheduler):
+    """Spills the youngest request of a model whose overflow is due."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._models = list(state.queues)
+        self._index = {model: i for i, model in enumerate(self._models)}
+        size = len(self._models)
+        slas = np.array([q.spec.sla.response_time for q in state.queues.values()])
+        self._slas, self._patience = slas, options.spill * slas
+        # GPU-seconds that wait; GPU-seconds of one request; arrival of the youngest.
+        self._work, self._gpu_time, self._youngest = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._advantage = np.full(size, np.inf)
+        self._order = np.arange(size)
+        self._ordered = True
+        # Whether something waits and a replica has room, and the predicted seconds there.
+        self._waiting, self._room = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+        self._service = np.zeros(size)
+        self._free: list[dict[str, Executor]] = [{} for _ in range(size)]
+        self._gpus: list[Executor] = []
+
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Enter what waits; after an execution also what was learnt from it."""
+        model = queue.spec.name
+        i, youngest = self._index[model], queue.youngest
+        self._waiting[i] = youngest is not None
+        self._youngest[i] = 0.0 if youngest is None else youngest.arrived
+        gpu_time = self.state.executors.gpu_time(model) if self._gpus else 0.0
+        self._gpu_time[i], self._work[i] = gpu_time, gpu_time * len(queue)
+        found, known = advantage(self.state, queue), self._advantage[i]
+        if found != known and (math.isinf(known) or abs(found - known) > DRIFT * known):
+            self._advantage[i], self._ordered = found, False
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Keep the replicas with room, and the GPUs that are live."""
+        if executor.spec.device is Device.GPU:
+            live = [gpu for gpu in self.state.executors.gpus if gpu.live]
+            if live != self._gpus:
+                self._gpus = live
+                for queue in self.state.queues.values():
+                    self.on_queue(queue, now)
+            return
+        for model in executor.spec.models:
+            i = self._index[model]
+            free = self._free[i]
+            if executor.has_room:
+                free[executor.spec.name] = executor
+            else:
+                free.pop(executor.spec.name, None)
+            self._room[i] = bool(free)
+            self._service[i] = self._expected(self._fastest(i), model) if free else math.inf
+
+    def choose(self, now: float) -> Choice:
+        """Run a request that overflows, or ask to be woken when one will."""
+        candidates = np.flatnonzero(self._waiting & self._room)
+        if not candidates.size:
+            return None
+        if not self._gpus:
+            i = int(candidates[0])
+            return Run(self._fastest(i).spec.name, self._models[i])
+        age = now - self._youngest[candidates]
+        in_time = age + self._service[candidates] <= self._slas[candidates]
+        candidates = candidates[in_time]
+        if not candidates.size:
+            return None
+        gpus, ahead = len(self._gpus), self._ahead()
+        due = self._youngest + self._patience - ahead / gpus
+        reach = min(gpu.free_at(now) for gpu in self._gpus) + TICK
+        overflow = candidates[due[candidates] <= reach]
+        if not overflow.size:
+            return WaitUntil(float(due[candidates].min()))
+        # The largest advantage first: what it spills is ahead of the others no longer.
+        i = int(overflow[self._advantage[overflow].argmax()])
+        return Run(self._fastest(i).spec.name, self._models[i], youngest=True)
+
+    def _ahead(self) -> npt.NDArray[np.float64]:
+        """Return by model the GPU-seconds that come before the youngest of its requests."""
+        if not self._ordered:
+            self._order = np.argsort(-self._advantage, kind="stable")
+            self._ordered = True
+        ahead = np.empty_like(self._work)
+        ahead[self._order] = np.cumsum(self._work[self._order])
+        return ahead - self._gpu_time
+
+    def _fastest(self, i: int) -> Executor:
+        return max(self._free[i].values(), key=lambda executor: executor.share)
+
+    def _expected(self, executor: Executor, model: str) -> float:
+        """Return the predicted seconds of a request: measured, else profiled, else 0 (a probe)."""
+        measured = executor.expected(model)
+        if measured is not None:
+            return measured
+        cost = self.state.queues[model].spec.cost
+        return 0.0 if cost is None else cost / executor.share

@@ -1,0 +1,111 @@
+"""`roma profile`: options to a plan, a line per point on the way, a file and a table at the end."""
+
+import asyncio
+import datetime
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from roma import config as roma_config
+from roma.config import Config
+from roma.errors import ConfigError
+from roma.profile import MachineProfile, ModelProfile, Profiles
+from roma.profiling import inputs, machine, measure, plan, report
+from roma.profiling.inputs import Inputs
+
+log = logging.getLogger(__name__)
+
+DEFAULT_NAME = "profile.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line; times in seconds."""
+
+    file: Path
+    models: Sequence[str]
+    cores: str | None
+    batch: str
+    seconds: float
+    bodies: Sequence[str]
+    out: Path | None
+    json_output: bool
+
+
+def run(options: Options) -> None:
+    """Measure, write the profile and print it."""
+    config = _config(options.file)
+    out = options.out or config.profile or options.file.with_name(DEFAULT_NAME)
+    report.check_writable(out, options.file)
+    available = machine.available_cores()
+    todo = plan.make(
+        config,
+        machine=available,
+        only=options.models,
+        cores=None if options.cores is None else plan.numbers("--cores", options.cores),
+    )
+    settings = measure.Settings(
+        batches=plan.batches(options.batch),
+        seconds=options.seconds,
+        bodies=_bodies(options.bodies, [target.model for target in todo.targets]),
+        cores=available,
+    )
+    for line in todo.skipped:
+        log.warning(line)
+    profiles = Profiles(
+        machine=MachineProfile(
+            cpu=machine.cpu_name(),
+            cores=available,
+            measured=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        ),
+        models=asyncio.run(_measure(config, todo, settings)),
+    )
+    report.write(profiles, out, shlex.join(["roma", *sys.argv[1:]]))
+    log.info("written: %s", out)
+    if options.json_output:
+        print(json.dumps(report.plain(profiles), indent=2))
+    else:
+        Console().print(*report.tables(profiles))
+
+
+async def _measure(
+    config: Config, todo: plan.Plan, settings: measure.Settings
+) -> dict[str, ModelProfile]:
+    # One after the other: two at once would measure each other.
+    return {
+        target.model: await measure.measure(config, target, settings) for target in todo.targets
+    }
+
+
+def _config(file: Path) -> Config:
+    """Read a roma.yaml without the profile that it names: this command may be about to write it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    config = roma_config.parse(text, source=str(file))
+    base = file.resolve().parent
+    models = {
+        name: m if m.path is None else m.model_copy(update={"path": base / m.path})
+        for name, m in config.models.items()
+    }
+    profile = None if config.profile is None else base / config.profile
+    return config.model_copy(update={"models": models, "profile": profile})
+
+
+def _bodies(texts: Sequence[str], models: Sequence[str]) -> dict[str, Inputs]:
+    found = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        if not (name and file):
+            raise ConfigError(f"--body = {text}: must be MODEL=FILE")
+        if name not in models:
+            raise ConfigError(f"--body = {text}: model must be one of {', '.join(models)}")
+        found[name] = inputs.from_file(Path(file), f"--body = {text}")
+    return found

@@ -1,0 +1,135 @@
+"""`roma simulate`: the models, promises and loads of a roma.yaml, in virtual time."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.table import Table
+
+from controllers.registry import LAWS
+from roma.cli.wide import wide_console
+from roma.config import Config
+from roma.errors import ConfigError
+from roma.sim.result import Result
+from roma.sim.scenario import from_config
+from roma.sim.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line. `laws` replace the file's; `record` is a directory for CSV files."""
+
+    laws: Sequence[str]
+    seeds: int
+    first_seed: int
+    json_output: bool
+    record: Path | None
+
+
+def run(config: Config, options: Options) -> None:
+    """Simulate under each law and each seed; print what came of it."""
+    laws = list(options.laws) or [config.control.law]
+    for law in laws:
+        if law not in LAWS:
+            raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
+    found = {law: _simulate(_under(config, law), options) for law in laws}
+    if options.json_output:
+        print(json.dumps({law: [_plain(r) for r in rs] for law, rs in found.items()}, indent=2))
+    else:
+        _show(found)
+    if options.record is not None:
+        _save(found[laws[0]][0], options.record)
+
+
+def _under(config: Config, law: str) -> Config:
+    """Return the configuration under another law; gains belong to the law of the file."""
+    if law == config.control.law:
+        return config
+    data = config.model_dump()
+    data["control"] |= {"law": law, "gains": {}, "gains_file": None}
+    return Config.model_validate(data)
+
+
+def _simulate(config: Config, options: Options) -> list[Result]:
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    return [
+        Simulation(from_config(config, seed=seed), record=options.record is not None).run()
+        for seed in seeds
+    ]
+
+
+def _show(found: dict[str, list[Result]]) -> None:
+    console = wide_console()
+    for law, results in found.items():
+        console.print(_models(law, results))
+    totals = Table(title="cores")
+    for name in ("law", "late", "refused", "core-s", "used", "all cores, always", "saved"):
+        totals.add_column(name, justify="left" if name == "law" else "right")
+    for law, results in found.items():
+        cores = fmean(r.core_seconds for r in results)
+        most = results[0].allocatable * results[0].seconds
+        totals.add_row(
+            law,
+            f"{fmean(r.late_share for r in results):.2%}",
+            f"{fmean(r.rejected_share for r in results):.2%}",
+            f"{cores:.1f}",
+            f"{fmean(r.used_seconds for r in results):.1f}",
+            f"{most:.0f}",
+            f"{1 - cores / most:.0%}",
+        )
+    console.print(totals)
+
+
+def _models(law: str, results: list[Result]) -> Table:
+    table = Table(title=f"law {law}, {len(results)} run(s) of {results[0].seconds:g} s")
+    for name in ("model", "requests", "on GPU", "mean s", "p95 s", "p99 s", "max s", "SLA s"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for name in ("late", "refused", "seconds over SLA"):
+        table.add_column(name, justify="right")
+    for models in zip(*(r.models for r in results), strict=True):
+        arrivals = max(1, sum(m.arrivals for m in models))
+        table.add_row(
+            models[0].model,
+            str(sum(m.arrivals for m in models)),
+            f"{sum(m.on_gpu for m in models) / arrivals:.0%}",
+            f"{fmean(m.mean for m in models):.3f}",
+            *(_seconds([getattr(m, p) for m in models]) for p in ("p95", "p99")),
+            f"{max(m.worst for m in models):.3f}",
+            f"{models[0].sla:g}",
+            f"{sum(m.violations for m in models) / arrivals:.2%}",
+            f"{sum(m.rejected for m in models) / arrivals:.2%}",
+            f"{fmean(m.windows_over for m in models):.0f}",
+        )
+    return table
+
+
+def _seconds(values: Sequence[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    return f"{fmean(known):.3f}" if known else "–"
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    data = asdict(result)
+    del data["samples"]
+    for model in data["models"]:
+        del model["series"]
+    return data | {"late_share": result.late_share, "windows_over": result.windows_over}
+
+
+def _save(result: Result, directory: Path) -> None:
+    """Write one CSV per executable: what `roma design identify` fits a plant to."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in dict.fromkeys(s.executable for s in result.samples):
+            with (directory / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+                rows = csv.writer(file, lineterminator="\n")
+                rows.writerow(("time", "applied", "response_time", "throughput"))
+                for s in (s for s in result.samples if s.executable == name):
+                    response_time = "" if s.response_time is None else s.response_time
+                    rows.writerow((s.time, s.applied, response_time, s.throughput))
+    except OSError as error:
+        raise ConfigError(f"--record = {directory}: cannot be written: {error}") from error

@@ -1,0 +1,16 @@
+"""Every experiment by name: written out, in one place."""
+
+from roma.experiments.ablation import ABLATION
+from roma.experiments.base import Experiment
+from roma.experiments.figure2 import FIGURE2
+from roma.experiments.hindsight import HINDSIGHT
+from roma.experiments.pareto import PARETO
+from roma.experiments.parity import PARITY
+from roma.experiments.robustness import ROBUSTNESS
+from roma.experiments.sensitivity import SENSITIVITY
+from roma.experiments.table2 import TABLE2
+
+EXPERIMENTS: dict[str, Experiment] = {
+    e.name: e
+    for e in (TABLE2, SENSITIVITY, FIGURE2, PARETO, HINDSIGHT, ROBUSTNESS, ABLATION, PARITY)
+}

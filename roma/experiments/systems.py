@@ -1,0 +1,50 @@
+"""The systems that experiments compare: settings of roma.yaml, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+NO_DEADLINE = 1000.0
+"""Times the SLA: the paper's systems never refuse a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A name for settings.
+
+    `deadline` is in SLAs; `static` fixes the cores of each worker, divided fairly among its
+    models; `hide_age` and `burst` are the lab's own.
+    """
+
+    name: str
+    law: str
+    gains: Mapping[str, float | str] = field(default_factory=dict)
+    gpu: str = "roma"
+    cpu: str = "round_robin"
+    spill: float = 0.0
+    statistic: str = "mean"
+    alpha: float = 0.8
+    deadline: float = NO_DEADLINE
+    in_flight: int | None = None
+    static: float | None = None
+    cfs_period: float = 0.1
+    burst: float = 0.0
+    hide_age: bool = False
+
+
+PAPER = {"K": 0.15, "a": 0.11}
+
+ROMA = System("ROMA", "paper", PAPER)
+ROMA_CODE = System("ROMA (code)", "paper", {"K": 0.38, "a": 0.553}, alpha=1.0)
+RR_CT = System("RR+CT", "paper", PAPER, gpu="round_robin")
+RR_RULES = System("RR+rules", "rules", gpu="round_robin", hide_age=True)
+RR_MAX = System("RR+max", "static", gpu="round_robin", static=6.0)
+RR_MIN = System("RR+min", "static", gpu="round_robin", static=1.0)
+OURS = System(
+    "ours",
+    "adaptive",
+    gpu="advantage",
+    spill=0.2,
+    cpu="balance",
+    alpha=0.9,
+    deadline=1.0,
+)

@@ -1,0 +1,221 @@
+"""`roma render compose`: a deployment as a Compose file, from the very bodies that `roma up` sends.
+
+Model servers, dispatcher, supervisor and broker are containers in one network. Only the broker
+holds the engine's socket. It opens no launcher socket, since Compose makes the containers; their
+labels let it move their quotas. Beside the Compose file goes the roma.yaml that the containers
+read: the user's, with what containers need filled in.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roma import units
+from roma.config import Config
+from roma.errors import ConfigError
+from roma.model import Device
+from roma.placement import Executable, on_worker
+from roma.workers import Backend, WorkerConfig
+from supervisor.broker.containers import specification
+
+CONTROL_IMAGE = "${ROMA_CONTROL_IMAGE:-roma/control:dev}"
+CONTROL_USER = 10001
+"""User of the control image (compose/Dockerfile)."""
+
+DEPLOYED = "deployed.yaml"
+"""Name of the roma.yaml that the containers read."""
+
+CONFIG = "/etc/roma/roma.yaml"
+HOST_CGROUP = Path("/host/cgroup")
+RUN_DIR = Path("/run/roma")
+TMP = "/tmp"  # noqa: S108 - a container's own, and nothing else is writable
+ANY = "0.0.0.0"  # noqa: S104 - of a container's own network
+
+HEADER = """\
+# Written by `roma render compose {source}`: change that file and render again.
+# docker compose {profile}up -d
+"""
+
+_CONFINED: dict[str, Any] = {
+    "read_only": True,
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges:true"],
+    "restart": "unless-stopped",
+}
+
+
+def render(config: Config, source: Path, out: Path) -> dict[str, str]:
+    """Return the files to write into `out` by name; raise ConfigError naming a key.
+
+    `source` is the file that `config` was loaded from.
+    """
+    worker = _only_worker(config)
+    deployed = _deployed(config, worker)
+    inside = deployed.workers[0]
+    services = {
+        e.name.partition("@")[0]: _model_server(config, deployed, e, out)
+        for e in on_worker(deployed, inside)
+    }
+    services |= _control(deployed, inside)
+    document = {
+        "services": services,
+        "networks": {"models": {"name": inside.containers.network}},
+        "volumes": {"sockets": {}},
+    }
+    header = HEADER.format(source=source.name, profile="--profile gpu " if worker.gpus else "")
+    return {"compose.yaml": header + _yaml(document), DEPLOYED: header + _yaml(_plain(deployed))}
+
+
+def _only_worker(config: Config) -> WorkerConfig:
+    worker, *others = config.workers
+    if others:
+        names = ", ".join(w.name for w in config.workers)
+        raise ConfigError(f"workers = {names}: must be one: a Compose file is for one engine")
+    if worker.backend is not Backend.DOCKER:
+        raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
+    if worker.containers.direct:
+        raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    return worker
+
+
+def _deployed(config: Config, worker: WorkerConfig) -> Config:
+    """Return the configuration as it must be inside the containers."""
+    docker = worker.containers.model_copy(
+        update={
+            "host": "unix:///var/run/docker.sock",
+            "network": worker.containers.network or config.name,
+            "run_dir": RUN_DIR,
+            "callers": (CONTROL_USER,),
+            "cgroup_root": HOST_CGROUP,
+        }
+    )
+    models = {
+        name: m.model_copy(update={"path": Path("/models") / name})
+        for name, m in config.models.items()
+    }
+    admin = f"http://dispatcher:{config.gateway.admin_port}"
+    return config.model_copy(
+        update={
+            "models": models,
+            "workers": (worker.model_copy(update={"docker": docker}),),
+            "gateway": config.gateway.model_copy(update={"host": ANY, "admin_host": ANY}),
+            "control": config.control.model_copy(
+                update={"host": ANY, "dispatchers": (admin,), "gains_file": None}
+            ),
+            "profile": None,
+            "plant": None,
+        }
+    )
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_defaults=True)
+
+
+def _model_server(
+    config: Config, deployed: Config, executable: Executable, out: Path
+) -> dict[str, Any]:
+    """Translate the engine's create call into Compose's words."""
+    inside = deployed.workers[0]
+    body = specification(deployed, inside, executable)
+    host = body["HostConfig"]
+    service: dict[str, Any] = {
+        "image": body["Image"],
+        "container_name": executable.container,
+        "labels": body["Labels"],
+        **{word: [_escaped(part) for part in body[key]] for key, word in _WORDS if key in body},
+        "environment": [_escaped(entry) for entry in body["Env"]],
+        "volumes": [
+            f"{_beside(config, name, out)}:/models/{name}:ro" for name in executable.spec.models
+        ],
+        "networks": ["models"],
+        "tmpfs": [f"{path}:{options}" for path, options in host["Tmpfs"].items()],
+        "init": True,
+        "pids_limit": host["PidsLimit"],
+        "logging": {"driver": "json-file", "options": host["LogConfig"]["Config"]},
+        **_CONFINED,
+    }
+    if executable.spec.device is Device.CPU:
+        period = config.control.cfs_period
+        service["cpu_period"] = units.period_us(period)
+        service["cpu_quota"] = units.quota_us(executable.spec.cores, period)
+    if "CpusetCpus" in host:
+        service["cpuset"] = host["CpusetCpus"]
+    if "Memory" in host:
+        service["mem_limit"] = service["memswap_limit"] = host["Memory"]
+    for request in host.get("DeviceRequests", ()):
+        device = {
+            "driver": request["Driver"],
+            "device_ids": request["DeviceIDs"],
+            "capabilities": request["Capabilities"][0],
+        }
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+        service["profiles"] = ["gpu"]
+    return service
+
+
+_WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
+
+
+def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
+    """Return dispatcher, supervisor and broker; each sees only what it needs."""
+    gateway, control = config.gateway, config.control
+    common: dict[str, Any] = {"image": CONTROL_IMAGE, **_CONFINED, "tmpfs": [TMP]}
+    file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
+    return {
+        "dispatcher": {
+            **common,
+            "command": ["dispatcher", CONFIG],
+            "volumes": [file],
+            "networks": ["models"],
+            "ports": [f"${{ROMA_ADDRESS:-127.0.0.1}}:${{ROMA_PORT:-8501}}:{gateway.port}"],
+            "healthcheck": _healthcheck(gateway.port),
+            "stop_grace_period": f"{gateway.drain_timeout + 5:g}s",
+        },
+        "supervisor": {
+            **common,
+            "command": ["supervisor", CONFIG, "--worker", worker.name],
+            "volumes": [file, sockets, f"/sys/fs/cgroup:{HOST_CGROUP}:ro"],
+            "networks": ["models"],
+            "healthcheck": _healthcheck(control.port),
+            "depends_on": ["broker", "dispatcher"],
+        },
+        "broker": {
+            **common,
+            "command": ["broker", CONFIG, "--worker", worker.name, "--no-launcher"],
+            "user": "root",
+            "volumes": [file, sockets, "/var/run/docker.sock:/var/run/docker.sock"],
+            "network_mode": "none",
+        },
+    }
+
+
+def _healthcheck(port: int) -> dict[str, Any]:
+    look = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/healthz', timeout=2)"
+    return {"test": ["CMD", "python3", "-c", look], "interval": "10s", "timeout": "5s"}
+
+
+def _beside(config: Config, model: str, out: Path) -> str:
+    """Return a model's directory as Compose shall mount it: relative if it lies below the file."""
+    path = config.models[model].path
+    assert path is not None  # config sees to it
+    below = path.resolve()
+    base = out.resolve()
+    return f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
+
+
+def _escaped(text: str) -> str:
+    """Compose replaces variables where it sees a dollar sign; two of them stand for one."""
+    return text.replace("$", "$$")
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes a list again where it comes again: people read these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _yaml(data: object) -> str:
+    return yaml.dump(data, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=100)

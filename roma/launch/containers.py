@@ -1,0 +1,100 @@
+"""A worker's broker and its containers: made when a deployment starts, removed when it ends.
+
+If the launcher is killed the containers stay and go on serving; the next `roma up` of the same
+deployment keeps those that still are what roma.yaml asks for.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from roma.config import Config
+from roma.errors import ActuationError, LaunchError
+from roma.launch.child import Child
+from roma.placement import on_worker
+from roma.workers import WorkerConfig
+from supervisor.broker.broker import Broker
+from supervisor.broker.client import BrokerClient, calling
+from supervisor.broker.engine import connected
+from supervisor.broker.server import LAUNCHER, run_dir
+
+BROKER_TIMEOUT = 20.0
+"""Seconds until a broker listens; one to an engine behind ssh has to connect first."""
+
+
+@contextlib.asynccontextmanager
+async def containers(
+    config: Config, worker: WorkerConfig, file: Path, log_dir: Path | None
+) -> AsyncIterator[Child | None]:
+    """Run a worker's containers until the block ends; yield its broker, None if it is `direct`.
+
+    Raises LaunchError if the broker does not start, or if a container cannot be made.
+    """
+    names = [e.name for e in on_worker(config, worker)]
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            broker, owner = await _owner(stack, config, worker, file, log_dir)
+            stack.push_async_callback(_each, owner.remove, names)
+            await _each(owner.create, names)
+        except ActuationError as error:
+            raise LaunchError(f"workers.{worker.name}: {error}") from error
+        yield broker
+
+
+class _Owner(Protocol):
+    """Whoever makes containers: a broker, or a client of it."""
+
+    async def create(self, name: str) -> None: ...
+
+    async def remove(self, name: str) -> None: ...
+
+
+async def _owner(
+    stack: contextlib.AsyncExitStack,
+    config: Config,
+    worker: WorkerConfig,
+    file: Path,
+    log_dir: Path | None,
+) -> tuple[Child | None, _Owner]:
+    if worker.containers.direct:
+        engine = await stack.enter_async_context(connected(worker.containers))
+        return None, Broker(config, worker, engine, asyncio.get_running_loop().time)
+    broker = Child(
+        f"broker.{worker.name}",
+        [sys.executable, "-m", "roma", "broker", str(file), "--worker", worker.name],
+        log_dir=log_dir,
+    )
+    broker.start()
+    stack.push_async_callback(broker.stop)
+    path = run_dir(config, worker) / LAUNCHER
+    client = await stack.enter_async_context(calling(path, BROKER_TIMEOUT))
+    await _until_it_answers(broker, client)
+    return broker, client
+
+
+async def _until_it_answers(broker: Child, client: BrokerClient) -> None:
+    said: ActuationError | None = None
+    try:
+        async with asyncio.timeout(BROKER_TIMEOUT):
+            while not broker.fatal.done():
+                try:
+                    await client.containers()
+                except ActuationError as error:
+                    said = error
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+    except TimeoutError:
+        raise LaunchError(f"no broker after {BROKER_TIMEOUT:g} s: {said}") from None
+    raise broker.fatal.result()
+
+
+async def _each(act: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
+    """Act on every executable at once; raise the first error when all have ended."""
+    results = await asyncio.gather(*(act(name) for name in names), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

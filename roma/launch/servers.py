@@ -1,0 +1,114 @@
+"""Model servers, each in a cgroup of its own: what `roma up` and `roma profile` start alike."""
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from roma.config import Config
+from roma.errors import ActuationError, LaunchError
+from roma.launch.child import Child
+from roma.placement import Executable
+from supervisor.actuators.cgroup import Group, Hierarchy
+
+log = logging.getLogger(__name__)
+
+_QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+
+
+@contextlib.asynccontextmanager
+async def cgroups(
+    config: Config, hierarchy: Hierarchy, local: Iterable[Executable]
+) -> AsyncIterator[dict[str, Group]]:
+    """Make one cgroup per executable, with its initial cores; remove them when the block ends.
+
+    They go also when this process is killed, and whatever is left in them with them. Raises
+    LaunchError if the deployment already runs, or if a quota cannot be set.
+    """
+    limited = [(e, e.cgroup) for e in local if e.cgroup is not None]
+    _refuse_running(config, hierarchy, [path for _, path in limited])
+    # The reaper first: whatever fails from here on, it removes what was made.
+    reaper = await _start_reaper([path for _, path in limited])
+    try:
+        yield _made(config, hierarchy, limited)
+    finally:
+        await _finish(reaper)
+
+
+def model_server(
+    executable: Executable, group: Group | None, max_body_bytes: int, log_dir: Path | None
+) -> Child:
+    """Return the program that serves an executable's models, not started yet."""
+
+    def limit(pid: int) -> None:
+        if group is None:
+            return
+        try:
+            group.add(pid)
+        except ActuationError as error:
+            log.error("executable %s runs without a quota: %s", executable.name, error)
+
+    models = [f"--model={name}={path}" for name, path in executable.paths.items()]
+    return Child(
+        executable.name,
+        [
+            sys.executable,
+            "-m",
+            "roma",
+            "serve-model",
+            *models,
+            f"--host={executable.host}",
+            f"--port={executable.port}",
+            f"--intra-op={executable.spec.threads}",
+            f"--inter-op={executable.concurrency}",
+            f"--max-body-bytes={max_body_bytes}",
+        ],
+        env=_QUIET_TENSORFLOW,
+        log_dir=log_dir,
+        on_start=limit,
+    )
+
+
+def _made(
+    config: Config, hierarchy: Hierarchy, limited: Iterable[tuple[Executable, str]]
+) -> dict[str, Group]:
+    groups = {}
+    try:
+        for executable, path in limited:
+            group = hierarchy.group(path, config.control.cfs_period)
+            hierarchy.prepare(path)
+            group.create()
+            group.set_cores(executable.spec.cores)
+            groups[executable.name] = group
+    except ActuationError as error:
+        raise LaunchError(f"cannot set CPU quotas: {error}") from error
+    return groups
+
+
+def _refuse_running(config: Config, hierarchy: Hierarchy, paths: Iterable[str]) -> None:
+    for path in paths:
+        if pids := hierarchy.group(path, config.control.cfs_period).pids():
+            raise LaunchError(
+                f"name = {config.name}: already running here (process {pids[0]} is in "
+                f"cgroup {path}); stop it or choose another name"
+            )
+
+
+async def _start_reaper(paths: Iterable[str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "roma.launch.reaper",
+        *paths,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+async def _finish(reaper: asyncio.subprocess.Process) -> None:
+    assert reaper.stdin is not None
+    reaper.stdin.close()
+    await reaper.wait()

@@ -1,0 +1,157 @@
+"""The `workers` section of roma.yaml: hosts, who runs model servers there, and how.
+
+Times are seconds, CPU is cores.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from roma.model import Device
+from roma.strict_yaml import Fault, FilePath, Section
+
+Seconds = Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)]
+Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
+Url = Annotated[str, Field(pattern=r"^http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
+GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
+EngineUrl = Annotated[
+    str,
+    Field(pattern=r"^(unix:///[^\s]+|tcp://[A-Za-z0-9.-]+:[0-9]{1,5}|ssh://[A-Za-z0-9@.:-]+)$"),
+]
+Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
+CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Backend(StrEnum):
+    """Who starts the model servers of a worker."""
+
+    PROCESS = "process"
+    """`roma up`: one local process per model, in its own cgroup."""
+    DOCKER = "docker"
+    """The Docker engine: one container per model, and one per GPU with all models."""
+    STATIC = "static"
+    """Somebody else; roma.yaml lists their addresses."""
+
+
+class ExecutableConfig(Section):
+    """A model server that somebody else started (backend `static`)."""
+
+    url: Url
+    """Its TensorFlow Serving REST address, http://host:port."""
+    device: Device = Device.CPU
+    model: str | None = None
+    """The model it serves; none for a GPU, which serves all."""
+    cgroup: GroupPath | None = None
+    """Its cgroup, below the cgroup mount; without it its cores cannot be controlled."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "ExecutableConfig":
+        port = int(self.url.rpartition(":")[2])
+        if not 1 <= port <= 65535:
+            raise Fault("url", self.url, "at a port from 1 to 65535")
+        if (self.model is None) != (self.device is Device.GPU):
+            raise Fault("model", self.model, "set for device cpu, absent for device gpu")
+        return self
+
+
+class ModelServer(StrEnum):
+    """Which program a model server's image runs: it decides the arguments."""
+
+    TENSORFLOW_SERVING = "tensorflow_serving"
+    ROMA = "roma"
+    """`roma serve-model`, the embedded server."""
+
+
+class DockerConfig(Section):
+    """How a worker of backend `docker` runs its model servers."""
+
+    host: EngineUrl = "unix:///var/run/docker.sock"
+    """The engine: unix:///path, tcp://host:port (needs `tls`) or ssh://[user@]host[:port]."""
+    tls: FilePath | None = None
+    """Directory with ca.pem, cert.pem and key.pem for a tcp engine, relative to roma.yaml."""
+    server: ModelServer = ModelServer.TENSORFLOW_SERVING
+    image: Image = "tensorflow/serving:2.19.1"
+    """Image of the CPU containers."""
+    gpu_image: Image = "tensorflow/serving:2.19.1-gpu"
+    """Image of the GPU containers."""
+    network: Name | None = None
+    """Docker network of the containers, which are then called by name; default: their ports are
+    published on `address`."""
+    address: Host = "127.0.0.1"
+    """Where published ports are bound and called: an address of the engine's host."""
+    cpuset: CpuSet | None = None
+    """CPUs of the worker's model pool, e.g. 0-5: TensorFlow sizes its thread pools by them."""
+    run_dir: Path = Path("/run/roma")
+    """Directory of the broker's sockets."""
+    callers: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """User ids that may call the broker besides its own."""
+    direct: bool = False
+    """Give the supervisor the engine's socket instead of a broker. The socket is root on the host
+    for whoever holds it."""
+    lease: Annotated[float, Field(ge=1.5, le=60)] = 3.0
+    """Seconds for which a broker believes in a silent supervisor; then safe shares are granted."""
+    cgroup_root: Path | None = None
+    """Where the host's cgroup file system is mounted, if not where this process has its own."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "DockerConfig":
+        if (self.tls is None) == self.host.startswith("tcp://"):
+            raise Fault("tls", f"{self.tls}", "set for a tcp:// host, and only for one")
+        return self
+
+
+class WorkerConfig(Section):
+    """A host whose cores its supervisor allocates."""
+
+    name: Name = "local"
+    backend: Backend = Backend.PROCESS
+    cores: Cores
+    """MC: cores of the worker that ROMA may count on."""
+    reserved: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """GC: cores kept back for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs of the worker; the process backend has none."""
+    base_port: Port = 8600
+    """First port of the model servers that ROMA starts; one port each, counting up."""
+    executables: tuple[ExecutableConfig, ...] = ()
+    """Backend `static` only."""
+    docker: DockerConfig | None = None
+    """Backend `docker` only; default: the local engine with TensorFlow Serving."""
+
+    @property
+    def containers(self) -> DockerConfig:
+        """`docker` with its default filled in."""
+        return self.docker or DockerConfig()
+
+    @property
+    def allocatable(self) -> float:
+        """AC = MC - GC, in cores."""
+        return self.cores - self.reserved
+
+    def relative_to(self, base: Path) -> "WorkerConfig":
+        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        if self.docker is None or self.docker.tls is None:
+            return self
+        docker = self.docker.model_copy(update={"tls": base / self.docker.tls})
+        return self.model_copy(update={"docker": docker})
+
+    @model_validator(mode="after")
+    def _check(self) -> "WorkerConfig":
+        if self.reserved >= self.cores:
+            raise Fault("reserved", self.reserved, f"< cores ({self.cores:g})")
+        if self.backend is Backend.PROCESS and self.gpus:
+            raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
+        if self.docker is not None and self.backend is not Backend.DOCKER:
+            raise Fault("docker", "set", f"absent for backend {self.backend}")
+        if (self.backend is Backend.STATIC) != bool(self.executables):
+            raise Fault(
+                "executables",
+                f"{len(self.executables)} listed",
+                "at least one for backend static, none for the others",
+            )
+        return self

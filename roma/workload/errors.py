@@ -1,0 +1,7 @@
+"""What a load description can get wrong."""
+
+from roma.errors import ConfigError
+
+
+class WorkloadError(ConfigError):
+    """A profile, a trace or an option of a load is wrong; the message names value and bound."""

@@ -1,0 +1,136 @@
+"""Trace files: recorded loads, read into send times.
+
+What a file holds is said by the caller and never guessed: a column of small integers reads
+equally well as counts and as timestamps.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from roma.workload.arrivals import from_counts, from_timestamps
+from roma.workload.errors import WorkloadError
+
+MOST_DIGITS = 9
+"""Of a count: a billion requests in a second is a fault in the file."""
+
+
+MOST_SECONDS = 10_000_000
+"""Four months."""
+
+
+class TraceKind(StrEnum):
+    """What each line of a trace file is."""
+
+    COUNTS = "counts"
+    """The number of requests in one second; lines are successive seconds."""
+
+    TIMESTAMPS = "timestamps"
+    """The time of one request: seconds on any clock, or a date and time (ISO 8601)."""
+
+
+T = TypeVar("T", int, float)
+
+
+def read_trace(
+    path: Path, kind: TraceKind, *, column: str | None = None, seed: int | None = None
+) -> list[float]:
+    """Return the send times recorded in a file.
+
+    Without `column` a line is one value; blank lines and lines that start with `#` are skipped.
+    With it the file is CSV whose first row names its columns. `seed` spreads counts at random
+    within their second (see `from_counts`); timestamps ignore it.
+
+    Raises WorkloadError for a file that cannot be read or holds no value, for an unknown column,
+    and for a bad value, naming its line.
+    """
+    if kind is TraceKind.COUNTS:
+        times = from_counts(_read(path, column, _counts), seed=seed)
+    else:
+        times = from_timestamps(_read(path, column, _timestamps))
+    if not times:
+        raise WorkloadError(f"trace {path}: asks for 0 requests; must be at least 1")
+    return times
+
+
+def read_counts(path: Path, kind: TraceKind, *, column: str | None = None) -> list[int]:
+    """Return how many requests each second of a file has, until the last one recorded.
+
+    See `read_trace`, also for what it raises.
+    """
+    if kind is TraceKind.COUNTS:
+        counts = _read(path, column, _counts)
+    else:
+        seconds = Counter(int(time) for time in read_trace(path, kind, column=column))
+        last = max(seconds)
+        if last > MOST_SECONDS:
+            raise WorkloadError(f"trace {path}: lasts {last} s; must be at most {MOST_SECONDS}")
+        counts = [seconds[second] for second in range(last + 1)]
+    if not any(counts):
+        raise WorkloadError(f"trace {path}: asks for 0 requests; must be at least 1")
+    return counts
+
+
+def _read(
+    path: Path,
+    column: str | None,
+    values: Callable[[Iterable[tuple[int, str]], Path], Iterator[T]],
+) -> list[T]:
+    try:
+        if path.is_char_device():
+            raise WorkloadError(f"trace {path}: must be a regular file")
+        with path.open(encoding="utf-8", newline="") as lines:
+            cells = _plain(lines) if column is None else _column(lines, path, column)
+            return list(values(cells, path))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise WorkloadError(f"trace {path}: {error}") from error
+
+
+def _plain(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(lines, start=1):
+        cell = line.strip()
+        if cell and not cell.startswith("#"):
+            yield number, cell
+
+
+def _column(lines: Iterable[str], path: Path, column: str) -> Iterator[tuple[int, str]]:
+    rows = csv.DictReader(lines)
+    names = rows.fieldnames or []
+    if column not in names:
+        raise WorkloadError(f"trace {path}: no column {column!r}; it has {', '.join(names)}")
+    for row in rows:
+        yield rows.line_num, (row[column] or "").strip()
+
+
+def _counts(cells: Iterable[tuple[int, str]], path: Path) -> Iterator[int]:
+    for line, cell in cells:
+        # isdecimal also refuses "-3", "1.5" and "1_000", which int() or float() might accept.
+        if not cell.isdecimal() or len(cell) > MOST_DIGITS:
+            raise WorkloadError(
+                f"trace {path}, line {line}: count {cell[:40]!r} is not an integer >= 0"
+            )
+        yield int(cell)
+
+
+def _timestamps(cells: Iterable[tuple[int, str]], path: Path) -> Iterator[float]:
+    for line, cell in cells:
+        try:
+            yield _seconds(cell)
+        except ValueError:
+            raise WorkloadError(
+                f"trace {path}, line {line}: timestamp {cell!r} is not a number of seconds, "
+                "nor a date and time like 2023-11-16 18:17:03.98"
+            ) from None
+
+
+def _seconds(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        moment = datetime.fromisoformat(cell)
+        # A time without a zone is on one clock with its neighbours; which one does not matter.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,194 @@
+"""What may be done with a worker's containers: nothing that roma.yaml does not say.
+
+A caller names an executable and cores. Container, image, mounts and bounds come from the broker's
+own copy of roma.yaml, so whoever takes over a supervisor gains the right to move quotas within
+their bounds, and no other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from roma import units
+from roma.config import Config
+from roma.errors import ActuationError, BrokerRefused, EngineError
+from roma.placement import Executable, on_worker
+from roma.workers import WorkerConfig
+from supervisor.broker.containers import (
+    SPECIFICATION,
+    Container,
+    check,
+    listed,
+    owned,
+    specification,
+)
+from supervisor.broker.engine import Engine, NotFound
+from supervisor.sharing import Want, share
+
+log = logging.getLogger(__name__)
+
+ROUNDING = 1e-6
+"""Cores by which a bound may be exceeded: floats on their way through JSON."""
+
+WATCH = 0.25
+"""Seconds between two looks at the lease."""
+
+
+class Containers(Protocol):
+    """What a supervisor needs: the broker itself, or a client of it."""
+
+    async def grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
+        """Set quotas, all at once; return the cores of each, or why it failed. Renews the lease."""
+        ...
+
+    async def containers(self) -> Mapping[str, Container]:
+        """Return the worker's containers by executable."""
+        ...
+
+
+class Broker:
+    """The containers of one worker. Silence of its supervisor beyond the lease means safe shares.
+
+    `clock` gives seconds that never decrease.
+    """
+
+    def __init__(
+        self, config: Config, worker: WorkerConfig, engine: Engine, clock: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._engine = engine
+        self._clock = clock
+        self._executables = {e.name: e for e in on_worker(config, worker)}
+        self._checked: dict[str, str] = {}
+        self._lease = worker.containers.lease
+        self._renewed = clock()
+        self._is_safe = False
+
+    @property
+    def executables(self) -> Mapping[str, Executable]:
+        """What roma.yaml puts on this worker, by name."""
+        return self._executables
+
+    async def grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
+        """Set quotas, all at once; return the cores of each, or why it failed. Renews the lease."""
+        self._renewed = self._clock()
+        if self._is_safe:
+            log.info("worker %s: its supervisor is back", self._worker.name)
+            self._is_safe = False
+        return await self._grant(cores)
+
+    async def containers(self) -> Mapping[str, Container]:
+        """Return the worker's containers by executable."""
+        found = await self._engine.containers(owned(self._config, self._worker))
+        return {c.executable: c for c in map(listed, found) if c.executable in self._executables}
+
+    async def create(self, name: str) -> None:
+        """Make an executable's container and start it; one that fits roma.yaml is kept."""
+        executable = self._known(name)
+        assert executable.container is not None
+        body = specification(self._config, self._worker, executable)
+        try:
+            found = await self._engine.inspect(executable.container)
+        except NotFound:
+            found = None
+        if found is not None:
+            check(found, self._config, self._worker, name)
+            if found["Config"]["Labels"].get(SPECIFICATION) != body["Labels"][SPECIFICATION]:
+                await self._engine.remove(found["Id"])
+                found = None
+        if found is None:
+            await self._make(executable.container, body)
+        await self._engine.start(executable.container)
+
+    async def _make(self, container: str, body: Mapping[str, Any]) -> None:
+        try:
+            await self._engine.create(container, body)
+        except NotFound:
+            log.info("pulling image %s", body["Image"])
+            await self._engine.pull(body["Image"])
+            await self._engine.create(container, body)
+
+    async def remove(self, name: str) -> None:
+        """Stop and remove an executable's container, if it is there."""
+        executable = self._known(name)
+        assert executable.container is not None
+        try:
+            found = await self._engine.inspect(executable.container)
+        except NotFound:
+            return
+        check(found, self._config, self._worker, name)
+        self._checked.pop(name, None)
+        await self._engine.remove(found["Id"])
+
+    async def watch_lease(self) -> None:
+        """Grant safe shares whenever the supervisor has been silent for too long; never ends."""
+        while True:
+            await asyncio.sleep(WATCH)
+            if self._is_safe or self._clock() - self._renewed <= self._lease:
+                continue
+            shares = safe_shares(self._executables.values(), self._worker.allocatable)
+            log.warning(
+                "worker %s: no word of its supervisor for %g s: safe shares",
+                self._worker.name,
+                self._lease,
+            )
+            results = await self._grant(shares)
+            failed = [r for r in results.values() if isinstance(r, ActuationError)]
+            # What is not there needs no share; what could not be reached is tried again.
+            self._is_safe = all(isinstance(r, NotFound) for r in failed)
+
+    async def _grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
+        names = list(cores)
+        results = await asyncio.gather(*(self._set(name, cores[name]) for name in names))
+        return dict(zip(names, results, strict=True))
+
+    async def _set(self, name: str, cores: float) -> float | ActuationError:
+        try:
+            self._check_bounds(name, cores)
+            period = self._config.control.cfs_period
+            quota = units.quota_us(cores, period)
+            await self._engine.update_quota(
+                await self._container(name), quota_us=quota, period_us=units.period_us(period)
+            )
+        except EngineError as error:
+            self._checked.pop(name, None)  # a container made anew must be looked at anew
+            return error
+        except ActuationError as error:
+            return error
+        return units.cores_from_quota(quota, units.period_us(period))
+
+    def _check_bounds(self, name: str, cores: float) -> None:
+        executable = self._known(name)
+        if not executable.controlled:
+            raise BrokerRefused(f"executable {name}: on a {executable.spec.device}, has no quota")
+        low, high = executable.min_cores, min(executable.max_cores, self._worker.allocatable)
+        if not low - ROUNDING <= cores <= high + ROUNDING:
+            raise BrokerRefused(f"executable {name}: cores = {cores}: must be in [{low}, {high}]")
+
+    def _known(self, name: str) -> Executable:
+        try:
+            return self._executables[name]
+        except KeyError:
+            known = ", ".join(self._executables)
+            raise BrokerRefused(f"executable = {name}: must be one of {known}") from None
+
+    async def _container(self, name: str) -> str:
+        """Return the id of a container that has been checked."""
+        if name not in self._checked:
+            container = self._executables[name].container
+            assert container is not None
+            found = await self._engine.inspect(container)
+            check(found, self._config, self._worker, name)
+            self._checked[name] = found["Id"]
+        return self._checked[name]
+
+
+def safe_shares(executables: Iterable[Executable], capacity: float) -> dict[str, float]:
+    """Return what each gets while nobody controls: as much as it may, fairly cut to `capacity`."""
+    controlled = [e for e in executables if e.controlled]
+    granted = share(
+        [Want(min(e.max_cores, capacity), e.min_cores) for e in controlled], capacity
+    ).granted
+    return {e.name: cores for e, cores in zip(controlled, granted, strict=True)}

@@ -1,0 +1,225 @@
+"""The Docker Engine API, as far as ROMA needs it: asynchronous, over a socket, nothing cached.
+
+Paths have no version: the engine then answers in its own, and every call here has kept its shape
+since API 1.25 (https://docs.docker.com/engine/api/).
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from roma.errors import EngineError
+from roma.workers import DockerConfig
+
+CALL_TIMEOUT = 10.0
+"""Seconds for one call; 8 ms is usual, a loaded engine is slower."""
+
+PULL_TIMEOUT = 1800.0
+"""Seconds for an image to arrive."""
+
+TUNNEL_TIMEOUT = 15.0
+"""Seconds for ssh to connect."""
+
+
+class Engine:
+    """One engine; make it with `connected`. Every call raises EngineError."""
+
+    def __init__(self, session: aiohttp.ClientSession, base: str, address: str) -> None:
+        self._session = session
+        self._base = base
+        self._address = address
+
+    def __repr__(self) -> str:
+        return f"<Engine {self._address}>"
+
+    async def containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the summaries of all containers, running or not, that have these labels."""
+        filters = json.dumps({"label": [f"{key}={value}" for key, value in labels.items()]})
+        found: list[dict[str, Any]] = await self._call(
+            "GET", "/containers/json", params={"all": "1", "filters": filters}
+        )
+        return found
+
+    async def inspect(self, container: str) -> dict[str, Any]:
+        """Return everything about a container, by name or id."""
+        found: dict[str, Any] = await self._call("GET", f"/containers/{_path(container)}/json")
+        return found
+
+    async def create(self, name: str, specification: Mapping[str, Any]) -> str:
+        """Create a container; return its id."""
+        made = await self._call(
+            "POST", "/containers/create", params={"name": name}, body=specification
+        )
+        return str(made["Id"])
+
+    async def pull(self, image: str) -> None:
+        """Fetch an image; minutes for a large one."""
+        stream = await self._text(
+            "POST", "/images/create", params={"fromImage": _tagged(image)}, timeout=PULL_TIMEOUT
+        )
+        # The engine answers 200 at once and reports failures in the stream that follows.
+        for line in stream.splitlines():
+            report = json.loads(line)
+            if "error" in report:
+                raise EngineError(f"engine {self._address}: image {image}: {report['error']}")
+
+    async def start(self, container: str) -> None:
+        """Start a container; one that runs already is left alone."""
+        await self._call("POST", f"/containers/{_path(container)}/start")
+
+    async def remove(self, container: str, *, grace: int = 10) -> None:
+        """Stop a container, killing it after `grace` seconds, and remove it."""
+        with contextlib.suppress(NotFound):
+            await self._call(
+                "POST",
+                f"/containers/{_path(container)}/stop",
+                params={"t": str(grace)},
+                timeout=grace + CALL_TIMEOUT,
+            )
+            await self._call(
+                "DELETE", f"/containers/{_path(container)}", params={"force": "1", "v": "1"}
+            )
+
+    async def update_quota(self, container: str, *, quota_us: int, period_us: int) -> None:
+        """Set a running container's CPU quota, live.
+
+        The engine refuses it for containers made with `--cpus` (NanoCpus).
+        """
+        body = {"CpuPeriod": period_us, "CpuQuota": quota_us}
+        await self._call("POST", f"/containers/{_path(container)}/update", body=body)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        timeout: float = CALL_TIMEOUT,
+    ) -> Any:
+        text = await self._text(method, path, params=params, body=body, timeout=timeout)
+        return json.loads(text) if text.strip() else None
+
+    async def _text(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        timeout: float,
+    ) -> str:
+        try:
+            async with self._session.request(
+                method,
+                self._base + path,
+                params=params,
+                json=body,
+                timeout=aiohttp.ClientTimeout(total=timeout),
+            ) as response:
+                text = await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineError(f"engine {self._address}: {method} {path}: {error!r}") from error
+        if response.status >= 400:
+            kind = NotFound if response.status == 404 else EngineError
+            raise kind(f"engine {self._address}: {method} {path}: {_message(text)}")
+        return text
+
+
+class NotFound(EngineError):
+    """The engine knows no such container, or no such image."""
+
+
+@contextlib.asynccontextmanager
+async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
+    """Yield the engine of a worker; the connections close when the block ends."""
+    scheme, _, rest = docker.host.partition("://")
+    async with contextlib.AsyncExitStack() as stack:
+        base = "http://docker"
+        connector: aiohttp.BaseConnector
+        match scheme:
+            case "unix":
+                connector = aiohttp.UnixConnector(rest, limit=0)
+            case "tcp":
+                assert docker.tls is not None  # config sees to it
+                base = f"https://{rest}"
+                connector = aiohttp.TCPConnector(ssl=_tls(docker.tls), limit=0)
+            case _:
+                socket = await stack.enter_async_context(_tunnel(rest))
+                connector = aiohttp.UnixConnector(str(socket), limit=0)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        yield Engine(session, base, docker.host)
+
+
+def _tls(directory: Path) -> ssl.SSLContext:
+    """Return a context that presents and demands certificates (docker's own file names)."""
+    try:
+        context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
+        context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    except (OSError, ssl.SSLError) as error:
+        raise EngineError(f"docker.tls = {directory}: {error}") from error
+    return context
+
+
+@contextlib.asynccontextmanager
+async def _tunnel(target: str) -> AsyncIterator[Path]:
+    """Forward a local socket to the remote engine's, by the user's own ssh and keys."""
+    host, _, port = target.partition(":")
+    with tempfile.TemporaryDirectory(prefix="roma-ssh-") as directory:
+        local = Path(directory) / "engine.sock"
+        process = await asyncio.create_subprocess_exec(
+            "ssh",
+            *(["-p", port] if port else []),
+            *("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
+            *("-o", "ServerAliveInterval=5", "-N", "-T"),
+            *("-L", f"{local}:/var/run/docker.sock"),
+            host,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            await _until_open(local, process, target)
+            yield local
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+
+async def _until_open(socket: Path, process: asyncio.subprocess.Process, target: str) -> None:
+    try:
+        async with asyncio.timeout(TUNNEL_TIMEOUT):
+            while not os.path.exists(socket):  # noqa: ASYNC240 - a look, no wait
+                if process.returncode is not None:
+                    assert process.stderr is not None
+                    said = (await process.stderr.read()).decode(errors="replace").strip()
+                    raise EngineError(f"ssh {target}: {said or 'ended'}")
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise EngineError(f"ssh {target}: no connection in {TUNNEL_TIMEOUT:g} s") from None
+
+
+def _path(container: str) -> str:
+    return quote(container, safe="")
+
+
+def _tagged(image: str) -> str:
+    """Return an image with its tag; without one the engine would fetch every tag there is."""
+    _, _, last = image.rpartition("/")
+    return image if ":" in last or "@" in last else f"{image}:latest"
+
+
+def _message(text: str) -> str:
+    """Return what an error answer of the engine says."""
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip() or "no message"

@@ -1,0 +1,208 @@
+"""`roma broker`: two unix sockets, one per role. Who may open one is the first check, not the last.
+
+    supervisor.sock    GET /v1/executables; POST /v1/cores {"cores": {executable: cores}}
+    launcher.sock      the same, and PUT and DELETE /v1/executables/NAME
+
+The kernel says which user calls (SO_PEERCRED, unix(7)); a caller cannot claim to be another.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from roma.config import Config
+from roma.errors import ActuationError, BrokerRefused, EngineError, LaunchError
+from roma.workers import WorkerConfig
+from supervisor.broker.broker import Broker
+from supervisor.broker.engine import connected
+
+SUPERVISOR, LAUNCHER = "supervisor.sock", "launcher.sock"
+
+MOST_BYTES = 1 << 20
+"""Of a request's body: ten thousand executables."""
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Grant(BaseModel):
+    """Body of POST /v1/cores."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    cores: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+
+def run_dir(config: Config, worker: WorkerConfig) -> Path:
+    """Return the directory of a worker's sockets."""
+    return worker.containers.run_dir / config.name / worker.name
+
+
+async def run(config: Config, worker: WorkerConfig, *, launcher: bool) -> None:
+    """Serve until SIGTERM or SIGINT; what was granted stands.
+
+    Without `launcher` there is no second socket: somebody else makes the containers.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    async with connected(worker.containers) as engine, contextlib.AsyncExitStack() as stack:
+        broker = Broker(config, worker, engine, loop.time)
+        callers = frozenset({os.geteuid(), *worker.containers.callers})
+        directory = run_dir(config, worker)
+        applications = {SUPERVISOR: supervisor_application(broker, callers)}
+        if launcher:
+            applications[LAUNCHER] = launcher_application(broker, callers)
+        for name, application in applications.items():
+            await stack.enter_async_context(_listening(application, directory / name, callers))
+        log.info("broker of worker %s listens in %s", worker.name, directory)
+        if config.control.dry_run:
+            await stop.wait()  # nobody applies anything, so nobody's silence means anything
+            return
+        watching = asyncio.create_task(broker.watch_lease())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if watching.done():
+            watching.result()  # a bug ended it: be seen, and be restarted
+        watching.cancel()
+
+
+def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Application:
+    """Return what a supervisor may do."""
+
+    async def executables(_: web.Request) -> web.Response:
+        found = await broker.containers()
+        return _json({name: asdict(container) for name, container in found.items()})
+
+    async def cores(request: web.Request) -> web.Response:
+        grant = _Grant.model_validate_json(await request.read())
+        results = await broker.grant(grant.cores)
+        return _json({name: _result(result) for name, result in results.items()})
+
+    application = web.Application(middlewares=[_only(callers), _errors], client_max_size=MOST_BYTES)
+    application.router.add_get("/v1/executables", executables)
+    application.router.add_post("/v1/cores", cores)
+    return application
+
+
+def launcher_application(broker: Broker, callers: frozenset[int]) -> web.Application:
+    """Return what a launcher may do."""
+
+    async def create(request: web.Request) -> web.Response:
+        await broker.create(request.match_info["name"])
+        return web.Response(status=204)
+
+    async def remove(request: web.Request) -> web.Response:
+        await broker.remove(request.match_info["name"])
+        return web.Response(status=204)
+
+    application = supervisor_application(broker, callers)
+    application.router.add_put("/v1/executables/{name}", create)
+    application.router.add_delete("/v1/executables/{name}", remove)
+    return application
+
+
+@contextlib.asynccontextmanager
+async def _listening(
+    application: web.Application, path: Path, callers: frozenset[int]
+) -> AsyncIterator[None]:
+    """Listen on a socket file; refuse one on which another broker answers."""
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            _make_way(path)
+            await web.UnixSite(runner, str(path)).start()
+            # Other users must be able to open it to be asked who they are.
+            os.chmod(path, 0o600 if callers == {os.geteuid()} else 0o666)
+        except OSError as error:
+            raise LaunchError(f"docker.run_dir: cannot listen on {path}: {error}") from error
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _make_way(path: Path) -> None:
+    """Make the socket's directory; remove the socket of a broker that has died."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if _answers(path):
+        raise LaunchError(f"{path}: another broker listens there")
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _only(callers: frozenset[int]) -> Any:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        user = _caller(request)
+        if user not in callers:
+            log.warning("refused user %s: %s %s", user, request.method, request.path)
+            return _error(403, f"user {user} may not call this broker (docker.callers)")
+        return await handler(request)
+
+    return check
+
+
+def _caller(request: web.Request) -> int | None:
+    """Return the user id of whoever is at the other end, None if it has gone."""
+    transport = request.transport
+    connection = None if transport is None else transport.get_extra_info("socket")
+    if connection is None:
+        return None
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    _, user, _ = struct.unpack("3i", credentials)
+    return int(user)
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        return _error(400, f"{where}: {first['msg']}")
+    except BrokerRefused as error:
+        log.warning("refused: %s", error)
+        return _error(409, str(error))
+    except EngineError as error:
+        return _error(502, str(error))
+
+
+def _result(result: float | ActuationError) -> dict[str, Any]:
+    if isinstance(result, ActuationError):
+        return {"error": str(result)}
+    return {"cores": result}
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+
+
+def _error(status: int, message: str) -> web.Response:
+    return _json({"error": message}, status)

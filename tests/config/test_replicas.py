@@ -1,0 +1,100 @@
+"""Placement of replicas: which worker runs what (paper §2.2)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roma import config
+from roma.errors import ConfigError
+from roma.placement import executables
+from roma.replicas import Placement, assign
+
+BALANCE, PACK = Placement.BALANCE, Placement.PACK
+
+
+def test_without_a_number_every_worker_has_one_of_each():
+    found = assign({"a": None, "b": None}, ["w1", "w2"], BALANCE, None)
+    assert found == {"w1": ["a", "b"], "w2": ["a", "b"]}
+
+
+def test_balance_gives_to_those_with_the_fewest():
+    found = assign({"a": 1, "b": 1, "c": 2, "d": 1}, ["w1", "w2", "w3"], BALANCE, None)
+    assert sorted(len(models) for models in found.values()) == [1, 2, 2]
+
+
+def test_pack_fills_one_worker_before_the_next():
+    found = assign({"a": 1, "b": 1, "c": 1}, ["w1", "w2"], PACK, 2)
+    assert found == {"w1": ["a", "b"], "w2": ["c"]}
+
+
+def test_a_model_is_never_twice_on_one_worker():
+    with pytest.raises(ValueError, match="a"):
+        assign({"a": 3}, ["w1", "w2"], BALANCE, None)
+
+
+@given(
+    st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(1, 4), min_size=1),
+    st.integers(1, 4),
+    st.sampled_from(Placement),
+    st.none() | st.integers(1, 6),
+)
+def test_all_replicas_are_placed_within_every_bound_or_none(replicas, workers, how, per_worker):
+    names = [f"w{i}" for i in range(workers)]
+    try:
+        found = assign(replicas, names, how, per_worker)
+    except ValueError:
+        return
+    for model, count in replicas.items():
+        assert sum(models.count(model) for models in found.values()) == count
+    for models in found.values():
+        assert len(set(models)) == len(models)
+        assert per_worker is None or len(models) <= per_worker
+
+
+FILE = """
+models:
+  a: {path: a, sla: {response_time: 0.5}, replicas: 1}
+  b: {path: b, sla: {response_time: 0.5}}
+workers:
+  - {name: w1, backend: docker, cores: 4, base_port: 9000}
+  - {name: w2, backend: docker, cores: 4, base_port: 9100, docker: {network: models}}
+"""
+
+
+def test_executables_are_what_was_placed_and_where():
+    placed = executables(config.parse(FILE))
+    assert [(e.name, e.host, e.port, e.container) for e in placed] == [
+        ("a@w1", "127.0.0.1", 9000, "roma-w1-a"),
+        ("b@w1", "127.0.0.1", 9001, "roma-w1-b"),
+        ("b@w2", "roma-w2-b", 8501, "roma-w2-b"),
+    ]
+    assert all(e.controlled for e in placed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("replicas: 1", "replicas: 3", "models.a.replicas = 3: must be at most the workers"),
+        ("models:", "per_worker: 1\nmodels:", "per_worker = 1"),
+        ("network: models", "host: 'tcp://h:2376'", "docker.tls = None: must be set for a tcp://"),
+        ("network: models", "tls: certs", "docker.tls = certs: must be set for a tcp:// host, and"),
+        ("network: models", "host: /var/run/docker.sock", "docker.host"),
+        ("network: models", "cpuset: 0-", "docker.cpuset"),
+        ("network: models", "image: 'Bad Image'", "docker.image"),
+        ("network: models", "lease: 1", "docker.lease = 1: "),
+        ("replicas: 1", "memory: 1MiB", "models.a.memory"),
+        ("backend: docker, cores: 4, base_port: 9100,", "cores: 4, base_port: 9100,", "absent for"),
+    ],
+)
+def test_faults_name_key_value_and_bound(old, new, message):
+    assert old in FILE
+    with pytest.raises(ConfigError) as found:
+        config.parse(FILE.replace(old, new, 1))
+    assert message in str(found.value)
+
+
+def test_tls_files_are_found_beside_the_configuration(tmp_path):
+    text = FILE.replace("network: models", "host: 'tcp://h:2376', tls: certs")
+    file = tmp_path / "roma.yaml"
+    file.write_text(text)
+    assert config.load(file).workers[1].containers.tls == tmp_path / "certs"

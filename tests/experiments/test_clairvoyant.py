@@ -1,0 +1,237 @@
+"""The clairvoyant bound against cases computed by hand, and against policies that really serve."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roma.experiments.clairvoyant import Infeasible, ModelLoad, bound
+
+ONE = ModelLoad([0.0], cost=1.0, gpu_time=None, response_time=1.0, minimum=0.0, maximum=10.0)
+
+
+def least(models, *, gpus=0, capacity=10.0, duration=3.0, late_share=0.0, slot=0.1):
+    if isinstance(models, ModelLoad):
+        models = {"m": models}
+    return bound(
+        models,
+        gpus=gpus,
+        capacity=capacity,
+        duration=duration,
+        late_share=late_share,
+        slot=slot,
+    )
+
+
+def paced(rate, duration):
+    return [i / rate for i in range(round(rate * duration))]
+
+
+@pytest.mark.parametrize(
+    ("arrival", "sla", "expected"),
+    [
+        (0.0, 1.0, 1.0),  # the whole first second
+        (0.0, 0.5, 2.0),  # 1/0.5 cores, allocated for a whole second
+        (0.0, 2.0, 1.0),  # spread over two seconds, the same work
+        (0.8, 0.4, 5.0),  # 0.2 s in each of two seconds: 1/0.2 in one of them
+        (0.9, 0.5, 2.5),  # 0.4 s of the next second beat 0.1 s of this one
+        (0.25, 0.5, 1 / 0.6),  # slots are used whole: from 0.2 to 0.8
+    ],
+)
+def test_one_request_needs_its_cost_within_its_sla_in_whole_seconds(arrival, sla, expected):
+    result = least(replace(ONE, arrivals=[arrival], response_time=sla))
+    assert result.core_seconds == pytest.approx(expected)
+    assert sum(result.cores["m"]) == pytest.approx(expected)
+
+
+def test_a_shorter_slot_sees_the_exact_times():
+    request = replace(ONE, arrivals=[0.25], response_time=0.5)
+    assert least(request, slot=0.05).core_seconds == pytest.approx(2.0)
+
+
+def test_a_constant_load_needs_its_work_and_no_more():
+    load = replace(ONE, arrivals=paced(10, 20), cost=0.05, response_time=0.5)
+    result = least(load, duration=20)
+    # Due by 20 s: what arrived until 19.5 s, that is 196 requests.
+    assert result.core_seconds == pytest.approx(196 * 0.05)
+    assert max(result.cores["m"]) <= 0.5 + 0.05 * 10  # never more than the SLA's slack explains
+
+
+def test_the_minimum_is_always_allocated():
+    result = least(replace(ONE, minimum=0.3, arrivals=[]), duration=2.5)
+    assert result.core_seconds == pytest.approx(0.75)
+    assert result.cores["m"] == pytest.approx([0.3, 0.3, 0.3])
+    assert result.late_share == 0
+
+
+def test_what_is_due_after_the_end_need_not_be_served():
+    assert least(replace(ONE, arrivals=[2.5])).core_seconds == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_gpu_that_can_take_all_leaves_the_minimum():
+    load = replace(ONE, arrivals=paced(9, 10), gpu_time=0.1, minimum=0.2)
+    assert least(load, gpus=1, duration=10).core_seconds == pytest.approx(2.0)
+
+
+def test_cores_serve_what_the_gpus_cannot():
+    load = replace(ONE, arrivals=paced(15, 10), cost=0.2, gpu_time=0.1)
+    # 136 requests are due by 10 s, the GPU serves 100 of them.
+    assert least(load, gpus=1, duration=10).core_seconds == pytest.approx(36 * 0.2)
+    # Two GPUs could serve 200.
+    assert least(load, gpus=2, duration=10).core_seconds == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_gpu_goes_where_it_saves_most_cores():
+    """10 requests of each; within 2 s the GPU has time for half of them."""
+    burst = replace(ONE, arrivals=[0.0] * 10, response_time=2.0, gpu_time=0.2)
+    models = {"light": replace(burst, cost=0.1), "heavy": replace(burst, cost=0.5)}
+    result = least(models, gpus=1, duration=3.0)
+    assert result.core_seconds == pytest.approx(10 * 0.1)
+    assert sum(result.cores["heavy"]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_may_be_late_is_what_costs_most_cores():
+    # From 5.8 to 6.3 s: 1/0.3 cores for a second; from 0 to 0.5 s: 1/0.5.
+    load = replace(ONE, arrivals=[0.0, 5.8], response_time=0.5)
+    everything = least(load, duration=8)
+    assert everything.core_seconds == pytest.approx(2 + 1 / 0.3)
+    assert everything.late_share == pytest.approx(0.0, abs=1e-6)
+    half = least(load, duration=8, late_share=0.5)
+    assert half.core_seconds == pytest.approx(2.0)
+    assert half.late_share == pytest.approx(0.5)
+    assert sum(half.cores["m"][5:7]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_late_share_is_of_all_requests_together():
+    cheap = replace(ONE, arrivals=paced(5, 9.8), cost=0.01)
+    dear = replace(ONE, arrivals=[3.0], cost=2.0)
+    result = least({"cheap": cheap, "dear": dear}, duration=12, late_share=0.02)
+    assert result.core_seconds == pytest.approx(49 * 0.01)
+    assert result.late_share == pytest.approx(1 / 50)
+
+
+def test_a_fraction_of_a_request_cannot_be_late():
+    load = replace(ONE, arrivals=[0.0, 1.0])
+    assert least(load, late_share=0.49).core_seconds == pytest.approx(2.0)
+
+
+def test_an_impossible_load_names_the_least_share_that_must_be_late():
+    # One core has 2 core-seconds for these ten requests.
+    load = replace(ONE, arrivals=[0.0] * 10, response_time=2.0)
+    with pytest.raises(Infeasible, match=r"at least 80\.00% of the requests") as error:
+        least(load, capacity=1.0, duration=5)
+    assert error.value.late_share == pytest.approx(0.8)
+    overloaded = least(load, capacity=1.0, duration=5, late_share=error.value.late_share)
+    assert overloaded.core_seconds == pytest.approx(2.0)
+
+
+def test_models_share_the_capacity():
+    load = replace(ONE, arrivals=[0.0] * 2, response_time=1.0)
+    assert least({"a": load}, capacity=3.0).core_seconds == pytest.approx(2.0)
+    with pytest.raises(Infeasible) as error:
+        least({"a": load, "b": load}, capacity=3.0)
+    assert error.value.late_share == pytest.approx(0.25)
+
+
+def test_a_models_own_maximum_binds_it():
+    with pytest.raises(Infeasible):
+        least(replace(ONE, maximum=0.9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "message"),
+    [
+        ({}, {"duration": 0.0}, r"duration = 0\.0"),
+        ({}, {"slot": 0.3}, r"slot = 0\.3: must divide one second"),
+        ({"cost": 0.0}, {}, "m: cost"),
+        ({"gpu_time": 0.0}, {}, "m: cost, gpu_time"),
+        ({"minimum": 11.0}, {}, r"m: minimum = 11\.0"),
+        ({"arrivals": [3.0]}, {}, r"arrivals must be in \[0, 3\)"),
+        ({"minimum": 9.0}, {"capacity": 8.0}, r"sum of the minima \(9\)"),
+    ],
+)
+def test_arguments_without_sense_are_refused_by_name(changes, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        least(replace(ONE, **changes), **arguments)
+
+
+# Against what really serves: FIFO, one request at a time, at the speed of the allocation.
+
+
+def finish_times(arrivals, cost, cores):
+    """Return when each request ends on `cores` per second; the queue is served in order."""
+    edges = np.arange(len(cores) + 1, dtype=float)
+    work = np.concatenate(([0.0], np.cumsum(cores)))
+    done, ends = 0.0, []
+    for arrival in arrivals:
+        done = max(done, float(np.interp(arrival, edges, work))) + cost
+        ends.append(float(np.interp(done, work, edges, right=np.inf)))
+    return ends
+
+
+def gpu_ends(arrivals, gpu_time):
+    free, ends = 0.0, []
+    for arrival in arrivals:
+        free = max(free, arrival) + gpu_time
+        ends.append(free)
+    return ends
+
+
+times = st.lists(st.floats(0, 7.9), max_size=25).map(sorted)
+allocations = st.lists(st.floats(0.05, 4.0), min_size=8, max_size=8)
+slas = st.floats(0.05, 2.0)
+
+
+def late(arrivals, ends, sla):
+    return sum(a + sla <= 8.0 and end > a + sla for a, end in zip(arrivals, ends, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(times, times, allocations, allocations, slas, st.floats(0.02, 0.5))
+def test_no_policy_that_really_serves_does_with_less(a, b, cores_a, cores_b, sla, cost):
+    """Whatever is allocated, at the late share that it really has, the bound is not above it."""
+    split = a[::2], a[1::2]  # every other request of model a goes to the GPU
+    broken = late(split[0], gpu_ends(split[0], 0.1), sla)
+    broken += late(split[1], finish_times(split[1], cost, cores_a), sla)
+    broken += late(b, finish_times(b, 2 * cost, cores_b), 2 * sla)
+    models = {
+        "a": ModelLoad(a, cost, 0.1, sla, 0.05, 4.0),
+        "b": ModelLoad(b, 2 * cost, None, 2 * sla, 0.05, 4.0),
+    }
+    share = broken / max(1, len(a) + len(b))
+    result = least(models, gpus=1, capacity=8.0, duration=8.0, late_share=share)
+    assert result.core_seconds <= sum(cores_a) + sum(cores_b) + 1e-6
+    assert result.late_share <= share + 1e-6
+
+
+@settings(max_examples=40, deadline=None)
+@given(times, slas, st.floats(0.02, 0.5))
+def test_an_easier_promise_never_needs_more(arrivals, sla, cost):
+    load = ModelLoad(arrivals, cost, 0.3, sla, 0.05, 200.0)
+
+    def need(load=load, **changes):
+        return least(load, **{"capacity": 200.0, "duration": 8.0, **changes}).core_seconds
+
+    base = need()
+    assert need(replace(load, response_time=1.5 * sla)) <= base + 1e-6
+    assert need(late_share=0.3) <= base + 1e-6
+    assert need(gpus=1) <= base + 1e-6
+    assert need(replace(load, cost=cost / 2)) <= base + 1e-6
+    assert need(slot=0.2) <= base + 1e-6  # coarser: more relaxed
+
+
+def test_the_bound_is_near_what_a_good_policy_needs():
+    """It is not only low: with steady traffic it leaves little room below a constant allocation."""
+    arrivals, sla, cost = paced(10, 30), 0.5, 0.05
+    cores = next(
+        u
+        for u in np.arange(0.3, 3.0, 0.01)
+        if not any(
+            end > a + sla
+            for a, end in zip(arrivals, finish_times(arrivals, cost, [u] * 31), strict=True)
+        )
+    )
+    load = ModelLoad(arrivals, cost, None, sla, 0.0, 4.0)
+    assert least(load, duration=30).core_seconds > 0.9 * cores * 30

@@ -1,0 +1,246 @@
+"""Experiments on short workloads: what they print, save and claim. Everything is virtual time."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.errors import ConfigError
+from roma.experiments import (
+    ablation,
+    figure2,
+    hindsight,
+    output,
+    pareto,
+    robustness,
+    systems,
+    table2,
+    workloads,
+)
+from roma.experiments.base import Check, Column, Output, Picture, Table
+from roma.experiments.lab import Case, Lab
+from roma.experiments.registry import EXPERIMENTS
+from roma.sim.result import Result
+
+SHORT = tuple(replace(w, duration=20.0) for w in (workloads.SKY_GNET, workloads.NOISY))
+
+
+def names(table):
+    return [c.name for c in table.columns]
+
+
+def test_every_experiment_is_listed_under_its_name():
+    assert {name: e.name for name, e in EXPERIMENTS.items()} == {name: name for name in EXPERIMENTS}
+    listed = CliRunner().invoke(app, ["experiment", "list"]).stdout
+    assert all(name in listed for name in EXPERIMENTS)
+
+
+def test_the_paper_s_figures_belong_to_systems_and_tests_that_are_run():
+    run = {(w.name, s.name) for w in workloads.TABLE1 for s in table2.SYSTEMS}
+    assert set(table2.PAPER) <= run
+    assert len(table2.PAPER) == 3 * 5
+
+
+def test_table1_is_the_paper_s():
+    slas = {m.name: m.response_time for w in workloads.TABLE1 for m in w.models}
+    assert slas == {"skylines": 0.38, "gnet": 0.45, "resnet": 0.54, "vgg16": 0.56}
+    assert all(
+        (w.workers, w.cores, w.gpus, w.duration) == (2, 6.0, 1, 300.0) for w in workloads.TABLE1
+    )
+    expected = {"skylines": 10_200, "gnet": 9_500}
+    for model, times in workloads.SKY_GNET.arrivals(1).items():
+        count = sum(t < 300 for t in times)
+        assert count == pytest.approx(expected[model], rel=0.03)
+
+
+def test_table2_on_short_tests():
+    found = table2.compare(Lab((1,)), SHORT, "short", "Short")
+    (table,) = found.tables
+    assert len(table.rows) == len(SHORT) * len(table2.SYSTEMS)
+    by = {(row[0], row[1]): dict(zip(names(table), row, strict=True)) for row in table.rows}
+    most = by["Skylines + G.Net", "RR+max"]
+    assert most["core-s"] == pytest.approx(12 * 20)
+    assert by["Skylines + G.Net", "RR+min"]["core-s"] == pytest.approx(2 * 20)
+    assert len(found.checks) == 4
+
+
+def test_the_paper_s_claims_hold():
+    lab = Lab((11,))
+    cases = [
+        Case(w, s)
+        for w in workloads.TABLE1
+        for s in (systems.OURS, systems.RR_RULES, systems.ROMA_CODE)
+    ]
+    found = lab.run(cases)
+    late = {s.name: 0.0 for s in (systems.OURS, systems.RR_RULES, systems.ROMA_CODE)}
+    cores = dict(late)
+    for case, summary in zip(cases, found, strict=True):
+        late[case.system.name] += summary.late_share
+        cores[case.system.name] += summary.core_seconds
+    assert late["ours"] <= 0.25 * late["RR+rules"]
+    assert cores["ours"] <= 0.76 * cores["RR+rules"]
+    assert late["ours"] < late["ROMA (code)"]
+    assert cores["ours"] < cores["ROMA (code)"]
+
+
+def test_no_law_beats_the_clairvoyant(monkeypatch):
+    monkeypatch.setattr(workloads, "PARETO", SHORT)
+    found = pareto.PARETO.run(Lab((1,)))
+    cheapest, curves = found.tables
+    *laws, bound = cheapest.rows
+    assert bound[0] == "clairvoyant bound"
+    for column in range(1, len(names(cheapest))):
+        assert all(row[column] is None or row[column] >= bound[column] for row in laws)
+    settings = sum(len(f.systems) for f in pareto.families())
+    assert len(curves.rows) == len(SHORT) * settings
+    assert [p.name for p in found.pictures] == ["pareto"]
+
+
+def test_every_law_takes_part_in_the_comparison():
+    from controllers.registry import LAWS
+
+    assert {s.law for f in pareto.families() for s in f.systems} == set(LAWS)
+
+
+def test_hindsight_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatch):
+    monkeypatch.setattr(workloads, "PARETO", SHORT)
+    (table,) = hindsight.HINDSIGHT.run(Lab((1,))).tables
+    assert [row[0] for row in table.rows] == [w.name for w in SHORT]
+    for _, bound, played, late, ratio in table.rows:
+        assert played >= bound
+        assert late <= pareto.LATE
+        assert ratio == pytest.approx(played / bound)
+
+
+def test_a_plan_is_split_without_loss_and_within_every_worker():
+    workload = workloads.ALL_APPS
+    plan = {"skylines": 0.2, "gnet": 3.0, "resnet": 4.8, "vgg16": 3.0}
+    shares = hindsight.split(plan, workload)
+    for model, cores in plan.items():
+        assert sum(shares[model, worker] for worker in (0, 1)) == pytest.approx(cores)
+    for worker in (0, 1):
+        assert sum(shares[model, worker] for model in plan) <= workload.cores + 1e-9
+    assert shares["gnet", 0] == pytest.approx(0.1)  # together, not one and a half on each
+    assert min(shares.values()) == pytest.approx(0.1)
+
+
+def test_a_plan_is_enlarged_only_where_it_has_more_than_the_minimum():
+    found = hindsight.enlarged({"m": [0.2, 1.2]}, factor=1.5, reserve=0.3, least=0.2)
+    assert found == {"m": [0.2, pytest.approx(0.2 + 1.5 + 0.3)]}
+
+
+def test_a_played_plan_is_what_is_allocated():
+    workload = SHORT[1]
+    plan = {"light": [1.0] * 10 + [2.0] * 10, "medium": [3.0] * 20}
+    assert hindsight.play(workload, plan, 1).core_seconds == pytest.approx(90.0)
+
+
+def test_robustness_has_a_row_per_disturbance(monkeypatch):
+    monkeypatch.setattr(robustness, "WORKLOADS", SHORT)
+    (table,) = robustness.ROBUSTNESS.run(Lab((1,))).tables
+    on_gpus = [row for row in table.rows if row[0] == SHORT[0].title]
+    assert [row[1] for row in on_gpus] == [d.name for d in robustness.DISTURBANCES]
+    assert all("GPU" not in row[1] for row in table.rows if row[0] == SHORT[1].title)
+
+
+def test_ablation_takes_one_part_away_at_a_time(monkeypatch):
+    whole, *others = ablation.WITHOUT
+    for system in others:
+        changed = [f for f in system_fields() if getattr(system, f) != getattr(whole, f)]
+        assert len(changed) == 1, (system.name, changed)
+    monkeypatch.setattr(ablation, "WORKLOADS", SHORT[:1])
+    (table,) = ablation.ABLATION.run(Lab((1,))).tables
+    assert len(table.rows) == len(ablation.WITHOUT)
+
+
+def system_fields():
+    return [f for f in systems.System.__dataclass_fields__ if f != "name"]
+
+
+def test_more_seeds_are_averaged_and_processes_change_nothing():
+    case = Case(SHORT[0], systems.RR_RULES)
+    one, two = (Lab((seed,)).run([case])[0] for seed in (1, 2))
+    both = Lab((1, 2)).run([case])[0]
+    assert both.core_seconds == pytest.approx((one.core_seconds + two.core_seconds) / 2)
+    assert both.worst == max(one.worst, two.worst)
+    assert isinstance(both.results[0], Result)
+    assert both.results[0] == one.results[0]
+
+
+def test_figure2_draws_what_was_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure2, "ALL_APPS", replace(workloads.ALL_APPS, duration=20.0))
+    found = figure2.FIGURE2.run(Lab((1,)))
+    written = output.save(found, tmp_path)
+    assert {p.name for p in written} == {
+        f"roma-figure2{s}" for s in (".csv", ".md", ".png", ".svg")
+    }
+    assert (tmp_path / "roma-figure2.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "roma-figure2.svg").read_text()
+    assert "core-s" in text
+    assert "skylines" in text
+
+
+def example():
+    table = Table(
+        "t", "A title", (Column("name"), Column("share", ".1%")), [("a", 0.25), ("b", None)], "Why."
+    )
+    picture = Picture("p", lambda figure: figure.subplots().plot([0, 1], [0, 1]))
+    return Output((table,), (picture,), (Check("it is so", True),))
+
+
+def test_tables_are_saved_raw_and_for_people(tmp_path):
+    output.save(example(), tmp_path, vector=False)
+    rows = list(csv.reader((tmp_path / "t.csv").read_text().splitlines()))
+    assert rows == [["name", "share"], ["a", "0.25"], ["b", ""]]
+    assert (tmp_path / "t.md").read_text() == (
+        "**A title**\n\n| name | share |\n|---|---:|\n| a | 25.0% |\n| b | – |\n\nWhy.\n"
+    )
+    assert {p.name for p in tmp_path.iterdir()} == {"t.csv", "t.md", "p.png"}
+
+
+def test_the_same_picture_is_the_same_file(tmp_path):
+    for name in ("one", "two"):
+        output.save(example(), tmp_path / name)
+    assert (tmp_path / "one/p.svg").read_text() == (tmp_path / "two/p.svg").read_text()
+
+
+def test_json_has_raw_numbers():
+    data = json.loads(output.to_json("x", (1, 2), example()))
+    assert data == {
+        "experiment": "x",
+        "seeds": [1, 2],
+        "tables": {"t": [{"name": "a", "share": 0.25}, {"name": "b", "share": None}]},
+        "checks": [{"claim": "it is so", "holds": True}],
+    }
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--out = .*file: cannot be written"):
+        output.save(example(), tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "experiment = nothing: must be one of roma-table2"),
+        (["pareto", "--traces", "/nowhere"], "traces /nowhere: must be a directory"),
+    ],
+)
+def test_bad_options_are_named(arguments, message):
+    done = CliRunner().invoke(app, ["experiment", "run", *arguments])
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)
+
+
+def test_a_promise_that_nobody_could_keep_is_not_called_kept(monkeypatch):
+    hopeless = replace(workloads.OVERLOAD, duration=90.0)
+    monkeypatch.setattr(workloads, "PARETO", (hopeless,))
+    only_ours = tuple(f for f in pareto.families() if f.name == "adaptive")
+    monkeypatch.setattr(pareto, "families", lambda: only_ours)
+    (check,) = pareto.PARETO.run(Lab((1,))).checks
+    assert check.holds
+    assert "adaptive does not keep" in check.claim

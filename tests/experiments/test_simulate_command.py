@@ -1,0 +1,108 @@
+"""`roma simulate`: the example of the repository, laws side by side, records to identify from."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[2] / "examples/simulate.yaml"
+
+
+@pytest.fixture
+def short(tmp_path):
+    """The example, cut to half a minute."""
+    text = EXAMPLE.read_text()
+    assert "duration: 300" in text
+    file = tmp_path / "short.yaml"
+    busy = text.replace("15-40-40-15", "60-70-70-60")  # more than the GPUs can take
+    assert busy != text
+    file.write_text(busy.replace("duration: 300", "duration: 30"))
+    return file
+
+
+def simulate(file, *options):
+    return CliRunner().invoke(app, ["simulate", str(file), *options])
+
+
+def test_laws_are_compared_under_the_same_requests(short):
+    done = simulate(short, "--law", "adaptive", "--law", "static", "--seeds", "2", "--json")
+    data = json.loads(done.stdout)
+    assert set(data) == {"adaptive", "static"}
+    for ours, theirs in zip(data["adaptive"], data["static"], strict=True):
+        counts = [[m["arrivals"] for m in r["models"]] for r in (ours, theirs)]
+        assert counts[0] == counts[1]
+        assert ours["core_seconds"] < theirs["core_seconds"] <= 12 * 30 * 1.001
+        for model in ours["models"]:
+            ended = model["answered"] + model["rejected"] + model["failed"]
+            assert 0 <= model["arrivals"] - ended <= 20  # still in the system at the end
+    first, second = data["adaptive"]
+    assert first["core_seconds"] != second["core_seconds"]
+
+
+def test_the_same_command_prints_the_same(short):
+    assert simulate(short, "--json").stdout == simulate(short, "--json").stdout
+
+
+def test_the_table_names_every_model_and_law(short):
+    shown = simulate(short, "--law", "rules").stdout
+    assert all(name in shown for name in ("thumbnails", "detector", "reports", "rules", "core-s"))
+
+
+def test_a_record_can_be_identified(short, tmp_path):
+    simulate(short, "--record", str(tmp_path / "record"))
+    file = tmp_path / "record/detector@a.csv"
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert list(rows[0]) == ["time", "applied", "response_time", "throughput"]
+    assert len(rows) >= 25
+    done = CliRunner().invoke(app, ["design", "identify", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    assert {"k", "b", "warnings"} <= set(json.loads(done.stdout)[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("plant:", "plant_:", "plant_"),
+        ("cost: 0.4\n", "cost: 0\n", r"plant.models.reports.cost = 0"),
+        ("gpu_time: 0.08\n", "gpu_noise: 0.1\n", r"plant.models.reports.gpu_time: missing"),
+        ("load: {on_off: [6, 20, 40]}", "load: {}", r"plant.models.reports.load.given = none"),
+        ("duration: 30", "duration: -1", r"plant.duration = -1"),
+        ("[6, 20, 40]", "[6, 0.000001, 1]", r"plant.models.reports.load.on_off.1 = "),
+        ("{on_off: [6, 20, 40]}", "{profile: '20-'}", r"load.profile = 20-: must be rates"),
+        ("{on_off: [6, 20, 40]}", "{profile: '1..2'}", r"load.profile = 1..2: must be rates"),
+        ("{on_off: [6, 20, 40]}", "{profile: 1e9}", "must be at most 1e+08"),
+        ("{on_off: [6, 20, 40]}", '{trace: "\\0"}', "a path cannot contain NUL"),
+        ("{on_off: [6, 20, 40]}", "{trace: /dev/zero}", "must be a regular file"),
+    ],
+)
+def test_faults_in_the_plant_are_named(short, old, new, message):
+    text = short.read_text()
+    assert old in text
+    short.write_text(text.replace(old, new))
+    done = simulate(short)
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)
+
+
+def test_a_single_rate_needs_no_quotes(short):
+    text = short.read_text().replace("{on_off: [6, 20, 40]}", "{profile: 2}")
+    short.write_text(text)
+    (result,) = json.loads(simulate(short, "--json").stdout)["adaptive"]
+    assert 35 <= result["models"][2]["arrivals"] <= 90
+
+
+def test_a_file_without_a_plant_says_what_is_missing():
+    done = simulate(EXAMPLE.parent / "roma.yaml")
+    assert isinstance(done.exception, ConfigError)
+    assert "plant: missing" in str(done.exception)
+
+
+def test_an_unknown_law_is_named_before_anything_is_simulated(short):
+    done = simulate(short, "--law", "static", "--law", "bogus")
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("--law = bogus: must be one of adaptive, ")

@@ -1,0 +1,129 @@
+"""The `plant` section of roma.yaml: one clear line per fault, naming key, value and bound."""
+
+import pytest
+
+from roma import config
+from roma.errors import ConfigError
+from roma.sim.scenario import from_config
+
+GOOD = """
+models:
+  m:
+    path: m
+    sla: {response_time: 0.5}
+workers:
+  - {cores: 2}
+plant:
+  duration: 60
+  actuation_delay: 0.1
+  burst: 0.5
+  usage_error: 1.5
+  models:
+    m: {cost: 0.02, noise: 0.1, parallelism: 2, overhead: 0.01, load: {profile: 10-20, step: 30}}
+"""
+
+
+def test_a_good_section_says_what_it_means():
+    scenario = from_config(config.parse(GOOD), seed=3)
+    assert (scenario.duration, scenario.actuation_delay, scenario.burst) == (60, 0.1, 0.5)
+    assert (scenario.usage_error, scenario.seed) == (1.5, 3)
+    profile = scenario.profiles["m"]
+    assert (profile.cost, profile.noise, profile.parallelism) == (0.02, 0.1, 2)
+    assert list(scenario.arrivals) == ["m"]
+
+
+def test_what_the_plant_says_wins_over_the_profile():
+    measured = "    sla: {response_time: 0.5}\n    profile: {cost: 0.5, noise: 0.9}"
+    text = GOOD.replace("    sla: {response_time: 0.5}", measured).replace("noise: 0.1, ", "")
+    profile = from_config(config.parse(text)).profiles["m"]
+    assert (profile.cost, profile.noise) == (0.02, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("duration: 60", "duration: 0", "plant.duration = 0: input should be greater than 0"),
+        (
+            "actuation_delay: 0.1",
+            "actuation_delay: -1",
+            "plant.actuation_delay = -1: input should be greater than or equal to 0",
+        ),
+        ("burst: 0.5", "burst: 2", "plant.burst = 2: input should be less than or equal to 1"),
+        (
+            "usage_error: 1.5",
+            "usage_error: 0",
+            "plant.usage_error = 0: input should be greater than or equal to 0.1",
+        ),
+        ("burst:", "brust:", "plant.brust = 0.5: unknown key"),
+        (
+            "    m: {cost",
+            "    n: {cost",
+            "plant.models.n = n: must be one of m",
+        ),
+        (
+            "overhead: 0.01",
+            "overhead: -0.01",
+            "plant.models.m.overhead = -0.01: input should be greater than or equal to 0",
+        ),
+        (
+            "parallelism: 2",
+            "parallelism: 0",
+            "plant.models.m.parallelism = 0: input should be greater than or equal to 0.1",
+        ),
+        (
+            "profile: 10-20,",
+            "profile: ten,",
+            "plant.models.m.load.profile = ten: must be rates >= 0 joined by '-'",
+        ),
+        (
+            "profile: 10-20,",
+            "",
+            "plant.models.m.load.given = none: must be exactly one of profile, on_off, trace",
+        ),
+        (
+            "profile: 10-20,",
+            "profile: '10', on_off: [1, 2, 3],",
+            "plant.models.m.load.given = profile, on_off: must be exactly one of profile, on_off, trace",
+        ),
+        (
+            "profile: 10-20,",
+            "on_off: [1, 0, 3],",
+            "plant.models.m.load.on_off.1 = 0: input should be greater than or equal to 0.1",
+        ),
+        (
+            "step: 30",
+            "step: 0",
+            "plant.models.m.load.step = 0: input should be greater than 0",
+        ),
+        (
+            "step: 30",
+            "process: bursty",
+            "plant.models.m.load.process = bursty: input should be 'poisson' or 'paced'",
+        ),
+    ],
+)
+def test_faults(old, new, line):
+    assert old in GOOD
+    with pytest.raises(ConfigError) as e:
+        config.parse(GOOD.replace(old, new))
+    assert any(fault.startswith(f"roma.yaml: {line}") for fault in str(e.value).splitlines()), e
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (GOOD[GOOD.index("plant:") :], "", "plant: missing"),
+        (", load: {profile: 10-20, step: 30}", "", "plant.models: no load"),
+        ("cost: 0.02, ", "", "plant.models.m.cost: missing, and no `profile` has it"),
+        (
+            "{cores: 2}",
+            "{cores: 2, backend: docker, gpus: 1}",
+            "plant.models.m.gpu_time: missing, and no `profile` has it",
+        ),
+    ],
+)
+def test_what_a_simulation_lacks_is_named(old, new, line):
+    assert old in GOOD
+    with pytest.raises(ConfigError) as e:
+        from_config(config.parse(GOOD.replace(old, new)))
+    assert str(e.value).startswith(line)
