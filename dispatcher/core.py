@@ -27,8 +27,10 @@ from roma.events import (
     ExecutionEnded,
     ExecutionUnreached,
     ExecutorAdded,
+    ExecutorEvent,
     ExecutorLost,
     ExecutorReady,
+    ExecutorSuspected,
     Fail,
     Reason,
     Reject,
@@ -128,6 +130,15 @@ class Dispatcher:
                 self._on_ended(event.execution, event.result, now)
             case RequestCancelled(request_id):
                 self._on_cancelled(request_id, now)
+            case ExecutionUnreached(execution):
+                self._on_unreached(execution, now, commands)
+            case Woken():
+                pass
+            case _:
+                self._observe_executor(event, now, commands)
+
+    def _observe_executor(self, event: ExecutorEvent, now: float, commands: list[Command]) -> None:
+        match event:
             case CoresApplied(name, cores):
                 self.executors[name].resize(cores, now)
                 self._notify_executor(self.executors[name], now)
@@ -135,12 +146,10 @@ class Dispatcher:
                 self._add_executor(spec, now)
             case ExecutorReady(name):
                 self._on_ready(self.executors[name], now)
+            case ExecutorSuspected(name):
+                self._on_suspected(self.executors[name], now)
             case ExecutorLost(name):
                 self._lose(self.executors[name], now, commands)
-            case ExecutionUnreached(execution):
-                self._on_unreached(execution, now, commands)
-            case Woken():
-                pass
             case _:
                 assert_never(event)
 
@@ -206,7 +215,16 @@ class Dispatcher:
         self.schedulers = active
 
     def _on_ready(self, executor: Executor, now: float) -> None:
-        executor.step(ExecutorStep.READY)
+        if executor.suspect:
+            executor.suspect = False
+        else:
+            executor.step(ExecutorStep.READY)
+        self._notify_executor(executor, now)
+
+    def _on_suspected(self, executor: Executor, now: float) -> None:
+        # Without this a dying executable is free again with each request it breaks, and takes the
+        # whole queue down with it before anyone sees that it is dead.
+        executor.suspect = executor.live
         self._notify_executor(executor, now)
 
     def _on_unreached(self, execution_id: int, now: float, commands: list[Command]) -> None:
@@ -231,6 +249,7 @@ class Dispatcher:
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)
+        executor.suspect = False
         for execution in executor.running.values():
             del self._executions[execution.id]
             commands.append(Abort(execution.id))

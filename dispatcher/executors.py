@@ -48,11 +48,13 @@ class Executor:
         "share",
         "spec",
         "state",
+        "suspect",
     )
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self.spec = spec
         self.state = ExecutorState.LOADING
+        self.suspect = False
         self.share = self._granted = self._since = 0.0
         self.resize(spec.cores, 0.0)
         self.running: dict[int, Execution] = {}
@@ -81,13 +83,13 @@ class Executor:
 
     @property
     def live(self) -> bool:
-        """Whether it is loaded and reachable."""
+        """Whether it is loaded and reachable, as far as is known."""
         return self.state in _LIVE
 
     @property
     def has_room(self) -> bool:
         """Whether it can start another execution now."""
-        return self.state in _LIVE and len(self.running) < self.limit
+        return self.state in _LIVE and not self.suspect and len(self.running) < self.limit
 
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured."""

@@ -72,7 +72,14 @@ class ExecutorAdded:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReady:
-    """The executable is loaded, warmed up and reachable."""
+    """The executable is loaded, warmed up and reachable, or so again after a suspicion."""
+
+    executor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSuspected:
+    """An answer broke off: the executable takes nothing more until it proves ready or lost."""
 
     executor: str
 
@@ -97,16 +104,10 @@ class Woken:
     """The time that `next_wakeup()` named has come."""
 
 
+ExecutorEvent = ExecutorAdded | ExecutorReady | ExecutorSuspected | ExecutorLost | CoresApplied
+
 Event = (
-    RequestArrived
-    | RequestCancelled
-    | ExecutionEnded
-    | ExecutionUnreached
-    | ExecutorAdded
-    | ExecutorReady
-    | ExecutorLost
-    | CoresApplied
-    | Woken
+    RequestArrived | RequestCancelled | ExecutionEnded | ExecutionUnreached | ExecutorEvent | Woken
 )
 
 

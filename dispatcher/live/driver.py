@@ -14,7 +14,7 @@ from typing import assert_never
 
 from dispatcher.core import Dispatcher
 from dispatcher.live.backend import Pool, Response
-from roma.errors import BackendError, BackendUnreached
+from roma.errors import BackendError, BackendLost, BackendUnreached
 from roma.events import (
     Abort,
     Command,
@@ -25,6 +25,7 @@ from roma.events import (
     ExecutionUnreached,
     ExecutorLost,
     ExecutorReady,
+    ExecutorSuspected,
     Fail,
     Reject,
     RequestArrived,
@@ -74,6 +75,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._calls: dict[int, Call] = {}
+        self.doubts = {executor: asyncio.Event() for executor in pools}
+        """By executor: set when an answer broke off or a connection was refused."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -116,7 +119,8 @@ class Driver:
 
     def on_ready(self, executor: str) -> None:
         """Report that an executable is loaded and reachable."""
-        if not self.core.executors[executor].live:
+        known = self.core.executors[executor]
+        if not known.live or known.suspect:
             log.info("executable %s is ready", executor)
             self.handle(ExecutorReady(executor))
 
@@ -178,8 +182,12 @@ class Driver:
         elif isinstance(result, BackendUnreached):
             log.warning("executable %s: %s", command.executor, result)
             self.handle(ExecutionUnreached(command.execution))
+            self.doubts[command.executor].set()
         else:
             log.warning("executable %s: %s", command.executor, result)
+            if isinstance(result, BackendLost):
+                self.handle(ExecutorSuspected(command.executor))
+                self.doubts[command.executor].set()
             self.handle(ExecutionEnded(command.execution, Result.ERROR))
             self._resolve(request, Fail(request, f"executable {command.executor}: {result}"))
 

@@ -26,12 +26,14 @@ HANG = 10.0
 
 async def watch(executor: str, models: Sequence[str], pool: Pool, driver: Driver) -> None:
     """Report an executable's coming and going until cancelled."""
+    doubt = driver.doubts[executor]
     while True:
+        doubt.clear()  # before the look: trouble during it asks for another one
         while (why := await _unavailable(models, pool)) is not None:
             driver.on_lost(executor, why)
             await asyncio.sleep(POLL)
         driver.on_ready(executor)
-        await _until_suspect(executor, pool, driver)
+        await _until_suspect(pool, doubt)
 
 
 async def _unavailable(models: Sequence[str], pool: Pool) -> str | None:
@@ -54,23 +56,23 @@ def _is_available(body: bytes) -> bool:
         return False
 
 
-async def _until_suspect(executor: str, pool: Pool, driver: Driver) -> None:
-    """Return when the connection breaks, the core gave it up, or it is time for a look."""
+async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
+    """Return when the connection breaks, a request met trouble, or it is time for a look."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             reader, writer = await asyncio.open_connection(pool.host, pool.port)
     except (OSError, TimeoutError):
+        await asyncio.sleep(POLL)
         return
     try:
         _notice_silence(writer.get_extra_info("socket"))
-        closed = asyncio.ensure_future(reader.read())
-        for _ in range(round(CHECK / POLL)):
-            await asyncio.wait([closed], timeout=POLL)
-            if closed.done() or not driver.core.executors[executor].live:
-                break
-        closed.cancel()
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            await closed
+        signs = [asyncio.ensure_future(sign) for sign in (reader.read(), doubt.wait())]
+        try:
+            await asyncio.wait(signs, timeout=CHECK, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for sign in signs:
+                sign.cancel()
+            await asyncio.gather(*signs, return_exceptions=True)
     finally:
         writer.close()
         with contextlib.suppress(OSError):

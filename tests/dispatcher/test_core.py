@@ -13,6 +13,7 @@ from roma.events import (
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
+    ExecutorSuspected,
     Fail,
     Reason,
     Reject,
@@ -225,6 +226,25 @@ def test_losing_an_executor_fails_what_it_ran_and_keeps_what_waits_for_another(d
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == []  # too late to count
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.7) == [Execute(3, "m@b", "m", (3,))]
     assert core.queues["m"].failed == 1
+
+
+def test_a_suspect_ends_what_it_runs_and_takes_nothing_until_it_proves_ready(desk):
+    core = desk.build("m")
+    desk.cpu("m@a", "m", cores=2.0)
+    for i in range(4):
+        desk.arrive("m", i / 10)
+    assert core.handle(ExecutorSuspected("m@a"), now=0.5) == []
+    assert core.handle(ExecutionEnded(1, Result.ERROR), now=0.5) == []
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == []
+    assert desk.arrive("m", 0.7) == []  # it waits: nobody said that the executor is gone
+    commands = core.handle(ExecutorReady("m@a"), now=0.8)
+    assert commands == [Execute(3, "m@a", "m", (3,)), Execute(4, "m@a", "m", (4,))]
+    core.handle(ExecutorSuspected("m@a"), now=0.9)
+    commands = core.handle(ExecutorLost("m@a"), now=1.0)
+    assert [type(c) for c in commands] == [Abort, Fail, Abort, Fail, Reject]
+    assert core.handle(ExecutorSuspected("m@a"), now=1.1) == []  # lost already: it stays so
+    assert core.handle(ExecutorReady("m@a"), now=1.2) == []
+    assert desk.arrive("m", 1.3) == [Execute(5, "m@a", "m", (6,))]
 
 
 def test_losing_the_last_executor_rejects_what_waits(desk):

@@ -40,8 +40,7 @@ async def test_an_executable_killed_under_load(file, bodies):
         await up.until(lambda: up.get(up.url, "/readyz")[0] == 503, limit=2)
         total = balanced(await load)
         assert total.statuses.get(503, 0) > 0
-        # Two were in flight; two more may have reached a process that was just dying.
-        assert total.failed <= 4
+        assert total.failed <= 2  # in flight: 1.4 cores at most
         await up.until(lambda: up.get(up.url, "/readyz")[0] == 200)
         (again,) = up.children("serve-model")
         assert again != pid

@@ -131,6 +131,38 @@ async def test_two_executables_serve_on_when_one_dies_under_load(stage):
     assert queue.arrivals == 40 == sum(queue.completed.values()) + queue.failed
 
 
+async def test_a_dying_executable_takes_down_only_what_it_was_running(stage):
+    await stage.open()
+    backend = stage.backends[0]
+
+    async def dying(request, body):
+        request.transport.abort()
+        backend.available = False
+        await asyncio.sleep(10)
+
+    backend.behave = dying
+    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
+    statuses = sorted([status for status, _, _ in await asyncio.gather(*calls)])
+    assert statuses == [502, 503, 503, 503, 503]
+    assert len(backend.seen) == 1
+
+
+async def test_one_broken_answer_holds_the_queue_for_one_look_only(stage):
+    await stage.open()
+    backend = stage.backends[0]
+
+    async def broken_once(request, body):
+        backend.behave = None
+        request.transport.abort()
+        await asyncio.sleep(10)
+
+    backend.behave = broken_once
+    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
+    statuses = sorted([status for status, _, _ in await asyncio.gather(*calls)])
+    assert statuses == [200, 200, 200, 200, 502]
+    assert sum(stage.queue.rejected.values()) == 0
+
+
 async def test_losing_the_last_executable_answers_everyone_at_once(stage):
     await stage.open()
     backend = stage.backends[0]

@@ -18,6 +18,7 @@ from roma.events import (
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
+    ExecutorSuspected,
     Fail,
     Reject,
     RequestArrived,
@@ -55,6 +56,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             options=Options(spill=spill),
         )
         self.live = dict.fromkeys(EXECUTORS, False)
+        self.suspects = set()
         self.arrived = {}
         self.ended = Counter()
         self.running = {}
@@ -69,6 +71,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             match command:
                 case Execute(execution, executor, _, requests):
                     assert self.live[executor]
+                    assert executor not in self.suspects
                     assert not any(self.ended[r] for r in requests)
                     self.running[execution] = (executor, requests)
                 case Reject(request) | Fail(request):
@@ -108,6 +111,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         execution = data.draw(st.sampled_from(sorted(self.running)))
         executor, _ = self.running.pop(execution)
         self.live[executor] = False
+        self.suspects.discard(executor)
         # The core may give the request to another executor, which must be live.
         self.feed(ExecutionUnreached(execution))
 
@@ -121,14 +125,22 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @rule(executor=st.sampled_from(EXECUTORS))
     def ready(self, executor):
-        if not self.live[executor]:
+        if not self.live[executor] or executor in self.suspects:
             self.live[executor] = True
+            self.suspects.discard(executor)
             self.feed(ExecutorReady(executor))
+
+    @rule(executor=st.sampled_from(EXECUTORS))
+    def suspect(self, executor):
+        if self.live[executor]:
+            self.suspects.add(executor)
+        self.feed(ExecutorSuspected(executor))
 
     @rule(executor=st.sampled_from(EXECUTORS))
     def lose(self, executor):
         if self.live[executor]:
             self.live[executor] = False
+            self.suspects.discard(executor)
             self.feed(ExecutorLost(executor))
 
     @rule(executor=st.sampled_from(EXECUTORS[:4]), cores=st.sampled_from([0.1, 1.0, 2.5, 4.0]))
