@@ -132,7 +132,12 @@ def log(directory, executable):
 def test_ctrl_c_leaves_nothing_behind(file):
     group = group_of(file, "digits")
     process = subprocess.Popen(
-        command(file, "--model=digits"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(file, "--model=digits"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what runs in its background with this signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stderr is not None
