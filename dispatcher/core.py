@@ -14,7 +14,7 @@ from typing import assert_never
 
 from dispatcher.admission import refusal, too_late
 from dispatcher.executors import Execution, Executor, Executors
-from dispatcher.lifecycle import REQUEST, ExecutorStep, RequestState, RequestStep
+from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
 from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import Drop, Options, Run, Scheduler, State, WaitUntil
 from roma.errors import InvalidTransition
@@ -30,8 +30,11 @@ from roma.events import (
     ExecutorEvent,
     ExecutorLost,
     ExecutorReady,
+    ExecutorRemoved,
     ExecutorSuspected,
     Fail,
+    ModelAdded,
+    ModelRemoved,
     Reason,
     Reject,
     RequestArrived,
@@ -73,11 +76,13 @@ class Dispatcher:
     ) -> None:
         self.queues = {spec.name: ModelQueue(spec, window) for spec in models}
         self.executors = Executors()
-        state = State(self.queues, self.executors)
-        options = options or Options()
-        self._policies = {Device.GPU: gpu(state, options), Device.CPU: cpu(state, options)}
+        self._window = window
+        self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
+        self._options = options or Options()
+        self._policies: dict[Device, Scheduler] = {}
         # Only the policies of devices that exist here, GPUs first: what they take, no CPU runs.
         self.schedulers: tuple[Scheduler, ...] = ()
+        self._renew_policies(0.0)
         self._tickets: dict[int, _Ticket] = {}
         self._executions: dict[int, Execution] = {}
         self._execution_ids = itertools.count(1)
@@ -134,6 +139,11 @@ class Dispatcher:
                 self._on_unreached(execution, now, commands)
             case Woken():
                 pass
+            case ModelAdded(spec):
+                self.queues[spec.name] = ModelQueue(spec, self._window)
+                self._renew_policies(now)
+            case ModelRemoved(model):
+                self._remove_model(self.queues[model], now, commands)
             case _:
                 self._observe_executor(event, now, commands)
 
@@ -150,6 +160,8 @@ class Dispatcher:
                 self._on_suspected(self.executors[name], now)
             case ExecutorLost(name):
                 self._lose(self.executors[name], now, commands)
+            case ExecutorRemoved(name):
+                self._remove_executor(self.executors[name], now, commands)
             case _:
                 assert_never(event)
 
@@ -205,6 +217,34 @@ class Dispatcher:
         unknown = set(spec.models) - set(self.queues)
         assert not unknown, f"executor {spec.name} names unknown models {sorted(unknown)}"
         self.executors.add(spec)
+        self._activate(now)
+
+    def _remove_executor(self, executor: Executor, now: float, commands: list[Command]) -> None:
+        if executor.state is not ExecutorState.LOST:
+            self._lose(executor, now, commands)
+        self.executors.remove(executor.spec.name)
+        self._activate(now)
+
+    def _remove_model(self, queue: ModelQueue, now: float, commands: list[Command]) -> None:
+        model = queue.spec.name
+        for executor in [e for e in self.executors if e.spec.models == (model,)]:
+            self._remove_executor(executor, now, commands)
+        for execution in [e for e in self._executions.values() if e.model == model]:
+            self.executors[execution.executor].finish(execution)
+            self._give_up(execution, f"model {model} was removed", commands)
+        self._reject_all(queue, now, commands)
+        del self.queues[model]
+        self._renew_policies(now)
+
+    def _renew_policies(self, now: float) -> None:
+        """Make the policies anew: their indices are laid out by models."""
+        state = State(self.queues, self.executors)
+        self._policies = {d: policy(state, self._options) for d, policy in self._chosen.items()}
+        self.schedulers = ()
+        self._activate(now)
+
+    def _activate(self, now: float) -> None:
+        """Ask the policies of the devices that exist now; tell a new one what there is."""
         devices = {executor.spec.device for executor in self.executors}
         active = tuple(policy for device, policy in self._policies.items() if device in devices)
         for policy in set(active) - set(self.schedulers):
@@ -251,17 +291,21 @@ class Dispatcher:
         executor.step(ExecutorStep.LOSE)
         executor.suspect = False
         for execution in executor.running.values():
-            del self._executions[execution.id]
-            commands.append(Abort(execution.id))
-            for request in execution.requests:
-                ticket = self._tickets.get(request.id)
-                if ticket is not None:
-                    self._fail(ticket, f"executable {executor.spec.name} was lost", commands)
+            self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
         executor.running.clear()
         self._notify_executor(executor, now)
         for model in executor.spec.models:
-            if not self.executors.serve(model):
-                self._reject_all(self.queues[model], now, commands)
+            queue = self.queues.get(model)  # a GPU may still hold a model that was removed
+            if queue is not None and not self.executors.serve(model):
+                self._reject_all(queue, now, commands)
+
+    def _give_up(self, execution: Execution, detail: str, commands: list[Command]) -> None:
+        del self._executions[execution.id]
+        commands.append(Abort(execution.id))
+        for request in execution.requests:
+            ticket = self._tickets.get(request.id)
+            if ticket is not None:
+                self._fail(ticket, detail, commands)
 
     # Decisions
 

@@ -162,6 +162,14 @@ class Executors:
             self.gpus.append(executor)
         return executor
 
+    def remove(self, name: str) -> None:
+        """Forget an executor."""
+        executor = self._by_name.pop(name)
+        for model in executor.spec.models:
+            self._by_model[model].remove(executor)
+        if executor in self.gpus:
+            self.gpus.remove(executor)
+
     def serve(self, model: str) -> bool:
         """Return whether any live executor can run `model`."""
         for executor in self._by_model.get(model, ()):  # noqa: SIM110 - any() costs twice as much

@@ -4,6 +4,7 @@ Times are seconds, CPU is cores, sizes are bytes. Unknown and duplicate keys are
 a misspelt key would silently mean its default.
 """
 
+import itertools
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -89,6 +90,8 @@ class ModelConfig(Section):
     path: FilePath | None = None
     """Directory with numbered version directories (a SavedModel each). Relative to roma.yaml.
     Needed by backends that start the model server."""
+    volume: Name | None = None
+    """A named volume that holds these directories, instead of `path`. Backend `docker` only."""
     sla: SlaConfig
     cpu: CpuConfig = CpuConfig()
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -98,6 +101,9 @@ class ModelConfig(Section):
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that may wait."""
+    slot: Annotated[int, Field(ge=0, le=60_000)] | None = None
+    """Its executables listen on port base_port + gpus + slot; default: the first number that no
+    other model has. `roma models remove` writes it where the default would change."""
     profile: profiles.ModelProfile | None = None
     """What one request costs; default: its entry in the file `profile`, if there is one."""
 
@@ -223,8 +229,9 @@ class Config(Section):
         for i, worker in enumerate(self.workers):
             if worker.backend is not Backend.STATIC:
                 key = f"workers.{i}.base_port"
-                count = len(self.placed[worker.name]) + worker.gpus
-                others += [(key, worker.base_port + k) for k in range(count)]
+                offsets = [*range(worker.gpus)]
+                offsets += [worker.gpus + self.slots[m] for m in self.placed[worker.name]]
+                others += [(key, worker.base_port + k) for k in offsets]
         for key, port in others:
             if port > 65535:
                 raise Fault(key, port, "≤ 65535, counting up from its value")
@@ -249,10 +256,7 @@ class Config(Section):
             bound = f"≥ the sum of the models' cpu.min ({total:g})"
             raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
         for name, model in placed.items():
-            if model.path is None:
-                raise Fault(f"models.{name}.path", None, f"set for backend {worker.backend}")
-            if worker.backend is not Backend.DOCKER and model.memory is not None:
-                raise Fault(f"models.{name}.memory", model.memory, "absent without backend docker")
+            _check_source(f"models.{name}", model, worker.backend)
             for bound_name in ("max", "initial"):
                 cores = getattr(model.cpu, bound_name)
                 if cores is not None and cores > worker.allocatable:
@@ -272,6 +276,16 @@ class Config(Section):
             bound = f"at most the workers with room ({len(workers)} workers"
             limit = f", per_worker = {self.per_worker}" if self.per_worker else ""
             raise Fault(key, replicas[name] or "one per worker", bound + limit + ")") from error
+
+    @cached_property
+    def slots(self) -> dict[str, int]:
+        """Return the place of each model's port among those of a worker."""
+        pinned = {name: m.slot for name, m in self.models.items() if m.slot is not None}
+        for name, slot in pinned.items():
+            if list(pinned.values()).count(slot) > 1:
+                raise Fault(f"models.{name}.slot", slot, "of one model only")
+        free = (n for n in itertools.count() if n not in pinned.values())
+        return {name: pinned[name] if name in pinned else next(free) for name in self.models}
 
     @property
     def model_specs(self) -> list[ModelSpec]:
@@ -302,6 +316,18 @@ class Config(Section):
         """Where supervisors exchange."""
         g = self.gateway
         return self.control.dispatchers or (f"http://{g.admin_host}:{g.admin_port}",)
+
+
+def _check_source(key: str, model: ModelConfig, backend: Backend) -> None:
+    """Refuse a model that a backend cannot find, and what only containers can have."""
+    if backend is not Backend.DOCKER:
+        for name in ("memory", "volume"):
+            if (value := getattr(model, name)) is not None:
+                raise Fault(f"{key}.{name}", value, "absent without backend docker")
+    elif model.volume is not None and model.path is not None:
+        raise Fault(f"{key}.volume", model.volume, "absent where path is set")
+    if model.path is None and model.volume is None:
+        raise Fault(f"{key}.path", None, f"set for backend {backend}")
 
 
 def load(path: Path) -> Config:

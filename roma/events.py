@@ -7,7 +7,7 @@ them ends in `assert_never`, so a type checker lists what a new member still lac
 from dataclasses import dataclass
 from enum import StrEnum
 
-from roma.model import ExecutorSpec, Request
+from roma.model import ExecutorSpec, ModelSpec, Request
 
 
 class Result(StrEnum):
@@ -92,6 +92,30 @@ class ExecutorLost:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorRemoved:
+    """The executor is no longer part of the deployment; what it was running has failed."""
+
+    executor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAdded:
+    """A new model exists; its executors follow.
+
+    GPUs hold every model (paper §2.2): they are removed before, and added with it after.
+    """
+
+    spec: ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRemoved:
+    """The model is no longer served; what still waits is refused, what runs has failed."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoresApplied:
     """The supervisor confirmed the cores an executable has now."""
 
@@ -104,10 +128,25 @@ class Woken:
     """The time that `next_wakeup()` named has come."""
 
 
-ExecutorEvent = ExecutorAdded | ExecutorReady | ExecutorSuspected | ExecutorLost | CoresApplied
+ExecutorEvent = (
+    ExecutorAdded
+    | ExecutorReady
+    | ExecutorSuspected
+    | ExecutorLost
+    | ExecutorRemoved
+    | CoresApplied
+)
+
+ModelEvent = ModelAdded | ModelRemoved
 
 Event = (
-    RequestArrived | RequestCancelled | ExecutionEnded | ExecutionUnreached | ExecutorEvent | Woken
+    RequestArrived
+    | RequestCancelled
+    | ExecutionEnded
+    | ExecutionUnreached
+    | ExecutorEvent
+    | ModelEvent
+    | Woken
 )
 
 

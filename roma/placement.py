@@ -68,21 +68,22 @@ def on_worker(config: Config, worker: WorkerConfig) -> list[Executable]:
     if worker.backend is Backend.STATIC:
         return _listed(config, worker)
     found = []
-    for i, model in enumerate(config.placed[worker.name]):
+    for model in config.placed[worker.name]:
+        # The GPUs' ports come first: a model that is added later moves none.
+        place = worker.gpus + config.slots[model]
         if worker.backend is Backend.DOCKER:
             container = container_name(config, worker, model)
-            host, port = _address(worker, container, i)
+            host, port = _address(worker, container, place)
             found.append(
                 _cpu(config, worker, model, host=host, port=port, cgroup=None, container=container)
             )
             continue
         cgroup = f"{config.name}/{worker.name}/{model}"
-        port = worker.base_port + i
+        port = worker.base_port + place
         found.append(_cpu(config, worker, model, host="127.0.0.1", port=port, cgroup=cgroup))
-    first = len(found)
     for i in range(worker.gpus):
         container = container_name(config, worker, f"gpu{i}")
-        host, port = _address(worker, container, first + i)
+        host, port = _address(worker, container, i)
         found.append(_gpu(config, worker, i, host=host, port=port, container=container))
     return found
 
@@ -92,12 +93,12 @@ def container_name(config: Config, worker: WorkerConfig, what: str) -> str:
     return f"{config.name}-{worker.name}-{what}"
 
 
-def _address(worker: WorkerConfig, container: str, i: int) -> tuple[str, int]:
+def _address(worker: WorkerConfig, container: str, place: int) -> tuple[str, int]:
     """Return where a container is called: by name in its network, else at its published port."""
     docker = worker.containers
     if docker.network is not None:
         return container, CONTAINER_PORT
-    return docker.address, worker.base_port + i
+    return docker.address, worker.base_port + place
 
 
 def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:

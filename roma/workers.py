@@ -20,7 +20,10 @@ Url = Annotated[str, Field(pattern=r"^http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[
 GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
 EngineUrl = Annotated[
     str,
-    Field(pattern=r"^(unix:///[^\s]+|tcp://[A-Za-z0-9.-]+:[0-9]{1,5}|ssh://[A-Za-z0-9@.:-]+)$"),
+    Field(
+        pattern=r"^(unix:///[^\s]+|tcp://[A-Za-z0-9.-]+:[0-9]{1,5}"
+        r"|ssh://([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?)$"
+    ),
 ]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
 CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
@@ -83,7 +86,8 @@ class DockerConfig(Section):
     """Docker network of the containers, which are then called by name; default: their ports are
     published on `address`."""
     address: Host = "127.0.0.1"
-    """Where published ports are bound and called: an address of the engine's host."""
+    """Where published ports are bound and called: an address of the engine's host; no default for
+    engines of other hosts."""
     cpuset: CpuSet | None = None
     """CPUs of the worker's model pool, e.g. 0-5: TensorFlow sizes its thread pools by them."""
     run_dir: Path = Path("/run/roma")
@@ -102,7 +106,16 @@ class DockerConfig(Section):
     def _check(self) -> "DockerConfig":
         if (self.tls is None) == self.host.startswith("tcp://"):
             raise Fault("tls", f"{self.tls}", "set for a tcp:// host, and only for one")
+        if self.remote and self.network is None and "address" not in self.model_fields_set:
+            raise Fault(
+                "address", "absent", "set for a tcp:// or ssh:// host: one that we can call"
+            )
         return self
+
+    @property
+    def remote(self) -> bool:
+        """Whether the engine may be on another host, whose files are not here."""
+        return not self.host.startswith("unix://")
 
 
 class WorkerConfig(Section):

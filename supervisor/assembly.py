@@ -12,11 +12,20 @@ from supervisor.core import Managed, Supervisor
 
 def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
     """Return the core that a configuration describes for one worker."""
+    control = config.control
+    law = registry.build(control.law, control.gains)
+    return Supervisor(
+        managed(config, worker), law, capacity=worker.allocatable, gamma=control.gamma
+    )
+
+
+def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
+    """Return what a worker's supervisor controls."""
     sharing = Counter(
         model for e in executables(config) if e.spec.device is Device.CPU for model in e.spec.models
     )
     specs = {spec.name: spec for spec in config.model_specs}
-    managed = [
+    return [
         Managed(
             name=e.name,
             model=specs[e.spec.models[0]],
@@ -28,9 +37,6 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
         )
         for e in controlled(config, worker)
     ]
-    control = config.control
-    law = registry.build(control.law, control.gains)
-    return Supervisor(managed, law, capacity=worker.allocatable, gamma=control.gamma)
 
 
 def controlled(config: Config, worker: WorkerConfig) -> list[Executable]:

@@ -44,13 +44,15 @@ class Managed:
 class Reading:
     """What the kernel says: `cores` granted by the quota (None: unlimited), the rest cumulative.
 
-    `usage` in core-seconds; `periods` and `throttled` count quota periods.
+    `usage` in core-seconds; `periods` and `throttled` count quota periods; `age` in seconds, for
+    what had to come from another host.
     """
 
     cores: float | None
     usage: float
     periods: int
     throttled: int
+    age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,19 @@ class Supervisor:
     def __init__(
         self, managed: Iterable[Managed], law: Law, *, capacity: float, gamma: float = 0.0
     ) -> None:
-        self.status = {m.name: Status(m) for m in managed}
+        self.status: dict[str, Status] = {}
+        self.manage(managed)
         self.capacity = capacity
         self.gamma = gamma
         self.eta = float("inf")
         self._law = law
         self._windows: dict[str, Window] = {}
         self._ticked_at: float | None = None
+
+    def manage(self, managed: Iterable[Managed]) -> None:
+        """Control these from now on; what is known of those that stay stays known."""
+        known = self.status
+        self.status = {m.name: known.get(m.name) or Status(m) for m in managed}
 
     def tick(
         self,
@@ -221,16 +229,17 @@ class Supervisor:
         previous, since = status.reading, status.read_at
         if reading is None:
             return None
-        status.reading, status.read_at = reading, now
+        at = now - reading.age
+        status.reading, status.read_at = reading, at
         status.usage = reading.usage
         status.observed = reading.cores
         if status.applied is None:
             # Bumpless start: what the kernel grants now is where control begins.
             unlimited = reading.cores is None
             status.applied = status.managed.maximum if unlimited else reading.cores
-        if previous is None or since is None or now <= since:
+        if previous is None or since is None or at <= since:
             return None
-        status.used = max(0.0, reading.usage - previous.usage) / (now - since)
+        status.used = max(0.0, reading.usage - previous.usage) / (at - since)
         periods = reading.periods - previous.periods
         throttled = max(0, reading.throttled - previous.throttled)
         status.throttled = min(1.0, throttled / periods) if periods > 0 else 0.0

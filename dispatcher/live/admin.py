@@ -3,14 +3,16 @@
     GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
     POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
 
-Two halves, because in-flight limits must follow an allocation at once, not a period later.
+Two halves, because in-flight limits must follow an allocation at once, not a period later. Beside
+them GET /metrics, for Prometheus, and /healthz.
 """
 
 from aiohttp import web
 
 from dispatcher import reports
+from dispatcher.live import metrics
 from dispatcher.live.driver import Driver
-from roma import exchange
+from roma import exchange, exposition
 from roma.errors import ExchangeError
 
 
@@ -33,8 +35,12 @@ def application(driver: Driver, epoch: str) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
+    async def scrape(request: web.Request) -> web.Response:
+        return exposition.response(request, metrics.collect(driver.core, driver.clock()))
+
     app = web.Application()
     app.router.add_get("/control/v1/report", report)
     app.router.add_post("/control/v1/applied", applied)
     app.router.add_get("/healthz", healthz)
+    app.router.add_get("/metrics", scrape)
     return app

@@ -8,6 +8,7 @@ import resource
 import secrets
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,11 +17,10 @@ from dispatcher.live import admin
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
-from dispatcher.live.monitor import watch
+from dispatcher.live.roster import Roster
 from roma.config import Config
 from roma.errors import LaunchError
-from roma.events import ExecutorAdded
-from roma.placement import executables
+from roma.reload import reloads
 
 SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close after draining."""
@@ -36,14 +36,11 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Gateway]:
+async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
     """Serve until the block ends; then stop accepting, drain and close."""
-    placed = executables(config)
-    pools = {e.name: Pool(e.host, e.port) for e in placed}
+    pools: dict[str, Pool] = {}
     gateway_config = config.gateway
     driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
-    for executable in placed:
-        driver.handle(ExecutorAdded(executable.spec))
     gateway = Gateway(
         driver,
         pools,
@@ -62,16 +59,12 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
         )
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
-            tasks = [
-                watchers.create_task(watch(e.name, e.spec.models, pools[e.name], driver))
-                for e in placed
-            ]
-            yield gateway
+            roster = Roster(config, driver, gateway, pools, watchers)
+            yield gateway, roster
             gateway.draining = True
             await site.stop()
             await _drain(driver, gateway.http, gateway_config.drain_timeout)
-            for task in tasks:
-                task.cancel()
+            roster.stop()
     finally:
         await server.cleanup()
         await control.cleanup()
@@ -80,8 +73,8 @@ async def running(config: Config) -> AsyncIterator[Gateway]:
             await pool.close()
 
 
-async def run(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT."""
+async def run(config: Config, file: Path) -> None:
+    """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
     # What lives now lives on, and requests leave no cycles: looking for garbage every 700
     # allocations costs 8 % of the throughput.
     gc.freeze()
@@ -93,11 +86,18 @@ async def run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config):
+    async with running(config) as (_, roster):
         g = config.gateway
         log.info("gateway listens on http://%s:%d", g.host, g.port)
+        following = asyncio.create_task(_follow(roster, file, config))
         await stop.wait()
+        following.cancel()
         log.info("draining")
+
+
+async def _follow(roster: Roster, file: Path, config: Config) -> None:
+    async for changed in reloads(file, config):
+        await roster.follow(changed)
 
 
 async def _listen(runner: web.BaseRunner, host: str, port: int, key: str) -> web.TCPSite:

@@ -63,6 +63,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._done: Done | None = None
+        self._until_close = False
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self.deadline = math.inf

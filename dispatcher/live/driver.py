@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -75,7 +76,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._calls: dict[int, Call] = {}
-        self.doubts = {executor: asyncio.Event() for executor in pools}
+        self.doubts: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By executor: set when an answer broke off or a connection was refused."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -185,7 +186,7 @@ class Driver:
             self.doubts[command.executor].set()
         else:
             log.warning("executable %s: %s", command.executor, result)
-            if isinstance(result, BackendLost):
+            if isinstance(result, BackendLost) and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()
             self.handle(ExecutionEnded(command.execution, Result.ERROR))

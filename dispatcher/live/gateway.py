@@ -55,6 +55,10 @@ class Gateway:
         self._max_body_bytes = max_body_bytes
         self._backend_timeout = backend_timeout
         self.draining = False
+        self.closing: set[str] = set()
+        """Models that go: new clients are told that there is no such model."""
+        self.joining: set[str] = set()
+        """Models that came while we run: until they are loaded nobody is unready for them."""
         self.http = self._server()
 
     def _server(self) -> web.Server:
@@ -84,13 +88,8 @@ class Gateway:
         route = routes.parse(request.method, request.raw_path)
         if route is None:
             return self._other(request)
-        if route.model not in self._driver.core.queues:
-            missing = (
-                f"Servable not found for request: {route.servable}"
-                if route.is_inference
-                else f"Could not find any versions of model {route.model}"
-            )
-            return _error(404, missing)
+        if not self._serves(route.model):
+            return _error(404, _missing(route))
         if not route.is_inference:
             return await self._look_up(request, route)
         if self.draining:
@@ -101,6 +100,8 @@ class Gateway:
         else:
             try:
                 body = await self._body(request)
+                if not self._serves(route.model):  # it went while the body came
+                    raise _Refused(404, _missing(route))
             except _Refused as refused:
                 return _error(refused.status, str(refused), close=True)
         headers = request.headers
@@ -117,6 +118,9 @@ class Gateway:
             self._driver.cancel(call)
             raise
         return _answer(outcome, request, close=self.draining)
+
+    def _serves(self, model: str) -> bool:
+        return model in self._driver.core.queues and model not in self.closing
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         """Read a body that is still on its way, within limits of size and time."""
@@ -167,11 +171,20 @@ class Gateway:
     def _ready(self) -> web.StreamResponse:
         core = self._driver.core
         missing = [model for model in core.queues if not core.executors.serve(model)]
+        # A model that has answered has joined.
+        self.joining = {m for m in missing if m in self.joining and not core.queues[m].completed}
+        missing = [model for model in missing if model not in self.joining]
         if self.draining:
             return _error(503, "draining")
         if missing:
             return _error(503, f"no executable is ready for: {', '.join(missing)}")
         return web.Response(text="ready")
+
+
+def _missing(route: routes.Route) -> str:
+    if route.is_inference:
+        return f"Servable not found for request: {route.servable}"
+    return f"Could not find any versions of model {route.model}"
 
 
 def _answer(

@@ -10,6 +10,7 @@ import typer
 
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
+from roma.cli.models_command import models_app
 from roma.errors import ConfigError, LaunchError, RomaError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args_is_help=True)
 render_app = typer.Typer(help="Write a deployment for other tools.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(models_app, name="models")
 app.add_typer(render_app, name="render")
 app.add_typer(design_app, name="design")
 app.add_typer(experiment_app, name="experiment")
@@ -69,7 +71,7 @@ def compose(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="Directory to write into.")] = Path("compose"),
 ) -> None:
-    """Write FILE's deployment as compose.yaml, and the roma.yaml that its containers read."""
+    """Write FILE's deployment as compose.yaml, and the files that its containers read."""
     from roma.launch import compose as launch
 
     loaded = _checked(file)
@@ -77,6 +79,10 @@ def compose(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
+            if name == launch.SETTINGS and (out / name).exists():
+                print(f"kept  {out / name}")
+                continue
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text)
             print(f"wrote {out / name}")
     except OSError as error:
@@ -116,12 +122,12 @@ def simulate(
 
 @app.command()
 def dispatcher(file: ConfigFile) -> None:
-    """Run one dispatcher: gateway, queues and schedulers."""
+    """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop
 
     from dispatcher.live import app as dispatcher_app
 
-    uvloop.run(dispatcher_app.run(_checked(file)))
+    uvloop.run(dispatcher_app.run(_checked(file), file))
 
 
 @app.command()
@@ -135,7 +141,7 @@ def supervisor(
     from supervisor.live import app as supervisor_app
 
     loaded = _checked(file)
-    asyncio.run(supervisor_app.run(loaded, loaded.worker(worker)))
+    asyncio.run(supervisor_app.run(loaded, loaded.worker(worker), file))
 
 
 @app.command()
@@ -156,7 +162,7 @@ def broker(
     chosen = loaded.worker(worker)
     if chosen.backend is not Backend.DOCKER:
         raise ConfigError(f"workers.{chosen.name}.backend = {chosen.backend}: must be docker")
-    asyncio.run(server.run(loaded, chosen, launcher=launcher))
+    asyncio.run(server.run(loaded, chosen, file, launcher=launcher))
 
 
 @app.command()

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from roma.errors import LaunchError
+from roma.orphans import die_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +27,6 @@ GRACE = 15.0
 
 FATAL = 2
 """Exit status of a program whose configuration or port is wrong: no restart can help."""
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
@@ -69,6 +65,11 @@ class Child:
     def start(self) -> None:
         """Start it and keep it running until `stop`."""
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+
+    def signal(self, signum: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.pid is not None and self._process is not None:
+            self._process.send_signal(signum)
 
     async def stop(self) -> None:
         """Stop it: SIGTERM, then SIGKILL after the grace period."""
@@ -125,7 +126,7 @@ class Child:
                 # Ctrl-C reaches the launcher alone, which stops its children in order.
                 start_new_session=True,
                 # Safe: the launcher runs no other thread whose locks the child could inherit.
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self._on_start(self._process.pid)
         return await self._process.wait()
@@ -134,8 +135,3 @@ class Child:
         if self._log_dir is None:
             return contextlib.nullcontext()
         return (self._log_dir / f"{self.name}.log").open("ab")
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the launcher dies, however it dies; prctl(2)."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

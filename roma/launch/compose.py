@@ -2,8 +2,9 @@
 
 Model servers, dispatcher, supervisor and broker are containers in one network. Only the broker
 holds the engine's socket. It opens no launcher socket, since Compose makes the containers; their
-labels let it move their quotas. Beside the Compose file goes the roma.yaml that the containers
-read: the user's, with what containers need filled in.
+labels let it move their quotas. Beside the Compose file go the roma.yaml that the containers
+read (the user's, with what containers need filled in), the `.env` that users may change, and what
+Prometheus and Grafana read.
 """
 
 from pathlib import Path
@@ -12,19 +13,32 @@ from typing import Any
 import yaml
 
 from roma import units
-from roma.config import Config
+from roma.config import Config, ModelConfig
 from roma.errors import ConfigError
+from roma.launch import monitoring
 from roma.model import Device
 from roma.placement import Executable, on_worker
 from roma.workers import Backend, WorkerConfig
 from supervisor.broker.containers import specification
 
-CONTROL_IMAGE = "${ROMA_CONTROL_IMAGE:-roma/control:dev}"
 CONTROL_USER = 10001
 """User of the control image (compose/Dockerfile)."""
 
 DEPLOYED = "deployed.yaml"
 """Name of the roma.yaml that the containers read."""
+
+SETTINGS = ".env"
+"""Name of the file that Compose reads variables from; people edit it, so it is never replaced."""
+
+_VARIABLES = {
+    "ROMA_ADDRESS": "127.0.0.1",
+    "ROMA_PORT": "8501",
+    "ROMA_PROMETHEUS_PORT": "9090",
+    "ROMA_GRAFANA_PORT": "3000",
+    "ROMA_CONTROL_IMAGE": "roma/control:dev",
+    "ROMA_PROMETHEUS_IMAGE": "prom/prometheus:v3.5.0",
+    "ROMA_GRAFANA_IMAGE": "grafana/grafana:12.1.0",
+}
 
 CONFIG = "/etc/roma/roma.yaml"
 HOST_CGROUP = Path("/host/cgroup")
@@ -36,6 +50,9 @@ HEADER = """\
 # Written by `roma render compose {source}`: change that file and render again.
 # docker compose {profile}up -d
 """
+
+VOLUMES = ("sockets", "metrics", "dashboards")
+"""Of our own, beside those that hold models."""
 
 _CONFINED: dict[str, Any] = {
     "read_only": True,
@@ -50,24 +67,36 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
 
     `source` is the file that `config` was loaded from.
     """
-    worker = _only_worker(config)
+    worker = _renderable(config)
     deployed = _deployed(config, worker)
     inside = deployed.workers[0]
     services = {
         e.name.partition("@")[0]: _model_server(config, deployed, e, out)
         for e in on_worker(deployed, inside)
     }
-    services |= _control(deployed, inside)
+    services |= _control(deployed, inside) | _monitoring()
     document = {
         "services": services,
         "networks": {"models": {"name": inside.containers.network}},
-        "volumes": {"sockets": {}},
+        "volumes": {
+            **{name: {} for name in VOLUMES},
+            **{m.volume: {"external": True} for m in config.models.values() if m.volume},
+        },
     }
     header = HEADER.format(source=source.name, profile="--profile gpu " if worker.gpus else "")
-    return {"compose.yaml": header + _yaml(document), DEPLOYED: header + _yaml(_plain(deployed))}
+    targets = {
+        "dispatcher": f"dispatcher:{config.gateway.admin_port}",
+        "supervisor": f"supervisor:{config.control.port}",
+    }
+    return {
+        "compose.yaml": header + _yaml(document),
+        DEPLOYED: header + _yaml(_plain(deployed)),
+        SETTINGS: "".join(f"{name}={value}\n" for name, value in _VARIABLES.items()),
+        **monitoring.files(targets),
+    }
 
 
-def _only_worker(config: Config) -> WorkerConfig:
+def _renderable(config: Config) -> WorkerConfig:
     worker, *others = config.workers
     if others:
         names = ", ".join(w.name for w in config.workers)
@@ -76,6 +105,9 @@ def _only_worker(config: Config) -> WorkerConfig:
         raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
     if worker.containers.direct:
         raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    for name, model in config.models.items():
+        if model.volume in VOLUMES:
+            raise ConfigError(f"models.{name}.volume = {model.volume}: is a volume of ROMA's own")
     return worker
 
 
@@ -84,6 +116,7 @@ def _deployed(config: Config, worker: WorkerConfig) -> Config:
     docker = worker.containers.model_copy(
         update={
             "host": "unix:///var/run/docker.sock",
+            "tls": None,
             "network": worker.containers.network or config.name,
             "run_dir": RUN_DIR,
             "callers": (CONTROL_USER,),
@@ -91,7 +124,7 @@ def _deployed(config: Config, worker: WorkerConfig) -> Config:
         }
     )
     models = {
-        name: m.model_copy(update={"path": Path("/models") / name})
+        name: m if m.path is None else m.model_copy(update={"path": Path("/models") / name})
         for name, m in config.models.items()
     }
     admin = f"http://dispatcher:{config.gateway.admin_port}"
@@ -127,7 +160,8 @@ def _model_server(
         **{word: [_escaped(part) for part in body[key]] for key, word in _WORDS if key in body},
         "environment": [_escaped(entry) for entry in body["Env"]],
         "volumes": [
-            f"{_beside(config, name, out)}:/models/{name}:ro" for name in executable.spec.models
+            f"{_source(config.models[name], out)}:/models/{name}:ro"
+            for name in executable.spec.models
         ],
         "networks": ["models"],
         "tmpfs": [f"{path}:{options}" for path, options in host["Tmpfs"].items()],
@@ -161,7 +195,7 @@ _WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
 def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
     """Return dispatcher, supervisor and broker; each sees only what it needs."""
     gateway, control = config.gateway, config.control
-    common: dict[str, Any] = {"image": CONTROL_IMAGE, **_CONFINED, "tmpfs": [TMP]}
+    common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
     file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
     return {
         "dispatcher": {
@@ -169,7 +203,7 @@ def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
             "command": ["dispatcher", CONFIG],
             "volumes": [file],
             "networks": ["models"],
-            "ports": [f"${{ROMA_ADDRESS:-127.0.0.1}}:${{ROMA_PORT:-8501}}:{gateway.port}"],
+            "ports": [_published("ROMA_PORT", gateway.port)],
             "healthcheck": _healthcheck(gateway.port),
             "stop_grace_period": f"{gateway.drain_timeout + 5:g}s",
         },
@@ -191,16 +225,66 @@ def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
     }
 
 
+def _monitoring() -> dict[str, Any]:
+    """Return Prometheus and Grafana, which anybody who reaches them may read and nobody change."""
+    provisioning = "/etc/grafana/provisioning"
+    return {
+        "prometheus": {
+            "image": _variable("ROMA_PROMETHEUS_IMAGE"),
+            **_CONFINED,
+            "command": [
+                "--config.file=/etc/prometheus/prometheus.yaml",
+                "--storage.tsdb.path=/prometheus",
+            ],
+            "volumes": [
+                f"./{monitoring.PROMETHEUS}:/etc/prometheus/prometheus.yaml:ro",
+                "metrics:/prometheus",
+            ],
+            "networks": ["models"],
+            "ports": [_published("ROMA_PROMETHEUS_PORT", 9090)],
+            "depends_on": ["dispatcher", "supervisor"],
+        },
+        "grafana": {
+            "image": _variable("ROMA_GRAFANA_IMAGE"),
+            **_CONFINED,
+            "environment": [
+                "GF_AUTH_ANONYMOUS_ENABLED=true",
+                "GF_AUTH_DISABLE_LOGIN_FORM=true",
+                "GF_ANALYTICS_REPORTING_ENABLED=false",
+                "GF_ANALYTICS_CHECK_FOR_UPDATES=false",
+                f"GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH={provisioning}/dashboards/roma.json",
+            ],
+            "volumes": [
+                f"./{monitoring.GRAFANA}:{provisioning}:ro",
+                "dashboards:/var/lib/grafana",
+            ],
+            "tmpfs": [TMP],
+            "networks": ["models"],
+            "ports": [_published("ROMA_GRAFANA_PORT", 3000)],
+            "depends_on": ["prometheus"],
+        },
+    }
+
+
+def _variable(name: str) -> str:
+    return f"${{{name}:-{_VARIABLES[name]}}}"
+
+
+def _published(variable: str, port: int) -> str:
+    return f"{_variable('ROMA_ADDRESS')}:{_variable(variable)}:{port}"
+
+
 def _healthcheck(port: int) -> dict[str, Any]:
     look = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/healthz', timeout=2)"
     return {"test": ["CMD", "python3", "-c", look], "interval": "10s", "timeout": "5s"}
 
 
-def _beside(config: Config, model: str, out: Path) -> str:
-    """Return a model's directory as Compose shall mount it: relative if it lies below the file."""
-    path = config.models[model].path
-    assert path is not None  # config sees to it
-    below = path.resolve()
+def _source(model: ModelConfig, out: Path) -> str:
+    """Return what Compose shall mount: a directory is relative if it lies below the file."""
+    if model.volume is not None:
+        return model.volume
+    assert model.path is not None  # config sees to it
+    below = model.path.resolve()
     base = out.resolve()
     return f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
 

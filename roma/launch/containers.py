@@ -6,13 +6,14 @@ deployment keeps those that still are what roma.yaml asks for.
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 from roma.config import Config
-from roma.errors import ActuationError, LaunchError
+from roma.errors import ActuationError, BrokerRefused, LaunchError
 from roma.launch.child import Child
 from roma.placement import on_worker
 from roma.workers import WorkerConfig
@@ -25,31 +26,81 @@ BROKER_TIMEOUT = 20.0
 """Seconds until a broker listens; one to an engine behind ssh has to connect first."""
 
 
-@contextlib.asynccontextmanager
-async def containers(
-    config: Config, worker: WorkerConfig, file: Path, log_dir: Path | None
-) -> AsyncIterator[Child | None]:
-    """Run a worker's containers until the block ends; yield its broker, None if it is `direct`.
-
-    Raises LaunchError if the broker does not start, or if a container cannot be made.
-    """
-    names = [e.name for e in on_worker(config, worker)]
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            broker, owner = await _owner(stack, config, worker, file, log_dir)
-            stack.push_async_callback(_each, owner.remove, names)
-            await _each(owner.create, names)
-        except ActuationError as error:
-            raise LaunchError(f"workers.{worker.name}: {error}") from error
-        yield broker
-
-
 class _Owner(Protocol):
     """Whoever makes containers: a broker, or a client of it."""
 
     async def create(self, name: str) -> None: ...
 
     async def remove(self, name: str) -> None: ...
+
+
+class WorkerContainers:
+    """The containers of one worker. `broker` is None if this process holds the engine's socket."""
+
+    def __init__(
+        self, config: Config, worker: WorkerConfig, owner: _Owner, broker: Child | None
+    ) -> None:
+        self.broker = broker
+        self._config = config
+        self._worker = worker.name
+        self._owner = owner
+
+    async def create(self) -> None:
+        """Make them all."""
+        await _each(self._owner.create, self._names(self._config))
+
+    async def remove(self) -> None:
+        """Remove them all."""
+        await _each(self._owner.remove, self._names(self._config))
+
+    async def follow(self, config: Config) -> None:
+        """Remove and make what `config` asks for; GPU containers are made anew for a new model."""
+        before, after = self._names(self._config), self._names(config)
+        comes = set(config.models) - set(self._config.models)
+        await _each(self._owner.remove, [name for name in before if name not in after])
+        if isinstance(self._owner, Broker):
+            self._owner.follow(config)
+        elif self.broker is not None:
+            self.broker.signal(signal.SIGHUP)
+        self._config = config
+        placed = on_worker(config, config.worker(self._worker))
+        await _each(
+            self._create_known,
+            [e.name for e in placed if comes.intersection(e.spec.models)],
+        )
+
+    async def _create_known(self, name: str) -> None:
+        """Make a container as soon as the broker has read of it."""
+        deadline = asyncio.get_running_loop().time() + BROKER_TIMEOUT
+        while True:
+            try:
+                return await self._owner.create(name)
+            except BrokerRefused:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+    def _names(self, config: Config) -> list[str]:
+        return [e.name for e in on_worker(config, config.worker(self._worker))]
+
+
+@contextlib.asynccontextmanager
+async def containers(
+    config: Config, worker: WorkerConfig, file: Path, log_dir: Path | None
+) -> AsyncIterator[WorkerContainers]:
+    """Run a worker's containers until the block ends.
+
+    Raises LaunchError if the broker does not start, or if a container cannot be made.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            broker, owner = await _owner(stack, config, worker, file, log_dir)
+            found = WorkerContainers(config, worker, owner, broker)
+            stack.push_async_callback(found.remove)
+            await found.create()
+        except ActuationError as error:
+            raise LaunchError(f"workers.{worker.name}: {error}") from error
+        yield found
 
 
 async def _owner(

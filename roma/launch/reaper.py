@@ -1,7 +1,7 @@
 """Removes cgroups when the launcher is gone, however it went: `python -m roma.launch.reaper`.
 
 It waits for the end of its standard input, which the kernel closes when the launcher exits or is
-killed, then kills what is left in the groups and removes them. It is the only one that does.
+killed, then kills what is left in the groups and removes them.
 """
 
 import signal

@@ -10,15 +10,21 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import aiohttp
+
+from roma import exchange
 from roma.config import Config
-from roma.errors import ActuationNotPermitted, LaunchError
+from roma.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
 from roma.launch.child import GRACE, Child
-from roma.launch.containers import containers
+from roma.launch.containers import WorkerContainers, containers
+from roma.launch.lease import keep_safe
 from roma.launch.servers import cgroups, model_server
 from roma.placement import Executable, on_worker
+from roma.reload import edits
 from roma.workers import Backend
 from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
 
@@ -26,28 +32,108 @@ log = logging.getLogger(__name__)
 
 
 class Deployment:
-    """The running programs of one configuration, by name."""
+    """The running programs of one configuration, by name; `follow` takes over another's models."""
 
     def __init__(
-        self, executables: dict[str, Child], dispatcher: Child, supervisors: dict[str, Child]
+        self, config: Config, file: Path, hierarchy: Hierarchy | None, log_dir: Path | None
     ) -> None:
-        self.executables = executables
-        self.dispatcher = dispatcher
-        self.supervisors = supervisors
-        self.brokers: list[Child] = []
+        self.config = config
+        self.executables: dict[str, Child] = {}
+        self.containers: list[WorkerContainers] = []
+        self._hierarchy = hierarchy
+        self._log_dir = log_dir
+        self._groups: dict[str, Group] = {}
+        self._cgroups = contextlib.AsyncExitStack()
+        self._leases: list[asyncio.Task[None]] = []
+        drain = config.gateway.drain_timeout
+        self.dispatcher = self._program("dispatcher", ["dispatcher", str(file)], drain + GRACE)
+        self.supervisors = {
+            w.name: self._program(
+                f"supervisor.{w.name}", ["supervisor", str(file), "--worker", w.name]
+            )
+            for w in config.workers
+        }
 
     @property
     def children(self) -> list[Child]:
         """In the order in which they are stopped: clients first, model servers last."""
         return [self.dispatcher, *self.supervisors.values(), *self.executables.values()]
 
+    async def start(self) -> None:
+        """Start everything but containers; raise LaunchError if a quota cannot be set."""
+        await self._add(_local(self.config))
+        for child in (*self.supervisors.values(), self.dispatcher):
+            child.start()
+        local = {e.spec.worker for e in _local(self.config)}
+        if self._hierarchy is not None and not self.config.control.dry_run:
+            self._leases = [
+                asyncio.create_task(keep_safe(w, lambda: self.config, lambda: self._groups))
+                for w in local
+            ]
+
+    async def stop(self) -> None:
+        """Stop everything but containers, clients first."""
+        for lease in self._leases:
+            lease.cancel()
+        await self.dispatcher.stop()
+        await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
+        for group in self._groups.values():
+            group.lift()  # nobody waits for a model server to end on a tenth of a core
+        await asyncio.gather(*(child.stop() for child in self.executables.values()))
+        await self._cgroups.aclose()
+
     async def failed(self) -> LaunchError:
         """Wait until a program gives up for good; return why."""
-        done, _ = await asyncio.wait(
-            [child.fatal for child in (*self.children, *self.brokers)],
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        return done.pop().result()
+        brokers = [c.broker for c in self.containers if c.broker is not None]
+        while True:
+            # Again and again: programs come and go.
+            fatal = [child.fatal for child in (*self.children, *brokers)]
+            done, _ = await asyncio.wait(fatal, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return done.pop().result()
+
+    async def follow(self, config: Config) -> None:
+        """Run the models of `config`, which the file holds now; the others notice nothing.
+
+        The dispatcher first: it sends nothing more to what goes. Raises LaunchError.
+        """
+        old, new = _local(self.config), _local(config)
+        self.dispatcher.signal(signal.SIGHUP)
+        await _until_serving(config)
+        for supervisor in self.supervisors.values():
+            supervisor.signal(signal.SIGHUP)
+        await self._remove([e.name for e in old if e not in new])
+        try:
+            for worker in self.containers:
+                await worker.follow(config)
+        except ActuationError as error:
+            raise LaunchError(str(error)) from error
+        await self._add([e for e in new if e not in old])
+        self.config = config
+        log.info("models: %s", ", ".join(config.models))
+
+    async def _add(self, local: Sequence[Executable]) -> None:
+        if self._hierarchy is not None and local:
+            made = cgroups(self.config, self._hierarchy, local)
+            self._groups |= await self._cgroups.enter_async_context(made)
+        most = self.config.gateway.max_body_bytes
+        for executable in local:
+            group = self._groups.get(executable.name)
+            child = model_server(executable, group, most, self._log_dir)
+            self.executables[executable.name] = child
+            child.start()
+
+    async def _remove(self, names: Sequence[str]) -> None:
+        groups = [self._groups.pop(name) for name in names if name in self._groups]
+        for group in groups:
+            group.lift()
+        await asyncio.gather(*(self.executables.pop(name).stop() for name in names))
+        for group in groups:
+            group.remove()
+
+    def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:
+        argv = [sys.executable, "-m", "roma", *arguments]
+        return Child(name, argv, log_dir=self._log_dir, grace=grace)
 
 
 @contextlib.asynccontextmanager
@@ -55,52 +141,89 @@ async def deployed(
     config: Config, file: Path, *, log_dir: Path | None = None
 ) -> AsyncIterator[Deployment]:
     """Run everything that `config` (read from `file`) puts on this machine until the block ends."""
-    docker = [w for w in config.workers if w.backend is Backend.DOCKER]
-    local = [
+    async with contextlib.AsyncExitStack() as stack:
+        hierarchy = _permitted() if _local(config) else None
+        deployment = Deployment(config, file, hierarchy, log_dir)
+        for worker in config.workers:
+            if worker.backend is Backend.DOCKER:
+                made = await stack.enter_async_context(containers(config, worker, file, log_dir))
+                deployment.containers.append(made)
+        stack.push_async_callback(deployment.stop)
+        await deployment.start()
+        yield deployment
+
+
+async def run(config: Config, file: Path) -> None:
+    """Run a deployment until SIGTERM or SIGINT, or until a program of it gives up.
+
+    When the file changes, its models come and go without a restart.
+    """
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    # A task of its own: also what takes long to start, an image to pull say, can be given up.
+    serving = asyncio.create_task(_serve(config, file))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done():
+        log.info("stopping")
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _serve(config: Config, file: Path) -> None:
+    """Run a deployment until cancelled; raise LaunchError if a program of it gives up."""
+    async with deployed(config, file) as deployment:
+        g = config.gateway
+        log.info("models: http://%s:%d/v1/models/{%s}", g.host, g.port, ",".join(config.models))
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(deployment.failed()),
+            asyncio.create_task(_follow(deployment, file)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise done.pop().result()
+
+
+async def _follow(deployment: Deployment, file: Path) -> None:
+    async for config in edits(file, deployment.config):
+        try:
+            await deployment.follow(config)
+        except LaunchError as error:
+            log.error("%s: not all of it is in force: %s", file, error)
+
+
+async def _until_serving(config: Config) -> None:
+    """Wait until the dispatcher reports the models of `config` and no others."""
+    g, wanted = config.gateway, list(config.models)
+    url = f"http://{g.admin_host}:{g.admin_port}/control/v1/report"
+    # It drains what goes, as models and then as executables.
+    deadline = asyncio.get_running_loop().time() + 2 * g.drain_timeout + GRACE
+    async with aiohttp.ClientSession() as session:
+        while asyncio.get_running_loop().time() < deadline:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
+                async with session.get(url) as response:
+                    reply = exchange.parse_reply(await response.read())
+                if sorted(m.model for m in reply.models) == sorted(wanted):
+                    return
+            await asyncio.sleep(0.1)
+    raise LaunchError(f"the dispatcher does not take over the models {', '.join(wanted)}")
+
+
+def _local(config: Config) -> list[Executable]:
+    """Return the executables that are processes of this machine."""
+    return [
         e
         for worker in config.workers
         if worker.backend is Backend.PROCESS
         for e in on_worker(config, worker)
     ]
-    hierarchy = _permitted() if local else None
-    async with contextlib.AsyncExitStack() as stack:
-        groups: dict[str, Group] = {}
-        if hierarchy is not None:
-            groups = await stack.enter_async_context(cgroups(config, hierarchy, local))
-        brokers = [
-            await stack.enter_async_context(containers(config, worker, file, log_dir))
-            for worker in docker
-        ]
-        deployment = _deployment(config, file, local, groups, log_dir)
-        deployment.brokers = [broker for broker in brokers if broker is not None]
-        try:
-            for child in reversed(deployment.children):
-                child.start()
-            yield deployment
-        finally:
-            await deployment.dispatcher.stop()
-            await asyncio.gather(*(child.stop() for child in deployment.supervisors.values()))
-            for group in groups.values():
-                group.lift()  # nobody waits for a model server to end on a tenth of a core
-            await asyncio.gather(*(child.stop() for child in deployment.executables.values()))
-
-
-async def run(config: Config, file: Path) -> None:
-    """Run a deployment until SIGTERM or SIGINT, or until a program of it gives up."""
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    async with deployed(config, file) as deployment:
-        g = config.gateway
-        log.info("models: http://%s:%d/v1/models/{%s}", g.host, g.port, ",".join(config.models))
-        failed = asyncio.create_task(deployment.failed())
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if failed.done():
-            raise failed.result()
-        failed.cancel()
-        log.info("stopping")
 
 
 def _permitted() -> Hierarchy | None:
@@ -110,29 +233,3 @@ def _permitted() -> Hierarchy | None:
     except ActuationNotPermitted as error:
         log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
         return None
-
-
-def _deployment(
-    config: Config,
-    file: Path,
-    local: list[Executable],
-    groups: Mapping[str, Group],
-    log_dir: Path | None,
-) -> Deployment:
-    most, drain = config.gateway.max_body_bytes, config.gateway.drain_timeout
-    return Deployment(
-        {e.name: model_server(e, groups.get(e.name), most, log_dir) for e in local},
-        _program("dispatcher", ["dispatcher", str(file)], log_dir, grace=drain + GRACE),
-        {
-            w.name: _program(
-                f"supervisor.{w.name}", ["supervisor", str(file), "--worker", w.name], log_dir
-            )
-            for w in config.workers
-        },
-    )
-
-
-def _program(
-    name: str, arguments: list[str], log_dir: Path | None, *, grace: float = GRACE
-) -> Child:
-    return Child(name, [sys.executable, "-m", "roma", *arguments], log_dir=log_dir, grace=grace)

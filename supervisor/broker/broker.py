@@ -8,6 +8,7 @@ their bounds, and no other.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from typing import Any, Protocol
 
 from roma import units
@@ -21,9 +22,11 @@ from supervisor.broker.containers import (
     check,
     listed,
     owned,
+    reading,
     specification,
 )
 from supervisor.broker.engine import Engine, NotFound
+from supervisor.core import Reading
 from supervisor.sharing import Want, share
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,17 @@ WATCH = 0.25
 """Seconds between two looks at the lease."""
 
 
+class Lease(Enum):
+    """Whether somebody controls, and if nobody does, what became of the safe shares."""
+
+    KEPT = "kept"
+    """Somebody controls."""
+    STUCK = "stuck"
+    """Nobody does, and the engine grants nothing: said once, tried until it does."""
+    SAFE = "safe"
+    """Safe shares are granted."""
+
+
 class Containers(Protocol):
     """What a supervisor needs: the broker itself, or a client of it."""
 
@@ -44,6 +58,10 @@ class Containers(Protocol):
 
     async def containers(self) -> Mapping[str, Container]:
         """Return the worker's containers by executable."""
+        ...
+
+    async def readings(self) -> Mapping[str, Reading | ActuationError]:
+        """Return what the engine says of each controlled executable, or why it says nothing."""
         ...
 
 
@@ -64,7 +82,12 @@ class Broker:
         self._checked: dict[str, str] = {}
         self._lease = worker.containers.lease
         self._renewed = clock()
-        self._is_safe = False
+        self._state = Lease.KEPT
+
+    def follow(self, config: Config) -> None:
+        """Know the models of `config` from now on."""
+        self._config, self._worker = config, config.worker(self._worker.name)
+        self._executables = {e.name: e for e in on_worker(config, self._worker)}
 
     @property
     def executables(self) -> Mapping[str, Executable]:
@@ -74,15 +97,21 @@ class Broker:
     async def grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Set quotas, all at once; return the cores of each, or why it failed. Renews the lease."""
         self._renewed = self._clock()
-        if self._is_safe:
+        if self._state is not Lease.KEPT:
             log.info("worker %s: its supervisor is back", self._worker.name)
-            self._is_safe = False
+            self._state = Lease.KEPT
         return await self._grant(cores)
 
     async def containers(self) -> Mapping[str, Container]:
         """Return the worker's containers by executable."""
         found = await self._engine.containers(owned(self._config, self._worker))
         return {c.executable: c for c in map(listed, found) if c.executable in self._executables}
+
+    async def readings(self) -> Mapping[str, Reading | ActuationError]:
+        """Return what the engine says of each controlled executable, or why it says nothing."""
+        names = [e.name for e in self._executables.values() if e.controlled]
+        found = await asyncio.gather(*(self._reading(name) for name in names))
+        return dict(zip(names, found, strict=True))
 
     async def create(self, name: str) -> None:
         """Make an executable's container and start it; one that fits roma.yaml is kept."""
@@ -126,18 +155,32 @@ class Broker:
         """Grant safe shares whenever the supervisor has been silent for too long; never ends."""
         while True:
             await asyncio.sleep(WATCH)
-            if self._is_safe or self._clock() - self._renewed <= self._lease:
+            if self._clock() - self._renewed <= self._lease or self._state is Lease.SAFE:
                 continue
-            shares = safe_shares(self._executables.values(), self._worker.allocatable)
-            log.warning(
-                "worker %s: no word of its supervisor for %g s: safe shares",
-                self._worker.name,
-                self._lease,
-            )
-            results = await self._grant(shares)
-            failed = [r for r in results.values() if isinstance(r, ActuationError)]
-            # What is not there needs no share; what could not be reached is tried again.
-            self._is_safe = all(isinstance(r, NotFound) for r in failed)
+            if self._state is Lease.KEPT:
+                log.warning(
+                    "worker %s: no word of its supervisor for %g s: safe shares",
+                    self._worker.name,
+                    self._lease,
+                )
+            renewed, problem = self._renewed, await self._share_safely()
+            if self._renewed != renewed:
+                continue  # it came back while we were waiting for the engine
+            if problem and self._state is not Lease.STUCK:
+                log.warning("worker %s: no safe shares yet: %s", self._worker.name, problem)
+            self._state = Lease.STUCK if problem else Lease.SAFE
+
+    async def _share_safely(self) -> str:
+        """Grant safe shares; return what is in the way, if anything."""
+        shares = safe_shares(self._executables.values(), self._worker.allocatable)
+        results = await self._grant(shares)
+        # What is not there needs no share; what could not be reached is tried again.
+        failed = (
+            str(result)
+            for result in results.values()
+            if isinstance(result, ActuationError) and not isinstance(result, NotFound)
+        )
+        return next(failed, "")
 
     async def _grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         names = list(cores)
@@ -183,6 +226,18 @@ class Broker:
             check(found, self._config, self._worker, name)
             self._checked[name] = found["Id"]
         return self._checked[name]
+
+    async def _reading(self, name: str) -> Reading | ActuationError:
+        try:
+            container = await self._container(name)
+            stats = await self._engine.stats(container)
+            # The quota last: statistics may take a second, in which it may have moved.
+            return reading(await self._engine.inspect(container), stats)
+        except EngineError as error:
+            self._checked.pop(name, None)  # a container made anew must be looked at anew
+            return error
+        except ActuationError as error:
+            return error
 
 
 def safe_shares(executables: Iterable[Executable], capacity: float) -> dict[str, float]:

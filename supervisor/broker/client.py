@@ -12,9 +12,13 @@ import orjson
 
 from roma.errors import ActuationError, BrokerRefused, EngineError
 from supervisor.broker.containers import Container
+from supervisor.core import Reading
 
 LAUNCH_TIMEOUT = 1900.0
 """Seconds for making or removing a container: its image may have to be pulled first."""
+
+READ_TIMEOUT = 5.0
+"""Seconds for reading through the engine; 20.10 may need two."""
 
 
 class BrokerClient:
@@ -40,6 +44,14 @@ class BrokerClient:
         """Return the worker's containers by executable."""
         found = await self._call("GET", "/v1/executables")
         return {name: Container(**fields) for name, fields in found.items()}
+
+    async def readings(self) -> Mapping[str, Reading | ActuationError]:
+        """Return what the engine says of each controlled executable, or why it says nothing."""
+        found = await self._call("GET", "/v1/readings", timeout=READ_TIMEOUT)
+        return {
+            name: ActuationError(r["error"]) if "error" in r else Reading(**r)
+            for name, r in found.items()
+        }
 
     async def create(self, name: str) -> None:
         """Make an executable's container and start it."""

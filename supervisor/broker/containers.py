@@ -7,16 +7,17 @@ its thread pools by CPU affinity, blind to quotas, so they are set; a CPU contai
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from roma import units
-from roma.config import Config
-from roma.errors import BrokerRefused
+from roma.config import Config, ModelConfig
+from roma.errors import BrokerRefused, EngineError
 from roma.model import Device
 from roma.placement import CONTAINER_PORT, Executable
 from roma.workers import ModelServer, WorkerConfig
+from supervisor.core import Reading
 
 MANAGED, WORKER, EXECUTABLE = "roma.managed", "roma.worker", "roma.executable"
 MODEL, SPECIFICATION = "roma.model", "roma.specification"
@@ -67,11 +68,28 @@ def check(found: Mapping[str, Any], config: Config, worker: WorkerConfig, name: 
         )
 
 
+def reading(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Reading:
+    """Return what the engine knows of a container's cores: the quota it set, the kernel's counters.
+
+    Raises EngineError for one that does not run: its counters are all 0.
+    """
+    if not found["State"]["Running"] or found["State"]["Restarting"]:
+        raise EngineError(f"container {found['Name'].lstrip('/')}: does not run")
+    host, cpu = found["HostConfig"], stats["cpu_stats"]
+    quota, period = host["CpuQuota"], host["CpuPeriod"]
+    return Reading(
+        cores=units.cores_from_quota(quota, period) if quota > 0 else None,
+        usage=units.seconds_from_ns(cpu["cpu_usage"]["total_usage"]),
+        periods=cpu["throttling_data"]["periods"],
+        throttled=cpu["throttling_data"]["throttled_periods"],
+    )
+
+
 def specification(config: Config, worker: WorkerConfig, executable: Executable) -> dict[str, Any]:
     """Return the body of the engine's create call for one executable."""
     docker = worker.containers
     on_gpu = executable.spec.device is Device.GPU
-    models = executable.paths
+    models = executable.spec.models
     memory = None if on_gpu else config.models[executable.spec.models[0]].memory
     host: dict[str, Any] = {
         "ReadonlyRootfs": True,
@@ -80,10 +98,7 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         "SecurityOpt": ["no-new-privileges:true"],
         "PidsLimit": MOST_PROCESSES,
         "Init": True,
-        "Mounts": [
-            {"Type": "bind", "Source": str(path), "Target": f"{MODELS}/{name}", "ReadOnly": True}
-            for name, path in models.items()
-        ],
+        "Mounts": [_mount(name, config.models[name]) for name in models],
         "RestartPolicy": {"Name": "unless-stopped"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "3"}},
     }
@@ -122,6 +137,13 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
     return body
 
 
+def _mount(name: str, model: ModelConfig) -> dict[str, Any]:
+    target = {"Target": f"{MODELS}/{name}", "ReadOnly": True}
+    if model.volume is not None:
+        return {"Type": "volume", "Source": model.volume, **target}
+    return {"Type": "bind", "Source": str(model.path), **target}
+
+
 def _environment(*, on_gpu: bool) -> list[str]:
     quiet = ["TF_CPP_MIN_LOG_LEVEL=2"]
     # With NVIDIA's runtime as the engine's default every container would see every GPU.
@@ -131,7 +153,7 @@ def _environment(*, on_gpu: bool) -> list[str]:
 def _program(config: Config, server: ModelServer, executable: Executable) -> dict[str, Any]:
     threads, concurrency = executable.spec.threads, executable.concurrency
     if server is ModelServer.ROMA:
-        models = [f"--model={name}={MODELS}/{name}" for name in executable.paths]
+        models = [f"--model={name}={MODELS}/{name}" for name in executable.spec.models]
         listen = ["--host=0.0.0.0", f"--port={CONTAINER_PORT}"]
         pools = [f"--intra-op={threads}", f"--inter-op={concurrency}"]
         most = f"--max-body-bytes={config.gateway.max_body_bytes}"
@@ -150,7 +172,7 @@ def _program(config: Config, server: ModelServer, executable: Executable) -> dic
     return {"Entrypoint": ["/bin/sh", "-c"], "Cmd": [command]}
 
 
-def _models_file(server: ModelServer, models: Mapping[str, object]) -> list[str]:
+def _models_file(server: ModelServer, models: Sequence[str]) -> list[str]:
     """Return TensorFlow Serving's model_config_file (ModelServerConfig) as an environment."""
     if server is not ModelServer.TENSORFLOW_SERVING:
         return []

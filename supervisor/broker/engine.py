@@ -1,24 +1,22 @@
 """The Docker Engine API, as far as ROMA needs it: asynchronous, over a socket, nothing cached.
 
 Paths have no version: the engine then answers in its own, and every call here has kept its shape
-since API 1.25 (https://docs.docker.com/engine/api/).
+since API 1.25, one-shot statistics since 1.41 (https://docs.docker.com/engine/api/).
 """
 
-import asyncio
 import contextlib
 import json
-import os
 import ssl
-import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 
-from roma.errors import EngineError
+from roma.errors import ConfigError, EngineError
 from roma.workers import DockerConfig
+from supervisor.broker.tunnel import tunnel
 
 CALL_TIMEOUT = 10.0
 """Seconds for one call; 8 ms is usual, a loaded engine is slower."""
@@ -26,17 +24,24 @@ CALL_TIMEOUT = 10.0
 PULL_TIMEOUT = 1800.0
 """Seconds for an image to arrive."""
 
-TUNNEL_TIMEOUT = 15.0
-"""Seconds for ssh to connect."""
-
 
 class Engine:
-    """One engine; make it with `connected`. Every call raises EngineError."""
+    """One engine; make it with `connected`. Every call raises EngineError.
 
-    def __init__(self, session: aiohttp.ClientSession, base: str, address: str) -> None:
+    `explain` puts into words why a call did not come through.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        base: str,
+        address: str,
+        explain: Callable[[Exception], str],
+    ) -> None:
         self._session = session
         self._base = base
         self._address = address
+        self._explain = explain
 
     def __repr__(self) -> str:
         return f"<Engine {self._address}>"
@@ -52,6 +57,18 @@ class Engine:
     async def inspect(self, container: str) -> dict[str, Any]:
         """Return everything about a container, by name or id."""
         found: dict[str, Any] = await self._call("GET", f"/containers/{_path(container)}/json")
+        return found
+
+    async def stats(self, container: str) -> dict[str, Any]:
+        """Return a container's counters; without `one-shot` it would take a second more.
+
+        Engine 20.10 collects them once a second, so that an answer takes up to that long.
+        """
+        found: dict[str, Any] = await self._call(
+            "GET",
+            f"/containers/{_path(container)}/stats",
+            params={"stream": "0", "one-shot": "1"},
+        )
         return found
 
     async def create(self, name: str, specification: Mapping[str, Any]) -> str:
@@ -128,7 +145,8 @@ class Engine:
             ) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise EngineError(f"engine {self._address}: {method} {path}: {error!r}") from error
+            said = self._explain(error) or repr(error)
+            raise EngineError(f"engine {self._address}: {method} {path}: {said}") from error
         if response.status >= 400:
             kind = NotFound if response.status == 404 else EngineError
             raise kind(f"engine {self._address}: {method} {path}: {_message(text)}")
@@ -145,66 +163,46 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
     scheme, _, rest = docker.host.partition("://")
     async with contextlib.AsyncExitStack() as stack:
         base = "http://docker"
+        explain: Callable[[Exception], str] = str
         connector: aiohttp.BaseConnector
         match scheme:
             case "unix":
                 connector = aiohttp.UnixConnector(rest, limit=0)
             case "tcp":
                 assert docker.tls is not None  # config sees to it
-                base = f"https://{rest}"
+                base, explain = f"https://{rest}", _about(docker.tls)
                 connector = aiohttp.TCPConnector(ssl=_tls(docker.tls), limit=0)
             case _:
-                socket = await stack.enter_async_context(_tunnel(rest))
-                connector = aiohttp.UnixConnector(str(socket), limit=0)
+                way = await stack.enter_async_context(tunnel(rest))
+                explain = way.explain
+                connector = aiohttp.UnixConnector(str(way.socket), limit=0)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-        yield Engine(session, base, docker.host)
+        yield Engine(session, base, docker.host, explain)
 
 
 def _tls(directory: Path) -> ssl.SSLContext:
     """Return a context that presents and demands certificates (docker's own file names)."""
+    ca, cert, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    for file in (ca, cert, key):
+        if not file.is_file():  # ssl's own message names no file
+            raise ConfigError(f"docker.tls = {directory}: must have a file {file.name}")
     try:
-        context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
-        context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise EngineError(f"docker.tls = {directory}: {error}") from error
+        raise ConfigError(f"docker.tls = {directory}: {error}") from error
     return context
 
 
-@contextlib.asynccontextmanager
-async def _tunnel(target: str) -> AsyncIterator[Path]:
-    """Forward a local socket to the remote engine's, by the user's own ssh and keys."""
-    host, _, port = target.partition(":")
-    with tempfile.TemporaryDirectory(prefix="roma-ssh-") as directory:
-        local = Path(directory) / "engine.sock"
-        process = await asyncio.create_subprocess_exec(
-            "ssh",
-            *(["-p", port] if port else []),
-            *("-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"),
-            *("-o", "ServerAliveInterval=5", "-N", "-T"),
-            *("-L", f"{local}:/var/run/docker.sock"),
-            host,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            await _until_open(local, process, target)
-            yield local
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
+def _about(tls: Path) -> Callable[[Exception], str]:
+    """Return what explains failed calls of an engine with certificates."""
 
+    def explain(error: Exception) -> str:
+        # The cause says who refuses whose certificate; to aiohttp the connection was just lost.
+        cause = error.__cause__
+        return f"docker.tls = {tls}: {cause}" if isinstance(cause, ssl.SSLError) else str(error)
 
-async def _until_open(socket: Path, process: asyncio.subprocess.Process, target: str) -> None:
-    try:
-        async with asyncio.timeout(TUNNEL_TIMEOUT):
-            while not os.path.exists(socket):  # noqa: ASYNC240 - a look, no wait
-                if process.returncode is not None:
-                    assert process.stderr is not None
-                    said = (await process.stderr.read()).decode(errors="replace").strip()
-                    raise EngineError(f"ssh {target}: {said or 'ended'}")
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise EngineError(f"ssh {target}: no connection in {TUNNEL_TIMEOUT:g} s") from None
+    return explain
 
 
 def _path(container: str) -> str:

@@ -1,6 +1,6 @@
 """`roma broker`: two unix sockets, one per role. Who may open one is the first check, not the last.
 
-    supervisor.sock    GET /v1/executables; POST /v1/cores {"cores": {executable: cores}}
+    supervisor.sock    GET /v1/executables, /v1/readings; POST /v1/cores {"cores": {NAME: cores}}
     launcher.sock      the same, and PUT and DELETE /v1/executables/NAME
 
 The kernel says which user calls (SO_PEERCRED, unix(7)); a caller cannot claim to be another.
@@ -24,9 +24,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roma.config import Config
 from roma.errors import ActuationError, BrokerRefused, EngineError, LaunchError
+from roma.reload import reloads
 from roma.workers import WorkerConfig
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import connected
+from supervisor.core import Reading
 
 SUPERVISOR, LAUNCHER = "supervisor.sock", "launcher.sock"
 
@@ -51,10 +53,11 @@ def run_dir(config: Config, worker: WorkerConfig) -> Path:
     return worker.containers.run_dir / config.name / worker.name
 
 
-async def run(config: Config, worker: WorkerConfig, *, launcher: bool) -> None:
+async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: bool) -> None:
     """Serve until SIGTERM or SIGINT; what was granted stands.
 
-    Without `launcher` there is no second socket: somebody else makes the containers.
+    Without `launcher` there is no second socket: somebody else makes the containers. On SIGHUP
+    take over the models of `file`.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -70,16 +73,23 @@ async def run(config: Config, worker: WorkerConfig, *, launcher: bool) -> None:
         for name, application in applications.items():
             await stack.enter_async_context(_listening(application, directory / name, callers))
         log.info("broker of worker %s listens in %s", worker.name, directory)
-        if config.control.dry_run:
-            await stop.wait()  # nobody applies anything, so nobody's silence means anything
-            return
-        watching = asyncio.create_task(broker.watch_lease())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([watching, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if watching.done():
-            watching.result()  # a bug ended it: be seen, and be restarted
-        watching.cancel()
+        tasks = [
+            asyncio.create_task(stop.wait()),
+            asyncio.create_task(_follow(broker, file, config)),
+        ]
+        if not config.control.dry_run:
+            # Where nobody applies anything nobody's silence means anything.
+            tasks.append(asyncio.create_task(broker.watch_lease()))
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()  # a bug ended it: be seen, and be restarted
+
+
+async def _follow(broker: Broker, file: Path, config: Config) -> None:
+    async for changed in reloads(file, config):
+        broker.follow(changed)
 
 
 def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Application:
@@ -89,6 +99,10 @@ def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Appli
         found = await broker.containers()
         return _json({name: asdict(container) for name, container in found.items()})
 
+    async def readings(_: web.Request) -> web.Response:
+        found = await broker.readings()
+        return _json({name: _result(result) for name, result in found.items()})
+
     async def cores(request: web.Request) -> web.Response:
         grant = _Grant.model_validate_json(await request.read())
         results = await broker.grant(grant.cores)
@@ -96,6 +110,7 @@ def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Appli
 
     application = web.Application(middlewares=[_only(callers), _errors], client_max_size=MOST_BYTES)
     application.router.add_get("/v1/executables", executables)
+    application.router.add_get("/v1/readings", readings)
     application.router.add_post("/v1/cores", cores)
     return application
 
@@ -194,10 +209,14 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error(502, str(error))
 
 
-def _result(result: float | ActuationError) -> dict[str, Any]:
-    if isinstance(result, ActuationError):
-        return {"error": str(result)}
-    return {"cores": result}
+def _result(result: float | Reading | ActuationError) -> dict[str, Any]:
+    match result:
+        case ActuationError():
+            return {"error": str(result)}
+        case Reading():
+            return asdict(result)
+        case _:
+            return {"cores": result}
 
 
 def _json(body: object, status: int = 200) -> web.Response:

@@ -1,17 +1,21 @@
-"""What the supervisor tells about itself: GET /control/v1/state and /healthz."""
+"""What the supervisor tells about itself: GET /control/v1/state, /metrics and /healthz."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from roma import exposition
 from roma.stats import quantile
 from supervisor.core import Status
+from supervisor.live import metrics
+from supervisor.live.gpus import Gpus
 from supervisor.live.loop import ControlLoop
 
 
-def application(loop: ControlLoop, *, worker: str, mode: str) -> web.Application:
+def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web.Application:
     """Return the API; `mode` is `control`, `dry-run` or `observe-only: <reason>`."""
 
     async def state(_: web.Request) -> web.Response:
@@ -22,9 +26,15 @@ def application(loop: ControlLoop, *, worker: str, mode: str) -> web.Application
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
+    async def scrape(request: web.Request) -> web.Response:
+        # A GPU that sleeps answers after seconds, and ticks must not wait for it.
+        readings = await asyncio.to_thread(gpus.read)
+        return exposition.response(request, metrics.collect(loop, worker, readings))
+
     app = web.Application()
     app.router.add_get("/control/v1/state", state)
     app.router.add_get("/healthz", healthz)
+    app.router.add_get("/metrics", scrape)
     return app
 
 

@@ -5,22 +5,26 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aiohttp import ClientSession, web
 
 from roma.config import Config
 from roma.errors import ActuationNotPermitted, LaunchError
+from roma.reload import reloads
 from roma.workers import Backend, WorkerConfig
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator, container_hierarchy, find_hierarchy
-from supervisor.actuators.docker import DockerActuator
+from supervisor.actuators.docker import DockerActuator, Meters
+from supervisor.actuators.meters import EngineMeters, FileMeters
 from supervisor.actuators.recording import RecordingActuator
-from supervisor.assembly import build_core, controlled
+from supervisor.assembly import build_core, controlled, managed
 from supervisor.broker.broker import Broker, Containers
 from supervisor.broker.client import calling
 from supervisor.broker.engine import connected
 from supervisor.broker.server import SUPERVISOR, run_dir
 from supervisor.live import api
+from supervisor.live.gpus import Gpus
 from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
 
@@ -49,17 +53,22 @@ async def actuation(config: Config, worker: WorkerConfig) -> AsyncIterator[tuple
         else:
             path = run_dir(config, worker) / SUPERVISOR
             containers = await stack.enter_async_context(calling(path, timeout))
-        actuator = DockerActuator(
-            containers,
-            container_hierarchy(docker.cgroup_root),
-            [e.name for e in controlled(config, worker)],
-            period=config.control.cfs_period,
-            timeout=timeout,
-        )
+        meters = _meters(config, worker, containers)
+        stack.callback(meters.close)
+        actuator = DockerActuator(containers, meters, timeout=timeout)
         if config.control.dry_run:
             yield RecordingActuator(actuator), "dry-run"
         else:
             yield actuator, "control"
+
+
+def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Meters:
+    docker, control = worker.containers, config.control
+    names = [e.name for e in controlled(config, worker)]
+    if docker.remote:
+        return EngineMeters(containers, names, period=control.period)
+    hierarchy = container_hierarchy(docker.cgroup_root)
+    return FileMeters(containers, hierarchy, names, period=control.cfs_period)
 
 
 def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]:
@@ -81,40 +90,67 @@ def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]
     return actuator, "control"
 
 
-async def run(config: Config, worker: WorkerConfig) -> None:
+async def run(config: Config, worker: WorkerConfig, file: Path) -> None:
     """Control until SIGTERM or SIGINT; the last allocation stands afterwards.
 
-    With a broker it stands until the lease runs out.
+    With a broker it stands until the lease runs out. On SIGHUP take over the models of `file`.
     """
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     control, port = config.control, config.control_port(worker)
-    async with ClientSession() as session, actuation(config, worker) as (actuator, mode):
+    async with ClientSession() as session, contextlib.AsyncExitStack() as stack:
+        gpus = stack.enter_context(Gpus())
+        held = await stack.enter_async_context(contextlib.AsyncExitStack())
+        actuator, mode = await held.enter_async_context(actuation(config, worker))
         # Half a period: a late answer must not delay the tick after it.
         peers = [Peer(session, url, control.period / 2) for url in config.dispatcher_urls]
         loop = ControlLoop(
             build_core(config, worker), actuator, peers, worker=worker.name, period=control.period
         )
+        following = asyncio.create_task(_follow(loop, held, worker.name, file, config))
+        stack.push_async_callback(_ended, following)
         runner = web.AppRunner(
-            api.application(loop, worker=worker.name, mode=mode), access_log=None
+            api.application(loop, gpus, worker=worker.name, mode=mode), access_log=None
         )
         await runner.setup()
+        stack.push_async_callback(runner.cleanup)
         try:
             await web.TCPSite(runner, control.host, port).start()
         except OSError as error:
-            await runner.cleanup()
             raise LaunchError(
                 f"control.port = {port}: cannot listen on {control.host}: {error}"
             ) from error
         log.info(
             "supervisor of worker %s controls %s cores (%s)", worker.name, worker.allocatable, mode
         )
-        ticking = asyncio.create_task(loop.run())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([ticking, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if ticking.done():
-            ticking.result()  # a bug ended the loop: let it be seen, and the launcher restart us
-        ticking.cancel()
-        await runner.cleanup()
+        tasks = [asyncio.create_task(loop.run()), asyncio.create_task(stop.wait()), following]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()  # a bug ended the loop: let it be seen, and the launcher restart us
+
+
+async def _follow(
+    loop: ControlLoop,
+    held: contextlib.AsyncExitStack,
+    worker: str,
+    file: Path,
+    config: Config,
+) -> None:
+    """Take over models that come and go; `held` keeps the present actuator open."""
+    async for changed in reloads(file, config):
+        here = changed.worker(worker)
+        async with contextlib.AsyncExitStack() as fresh:
+            actuator, _ = await fresh.enter_async_context(actuation(changed, here))
+            await loop.follow(managed(changed, here), actuator)
+            old = held.pop_all()
+            await held.enter_async_context(fresh.pop_all())
+        await old.aclose()
+        log.info("models: %s", ", ".join(changed.models))
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -8,12 +8,12 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from roma.errors import ActuationError, ExchangeError
 from roma.exchange import ExchangeReply, ExchangeRequest
 from supervisor.actuators.base import Actuator
-from supervisor.core import Supervisor
+from supervisor.core import Managed, Supervisor
 from supervisor.live.peer import Peer
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,14 @@ class ControlLoop:
         self._worker = worker
         self._period = period
         self._silent: set[str] = set()
+        self._failing: set[str] = set()
+        self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
+
+    async def follow(self, managed: Iterable[Managed], actuator: Actuator) -> None:
+        """Control these through that actuator from the next tick on; wait for it."""
+        done = asyncio.get_running_loop().create_future()
+        self._change = managed, actuator, done
+        await done
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -58,6 +66,11 @@ class ControlLoop:
 
     async def tick(self) -> None:
         """Run one control period."""
+        if self._change is not None:
+            managed, self._actuator, done = self._change
+            self._change = None
+            self.core.manage(managed)
+            done.set_result(None)
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
         now = asyncio.get_running_loop().time()
         wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
@@ -84,10 +97,15 @@ class ControlLoop:
     def _note(self, results: Mapping[str, float | ActuationError]) -> None:
         for name, result in results.items():
             if isinstance(result, ActuationError):
-                log.warning("executable %s: %s", name, result)
+                if name not in self._failing:  # once per failure, not once per second
+                    log.warning("executable %s: %s", name, result)
+                self._failing.add(name)
                 self.core.on_failed(name)
-            else:
-                self.core.on_applied(name, result)
+                continue
+            if name in self._failing:
+                log.info("executable %s: its cores move again", name)
+            self._failing.discard(name)
+            self.core.on_applied(name, result)
 
     async def _confirm(self) -> None:
         message = ExchangeRequest(self._worker, self.core.readings())

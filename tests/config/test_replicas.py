@@ -79,6 +79,8 @@ def test_executables_are_what_was_placed_and_where():
         ("network: models", "host: 'tcp://h:2376'", "docker.tls = None: must be set for a tcp://"),
         ("network: models", "tls: certs", "docker.tls = certs: must be set for a tcp:// host, and"),
         ("network: models", "host: /var/run/docker.sock", "docker.host"),
+        ("network: models", "host: 'ssh://-oProxyCommand@h'", "docker.host"),
+        ("network: models", "host: 'ssh://me@h:22'", "docker.address = absent: must be set for"),
         ("network: models", "cpuset: 0-", "docker.cpuset"),
         ("network: models", "image: 'Bad Image'", "docker.image"),
         ("network: models", "lease: 1", "docker.lease = 1: "),
@@ -94,7 +96,7 @@ def test_faults_name_key_value_and_bound(old, new, message):
 
 
 def test_tls_files_are_found_beside_the_configuration(tmp_path):
-    text = FILE.replace("network: models", "host: 'tcp://h:2376', tls: certs")
+    text = FILE.replace("network: models", "host: 'tcp://h:2376', tls: certs, address: h")
     file = tmp_path / "roma.yaml"
     file.write_text(text)
     assert config.load(file).workers[1].containers.tls == tmp_path / "certs"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import engine as engines
+from tests.support import host as hosts
 
 SLOWEST = 900
 """Seconds: the first test of a session on a bare machine makes a base image and installs
@@ -64,13 +65,26 @@ def burner_image(base_image):
     return engines.standin("burner", base_image, BURN="2")
 
 
+@pytest.fixture(scope="session")
+def prometheus_image(base_image):
+    """Debian's Prometheus: no registry is reachable here."""
+    return _or_skip(engines.prometheus, base_image)
+
+
+@pytest.fixture(scope="session")
+def _host():
+    with ExitStack() as stack:
+        yield _or_skip(stack.enter_context, hosts.host())
+
+
 @pytest.fixture
-def engine_pid(engine):
-    """The engine's process, which a test may stop for a while; never a user's own engine."""
-    found = [p for p in Path("/proc").glob("[0-9]*/comm") if p.read_text() == "dockerd\n"]
-    if not os.environ.get("CI") or len(found) != 1:
-        pytest.skip("stops the engine, which only CI's one must bear")
-    return int(found[0].parent.name)
+def host(_host, worker_image):
+    """An engine of our own on a host of its own, with an image whose requests cost 10 ms."""
+    _host.start()
+    _host.bring(worker_image)
+    yield _host
+    left = _host.clear()
+    assert not left, f"left behind: {left}"
 
 
 def _or_skip(make, *arguments):

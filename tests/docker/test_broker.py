@@ -13,6 +13,7 @@ from roma.errors import ActuationError, BrokerRefused
 from roma.workers import DockerConfig
 from supervisor.actuators.cgroup import container_group, container_hierarchy
 from supervisor.actuators.docker import DockerActuator
+from supervisor.actuators.meters import FileMeters
 from supervisor.broker.broker import Broker, safe_shares
 from supervisor.broker.engine import NotFound, connected
 from tests.support.up import write_config
@@ -193,7 +194,8 @@ async def test_silence_beyond_the_lease_means_safe_shares(stage):
 
 async def test_the_actuator_reads_the_kernel_and_finds_a_container_made_anew(stage):
     s = await stage()
-    actuator = DockerActuator(s.broker, container_hierarchy(), ["a@local"], period=0.1, timeout=5)
+    meters = FileMeters(s.broker, container_hierarchy(), ["a@local"], period=0.1)
+    actuator = DockerActuator(s.broker, meters, timeout=5)
 
     async def cores():
         async with asyncio.timeout(10):

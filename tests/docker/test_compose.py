@@ -1,9 +1,13 @@
 """The rendered Compose file: valid, what the committed one says, and a stack that really runs."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from roma import config as roma_config
 from roma.cli.app import app
 from roma.errors import ConfigError
 from roma.launch.compose import render
+from roma.launch.monitoring import dashboard
 from supervisor.actuators.cgroup import container_group, container_hierarchy
 from tests.support.engine import docker
 from tests.support.up import Up, free_ports
@@ -68,6 +73,17 @@ def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
     composed(tmp_path / "compose.yaml", "config", "--quiet")
 
 
+def test_on_the_engine_s_host_its_socket_is_near(tmp_path):
+    far = "docker: {host: 'tcp://h:2376', tls: certs, address: h, "
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x").replace("docker: {", far))
+    (tmp_path / "deployed.yaml").write_text(
+        render(roma_config.load(file), file, tmp_path)["deployed.yaml"]
+    )
+    docker = roma_config.load(tmp_path / "deployed.yaml").workers[0].containers
+    assert (docker.host, docker.tls) == ("unix:///var/run/docker.sock", None)
+
+
 def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
     file = tmp_path / "roma.yaml"
     file.write_text(FILE.replace("IMAGE", "x"))
@@ -103,18 +119,51 @@ def test_what_cannot_be_rendered_is_named(tmp_path, old, new, message):
         render(roma_config.load(file), file, tmp_path)
 
 
+def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x").replace("path: models/a", "volume: my-models"))
+    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
+    rendered = yaml.safe_load(text)
+    assert rendered["services"]["a"]["volumes"] == ["my-models:/models/a:ro"]
+    assert rendered["volumes"]["my-models"] == {"external": True}
+    (tmp_path / "compose.yaml").write_text(text)
+    composed(tmp_path / "compose.yaml", "config", "--quiet")
+
+
+def test_rendering_again_keeps_what_people_set(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x"))
+    run = ["render", "compose", str(file), "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    settings = tmp_path / ".env"
+    assert "ROMA_PORT=8501\n" in settings.read_text()
+    settings.write_text("ROMA_PORT=80\n")
+    (tmp_path / "prometheus.yaml").unlink()
+    assert CliRunner().invoke(app, run).exit_code == 0
+    assert settings.read_text() == "ROMA_PORT=80\n"
+    assert (tmp_path / "prometheus.yaml").exists()
+
+
 async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
-    tmp_path, composed, control_image, worker_image
+    tmp_path, composed, control_image, worker_image, prometheus_image
 ):
     name = f"stack-{os.getpid()}"
     (tmp_path / "models" / "a").mkdir(parents=True)
     (tmp_path / "models" / "b").mkdir()
     source = tmp_path / "roma.yaml"
     source.write_text(FILE.replace("NAME", name).replace("IMAGE", worker_image))
-    rendered = CliRunner().invoke(app, ["render", "compose", str(source), "--out", str(tmp_path)])
+    render_again = ["render", "compose", str(source), "--out", str(tmp_path)]
+    rendered = CliRunner().invoke(app, render_again)
     assert rendered.exit_code == 0, rendered.output
-    (port,) = free_ports(1)
-    settings = {"ROMA_CONTROL_IMAGE": control_image, "ROMA_PORT": str(port)}
+    port, metrics = free_ports(2)
+    settings = {
+        "ROMA_CONTROL_IMAGE": control_image,
+        "ROMA_PROMETHEUS_IMAGE": prometheus_image,
+        "ROMA_PORT": str(port),
+        "ROMA_PROMETHEUS_PORT": str(metrics),
+    }
+    # All but Grafana, of which there is no image without a registry.
+    services = ["a", "b", "dispatcher", "supervisor", "broker", "prometheus"]
     file, url = tmp_path / "compose.yaml", f"http://127.0.0.1:{port}"
 
     def quota(model):
@@ -122,13 +171,28 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         group = container_group(container_hierarchy(), container, 0.1)
         return group.read().cores
 
+    def predict(model):
+        request = urllib.request.Request(
+            f"{url}/v1/models/{model}:predict", data=b'{"instances": [1]}'
+        )
+        try:
+            return urllib.request.urlopen(request, timeout=5).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
     async def until(condition):
         async with asyncio.timeout(90):
             while not condition():
                 await asyncio.sleep(0.2)
 
+    def asked(query):
+        path = "/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        status, body = Up.get(f"http://127.0.0.1:{metrics}", path)
+        assert status == 200, body
+        return json.loads(body)["data"]["result"]
+
     try:
-        composed(file, "-p", name, "up", "-d", **settings)
+        composed(file, "-p", name, "up", "-d", *services, **settings)
         await until(lambda: Up.get(url, "/readyz")[0] == 200)
         await until(lambda: quota("a") == quota("b") == 0.1)  # idle: given back
         up = Up(source)
@@ -136,7 +200,26 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         load = asyncio.create_task(up.load({"a": 30}, {"a": [b'{"instances": [1]}']}, 10))
         await until(lambda: quota("a") > 0.25)
         assert quota("b") == 0.1
-        assert (await load).total.failed == 0
+        sent = (await load).total
+        assert sent.failed == 0
+        requests = 'sum(roma_requests_total{model="a"})'
+        await until(lambda: asked(requests)[0]["value"][1] == str(sent.sent))
+        for panel in dashboard()["panels"]:
+            for target in panel["targets"]:
+                # No GPU here, and nothing answered in the last second; all the rest is there.
+                absent = "gpu" in target["expr"] or "response_time" in target["expr"]
+                assert asked(target["expr"]) or absent, target
+        started = docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b")
+        assert predict("c") == 404
+        said = ["--path", str(tmp_path / "models" / "b"), "--response-time", "1", "--wait", "0"]
+        assert CliRunner().invoke(app, ["models", "add", str(source), "c", *said]).exit_code == 0
+        assert CliRunner().invoke(app, render_again).exit_code == 0
+        composed(file, "-p", name, "up", "-d", "--no-deps", "c", **settings)
+        programs = ["dispatcher", "supervisor", "broker"]
+        composed(file, "-p", name, "kill", "-s", "HUP", *programs, **settings)
+        await until(lambda: predict("c") == 200)
+        await until(lambda: quota("c") == 0.1)  # under control: idle, and given back
+        assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b") == started
         users = docker("exec", f"{name}_supervisor_1", "id", "-u")
         assert users == "10001"
     except Exception as error:

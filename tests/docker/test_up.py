@@ -3,43 +3,17 @@
 import asyncio
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from roma.errors import ActuationError
 from roma.placement import executables
-from supervisor.actuators.cgroup import container_group, container_hierarchy
 from supervisor.broker.broker import safe_shares
-from tests.support.up import Up, alive, kill, write_config
+from tests.support.containers import DockerUp, balanced
+from tests.support.engine import docker
+from tests.support.up import alive, kill, write_config
 
 BODIES = {model: [b'{"instances": [1]}'] for model in "ab"}
-
-
-def docker(*argv):
-    return subprocess.run(["docker", *argv], check=True, capture_output=True, text=True).stdout
-
-
-class DockerUp(Up):
-    """A deployment whose models are containers."""
-
-    def container(self, model):
-        return f"{self.config.name}-local-{model}"
-
-    def inspect(self, model, field):
-        return docker("inspect", "-f", f"{{{{{field}}}}}", self.container(model)).strip()
-
-    def quota(self, model):
-        """The cores that the kernel grants; None while the container has no cgroup."""
-        group = container_group(container_hierarchy(), self.inspect(model, ".Id"), 0.05)
-        try:
-            return None if group is None else group.read().cores
-        except ActuationError:  # it is just being restarted
-            return None
-
-    def executable(self, model):
-        return self.state["executables"][f"{model}@local"]
 
 
 @pytest.fixture
@@ -55,13 +29,6 @@ def file(tmp_path, worker_image):
             "docker": {"server": "roma", "image": worker_image, "run_dir": str(tmp_path)},
         },
     )
-
-
-def balanced(report):
-    total = report.total
-    assert total.lost == 0
-    assert total.sent == total.answered + total.rejected + total.failed + total.invalid
-    return total
 
 
 async def test_quotas_follow_the_load_and_no_container_restarts(file):
@@ -155,23 +122,6 @@ async def test_a_hung_supervisor_means_safe_shares_within_five_seconds(file):
         finally:
             kill(pid, signal.SIGCONT)
         await up.until(lambda: up.quota("b") == 0.1)  # believed again
-
-
-async def test_a_hung_engine_leaves_serving_untouched(file, engine_pid):
-    with DockerUp(file) as up:
-        await up.ready()
-        load = asyncio.create_task(up.load({"a": 30}, BODIES, 10, sla=1.0))
-        await up.until(lambda: up.reports["a"]["completed_cpu"] > 60)
-        kill(engine_pid, signal.SIGSTOP)
-        try:
-            ticks = up.state["ticks"]
-            await asyncio.sleep(4)
-            assert up.state["ticks"] >= ticks + 3  # the loop waits for nobody
-        finally:
-            kill(engine_pid, signal.SIGCONT)
-        changes = up.executable("a")["changes"]
-        assert balanced(await load).failed == 0
-        await up.until(lambda: up.executable("a")["changes"] > changes, limit=5)
 
 
 async def test_containers_outlive_a_killed_launcher_and_the_next_one_takes_them_over(file):

@@ -68,6 +68,23 @@ async def test_the_supervisor_killed_under_load(file, bodies):
         assert again != pid
 
 
+async def test_a_hung_supervisor_means_safe_shares_until_it_is_back(file, bodies):
+    with Up(file) as up:
+        await up.ready()
+        (pid,) = up.children(" supervisor ")
+        await up.until(lambda: up.groups["digits"].read().cores < 0.3)  # idle
+        kill(pid, signal.SIGSTOP)
+        try:
+            # All it may have: there is nobody to share the worker's 1.4 cores with.
+            await up.until(lambda: up.groups["digits"].read().cores == 1.4, limit=20)
+            served = balanced(await up.load({"digits": 20}, bodies, 2))
+            assert served.answered == served.sent
+        finally:
+            kill(pid, signal.SIGCONT)
+        await up.until(lambda: up.groups["digits"].read().cores < 0.3)  # given back
+        assert up.children(" supervisor ") == [pid]
+
+
 async def test_the_dispatcher_stopped_under_load_drains_and_comes_back(file, bodies):
     with Up(file) as up:
         await up.ready()
@@ -97,3 +114,28 @@ async def test_the_launcher_killed_leaves_no_process_and_no_cgroup(file):
             while any(alive(pid) for pid in children):
                 await asyncio.sleep(0.05)
         assert not any(d.exists() for g in groups.values() for d in g.directories)
+
+
+async def test_ctrl_c_ends_a_deployment_whose_engine_never_answers(tmp_path):
+    socket, asked = tmp_path / "engine.sock", asyncio.Event()
+
+    async def silent(reader, writer):
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    (tmp_path / "model").mkdir()
+    hung = {"host": f"unix://{socket}", "run_dir": str(tmp_path)}
+    file = write_config(
+        tmp_path,
+        {"m": tmp_path / "model"},
+        name=f"fault-{os.getpid()}",
+        worker={"backend": "docker", "docker": hung},
+    )
+    async with await asyncio.start_unix_server(silent, socket):
+        with Up(file) as up:
+            await asyncio.wait_for(asked.wait(), 60)
+            up.process.send_signal(signal.SIGINT)
+            await up.until(lambda: up.process.poll() is not None)
+            assert up.process.returncode == 0, up.tail()
+            assert up.children() == []

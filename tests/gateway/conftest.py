@@ -121,21 +121,24 @@ class Stage:
             if start:
                 await backend.start()
             self.stack.push_async_callback(backend.stop)
-        self.url, self.admin, self.port = (
-            f"http://127.0.0.1:{port}",
-            f"http://127.0.0.1:{admin}",
-            port,
+        self.port = port
+        await self.serve(
+            config.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         )
-        self.running = contextlib.AsyncExitStack()
-        self.stack.push_async_callback(self.running.aclose)
-        self.gateway = await self.running.enter_async_context(
-            dispatcher_app.running(config.parse(text))
-        )
-        self.core = self.gateway._driver.core
-        self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
         if start:
             await self.until(lambda: all(e.live for e in self.core.executors))
         return self
+
+    async def serve(self, loaded, url, admin):
+        """Run a dispatcher of this configuration."""
+        self.url, self.admin = url, admin
+        self.running = contextlib.AsyncExitStack()
+        self.stack.push_async_callback(self.running.aclose)
+        self.gateway, self.roster = await self.running.enter_async_context(
+            dispatcher_app.running(loaded)
+        )
+        self.core = self.gateway._driver.core
+        self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
 
     async def close_gateway(self):
         """Stop the gateway as SIGTERM does; leave a connection open that is older."""

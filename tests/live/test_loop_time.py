@@ -99,3 +99,19 @@ async def test_the_loop_outlives_a_silent_dispatcher_and_a_failing_actuator(loop
     assert len(kernel.ticks) == 9
     assert kernel.cores == 4.0
     assert loop.core.status["m@w"].failures == 2
+
+
+async def test_models_change_between_two_ticks_and_never_within_one(looptime):
+    first, second = Kernel(slow={3: 0.5}), Kernel()
+    loop = build(first, Dispatcher())
+    running = asyncio.create_task(loop.run())
+    await asyncio.sleep(2.2)  # the tick at 2 s is reading
+    spec = ModelSpec("n", Sla(0.5), 1.0)
+    follow = loop.follow([Managed("n@w", spec, 0.1, 4.0, initial=1.0)], second)
+    await follow
+    assert asyncio.get_running_loop().time() == 3
+    assert first.ticks == [0, 1, 2]
+    await asyncio.sleep(1.5)
+    assert second.ticks == [3, 4]
+    assert list(loop.core.status) == ["n@w"]
+    running.cancel()

@@ -137,7 +137,7 @@ def test_ctrl_c_leaves_nothing_behind(file):
         stderr=subprocess.PIPE,
         text=True,
         # A shell starts what runs in its background with this signal ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     try:
         assert process.stderr is not None

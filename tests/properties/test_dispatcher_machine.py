@@ -18,8 +18,11 @@ from roma.events import (
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
+    ExecutorRemoved,
     ExecutorSuspected,
     Fail,
+    ModelAdded,
+    ModelRemoved,
     Reject,
     RequestArrived,
     RequestCancelled,
@@ -47,6 +50,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             ModelSpec(m, Sla(0.5 * (i + 1)), deadline=1.0 + i, max_waiting=6, cost=costs)
             for i, m in enumerate(MODELS)
         ]
+        self.specs = {spec.name: spec for spec in models}
         self.now = 0.0
         self.holds = spill > 0 or cpu == "balance"
         self.core = Dispatcher(
@@ -62,9 +66,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.running = {}
         self.order = defaultdict(list)
         for name, c in zip(EXECUTORS, cores, strict=True):
-            device = Device.GPU if name.startswith("gpu") else Device.CPU
-            held = MODELS if device is Device.GPU else (name[0],)
-            self.feed(ExecutorAdded(ExecutorSpec(name, device, held, cores=c)))
+            self.add(name, c)
+
+    def add(self, name, cores=1.0):
+        device = Device.GPU if name.startswith("gpu") else Device.CPU
+        held = tuple(self.core.queues) if device is Device.GPU else (name[0],)
+        self.live[name] = False
+        self.feed(ExecutorAdded(ExecutorSpec(name, device, held, cores=cores)))
 
     def feed(self, event):
         for command in self.core.handle(event, now=self.now):
@@ -89,8 +97,34 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert after is None or after > wakeup or after > self.now  # no busy loop
         self.now = end
 
+    @precondition(lambda self: len(self.core.queues) > 1)
+    @rule(data=st.data())
+    def remove_model(self, data):
+        model = data.draw(st.sampled_from(sorted(self.core.queues)))
+        for name in [e.spec.name for e in self.core.executors if e.spec.models == (model,)]:
+            self.live[name] = False
+            self.suspects.discard(name)
+        self.feed(ModelRemoved(model))
+        assert model not in self.core.queues
+        assert all(e.model != model for e in self.core.running())
+
+    @precondition(lambda self: len(self.core.queues) < len(MODELS))
+    @rule(data=st.data())
+    def add_model(self, data):
+        model = data.draw(st.sampled_from(sorted(set(MODELS) - set(self.core.queues))))
+        gpus = [e.spec.name for e in self.core.executors.gpus]
+        for name in gpus:
+            self.live[name] = False
+            self.suspects.discard(name)
+            self.feed(ExecutorRemoved(name))
+        self.feed(ModelAdded(self.specs[model]))
+        for name in [n for n in EXECUTORS if n[0] == model] + gpus:
+            self.add(name)
+
     @rule(model=st.sampled_from(MODELS), deadline=st.sampled_from([0.2, 1.0, 5.0]))
     def arrive(self, model, deadline):
+        if model not in self.core.queues:
+            return  # the gateway answers 404
         request = Request(len(self.arrived) + 1, model, self.now, self.now + deadline)
         self.arrived[request.id] = request
         self.feed(RequestArrived(request))
@@ -125,6 +159,8 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @rule(executor=st.sampled_from(EXECUTORS))
     def ready(self, executor):
+        if executor not in self.core.executors:
+            return
         if not self.live[executor] or executor in self.suspects:
             self.live[executor] = True
             self.suspects.discard(executor)
@@ -132,6 +168,10 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @rule(executor=st.sampled_from(EXECUTORS))
     def suspect(self, executor):
+        if executor not in self.core.executors:
+            return
+        if executor not in self.core.executors:
+            return
         if self.live[executor]:
             self.suspects.add(executor)
         self.feed(ExecutorSuspected(executor))
@@ -145,6 +185,8 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @rule(executor=st.sampled_from(EXECUTORS[:4]), cores=st.sampled_from([0.1, 1.0, 2.5, 4.0]))
     def resize(self, executor, cores):
+        if executor not in self.core.executors:
+            return
         before = len(self.core.executors[executor].running)
         self.feed(CoresApplied(executor, cores))
         limit = self.core.executors[executor].limit

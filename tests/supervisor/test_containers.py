@@ -42,7 +42,7 @@ def test_a_cpu_container_is_confined():
     assert host["Mounts"] == [
         {"Type": "bind", "Source": "/srv/digits", "Target": "/models/digits", "ReadOnly": True}
     ]
-    assert host["PortBindings"] == {"8501/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8600"}]}
+    assert host["PortBindings"] == {"8501/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8602"}]}
     assert "DeviceRequests" not in host
     assert "CUDA_VISIBLE_DEVICES=-1" in body["Env"]
     assert "NVIDIA_VISIBLE_DEVICES=void" in body["Env"]

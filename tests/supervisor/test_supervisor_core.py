@@ -253,6 +253,15 @@ def test_throttling_is_a_share_of_the_periods():
     assert core.status["m@w"].used == 0.5
 
 
+def test_what_was_read_earlier_counts_from_when_it_was_read():
+    core = build()
+    for now, usage, age in ((1.0, 0.0, 0.0), (2.0, 0.3, 0.4), (3.0, 0.6, 0.9)):
+        core.tick({"d": reply()}, {"m@w": replace(reading(1.0, usage), age=age)}, now=now)
+        if usage:
+            # 0.3 core-seconds between 1.0 and 1.6, and as many between 1.6 and 2.1.
+            assert core.status["m@w"].used == pytest.approx(0.3 / (0.6 if now == 2.0 else 0.5))
+
+
 def test_throttling_and_the_profiled_cost_reach_the_law():
     core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.05)])
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
@@ -281,6 +290,20 @@ def test_what_is_held_is_not_raised_by_gamma_at_every_tick():
     for _ in range(10):
         world.tick()
     assert world.status.applied == 1.0
+
+
+def test_who_stays_keeps_its_history_when_others_come_and_go():
+    stays, goes = (Managed(f"{name}@w", M, 0.1, 4.0, initial=1.0) for name in ("m", "old"))
+    comes = Managed("new@w", M, 0.1, 4.0, initial=1.0)
+    core = build(managed=[stays, goes])
+    core.tick({"d": reply()}, {"m@w": reading(), "old@w": reading()}, now=0.0)
+    core.on_applied("m@w", 0.7)
+    core.manage([stays, comes])
+    assert list(core.status) == ["m@w", "new@w"]
+    assert core.status["m@w"].applied == 0.7
+    assert core.status["new@w"].applied is None
+    applies = core.tick({"d": reply()}, {"m@w": reading(0.7), "new@w": reading()}, now=1.0)
+    assert "old@w" not in [apply.executable for apply in applies]
 
 
 def test_an_executable_that_cannot_be_read_costs_its_neighbours_nothing():

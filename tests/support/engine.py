@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -46,11 +47,11 @@ def logs(container):
     return done.stdout + done.stderr
 
 
-def available():
+def available(url=f"unix://{SOCKET}"):
     """Whether an engine answers."""
     if shutil.which("docker") is None:
         return False
-    return _run("docker", "version").returncode == 0
+    return _run("docker", "--host", url, "version").returncode == 0
 
 
 @contextmanager
@@ -62,40 +63,48 @@ def started():
     if missing:
         raise Unavailable(f"no engine answers on {SOCKET}; to start one: {', '.join(missing)}")
     scratch = Path(tempfile.mkdtemp(prefix="roma-engine-", dir=SCRATCH))
-    log = scratch / "log"
     try:
-        with log.open("wb") as output:
-            daemon = subprocess.Popen(
-                [
-                    "dockerd",
-                    f"--host=unix://{SOCKET}",
-                    f"--data-root={scratch}/data",
-                    f"--exec-root={scratch}/run",
-                    f"--pidfile={scratch}/pid",
-                ],
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is pytest's: fixtures remove containers after it
-            )
+        command = [
+            "dockerd",
+            f"--host=unix://{SOCKET}",
+            f"--data-root={scratch}/data",
+            f"--exec-root={scratch}/run",
+            f"--pidfile={scratch}/pid",
+        ]
+        daemon = launch(command, scratch / "log", f"unix://{SOCKET}")
         try:
-            _wait_until_ready(daemon, log)
             yield daemon
         finally:
-            _stop(daemon)
+            stop(daemon)
     finally:
         shutil.rmtree(scratch)
 
 
-def _wait_until_ready(daemon, log):
+def launch(command, log, url):
+    """Start an engine; return its process once it answers at `url`."""
+    with log.open("ab") as output:
+        # In a session of its own: Ctrl-C is pytest's, and fixtures remove containers after it.
+        daemon = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    try:
+        _wait_until_ready(daemon, log, url)
+    except BaseException:
+        stop(daemon)
+        raise
+    return daemon
+
+
+def _wait_until_ready(daemon, log, url):
     deadline = time.monotonic() + 60
-    while not available():
+    while not available(url):
         if daemon.poll() is not None or time.monotonic() > deadline:
             raise Unavailable(f"dockerd did not get ready:\n{_tail(log.read_text())}")
         time.sleep(0.1)
 
 
-def _stop(daemon):
+def stop(daemon):
+    """End an engine; one that hangs too."""
     daemon.terminate()
+    daemon.send_signal(signal.SIGCONT)
     try:
         daemon.wait(60)  # it stops its containers first
     except subprocess.TimeoutExpired:
@@ -158,6 +167,19 @@ def standin(name, base, **environment):
         Path(context, "Dockerfile").write_text("\n".join(lines))
         docker("build", "--quiet", "--tag", tag, context)
     return tag
+
+
+def prometheus(base):
+    """Return an image that runs this machine's own Prometheus, called as the official one is."""
+    program = shutil.which("prometheus")
+    if program is None:
+        raise Unavailable("prometheus is not installed")
+    lines = [f"FROM {base}", "COPY prometheus /bin/", 'ENTRYPOINT ["prometheus"]', ""]
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as context:
+        shutil.copy(program, context)
+        Path(context, "Dockerfile").write_text("\n".join(lines))
+        docker("build", "--quiet", "--tag", "roma-test/prometheus", context)
+    return "roma-test/prometheus"
 
 
 def _build(*options, label):

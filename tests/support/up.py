@@ -88,16 +88,16 @@ class Up:
 
     @property
     def groups(self):
-        """Each model's cgroup."""
-        hierarchy = find_hierarchy()
+        """The cgroup of each model that the file names now."""
+        loaded, hierarchy = roma_config.load(self.file), find_hierarchy()
         return {
-            e.spec.models[0]: hierarchy.group(e.cgroup, self.config.control.cfs_period)
-            for e in executables(self.config)
+            e.spec.models[0]: hierarchy.group(e.cgroup, loaded.control.cfs_period)
+            for e in executables(loaded)
         }
 
     def children(self, *words):
         """Pids of live descendants whose command line has all the words."""
-        found = []
+        found, ports = [], [e.port for e in executables(roma_config.load(self.file))]
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -107,7 +107,7 @@ class Up:
                 ours = (
                     str(self.file) in command
                     or f"{self.config.name}/" in command
-                    or any(f"--port={e.port}" in command for e in executables(self.config))
+                    or any(f"--port={port}" in command for port in ports)
                 )
                 other = state != "Z" and int(entry.name) != self.process.pid
                 if ours and other and all(word in command for word in words):
@@ -149,6 +149,19 @@ class Up:
         """What the dispatcher says, by model."""
         status, body = self.get(self.admin, "/control/v1/report")
         return {m["model"]: m for m in json.loads(body)["models"]} if status == 200 else {}
+
+    async def models(self, command, *arguments):
+        """Run `roma models`; return what it prints."""
+        argv = [sys.executable, "-m", "roma", "models", command, str(self.file)]
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            *map(str, arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        return output.decode()
 
     def tail(self):
         return self.log.read_text()[-4000:]

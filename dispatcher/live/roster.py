@@ -1,0 +1,101 @@
+"""Which models and executables a running dispatcher serves: what roma.yaml says, while it runs.
+
+An executable that goes takes nothing more, ends what it runs, and is forgotten. A model that goes
+is unknown to new clients at once; those who wait still get their answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+
+from dispatcher.live.backend import Pool
+from dispatcher.live.driver import Driver
+from dispatcher.live.gateway import Gateway
+from dispatcher.live.monitor import watch
+from roma.changes import compare
+from roma.config import Config
+from roma.events import (
+    ExecutorAdded,
+    ExecutorRemoved,
+    ExecutorSuspected,
+    ModelAdded,
+    ModelRemoved,
+)
+from roma.placement import Executable, executables
+
+log = logging.getLogger(__name__)
+
+
+class Roster:
+    """The executables of one driver. `pools` is filled, a task of `watchers` looks after each."""
+
+    def __init__(
+        self,
+        config: Config,
+        driver: Driver,
+        gateway: Gateway,
+        pools: dict[str, Pool],
+        watchers: asyncio.TaskGroup,
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._gateway = gateway
+        self._pools = pools
+        self._watchers = watchers
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._add(executables(config))
+
+    def stop(self) -> None:
+        """Look after nothing any more."""
+        for task in self._watching.values():
+            task.cancel()
+
+    async def follow(self, config: Config) -> None:
+        """Serve what `config` says; raise ConfigError, changing nothing, if it takes a restart."""
+        change = compare(self._config, config)
+        old, new = executables(self._config), executables(config)
+        specs = {spec.name: spec for spec in config.model_specs}
+        self._gateway.closing.update(change.removed)
+        await asyncio.gather(*(self._drained(model) for model in change.removed))
+        # A GPU holds all models, so it is another one after any change.
+        await asyncio.gather(*(self._remove(e.name) for e in old if e not in new))
+        for model in change.removed:
+            self._driver.handle(ModelRemoved(model))
+            self._gateway.closing.discard(model)
+        for model in change.added:
+            self._driver.handle(ModelAdded(specs[model]))
+            self._gateway.joining.add(model)
+        self._add(e for e in new if e not in old)
+        self._config = config
+        log.info("models: %s", ", ".join(config.models))
+
+    def _add(self, placed: Iterable[Executable]) -> None:
+        for executable in placed:
+            name = executable.name
+            pool = self._pools[name] = Pool(executable.host, executable.port)
+            self._driver.handle(ExecutorAdded(executable.spec))
+            watching = watch(name, executable.spec.models, pool, self._driver)
+            self._watching[name] = self._watchers.create_task(watching)
+
+    async def _remove(self, name: str) -> None:
+        executor = self._driver.core.executors[name]
+        self._watching.pop(name).cancel()
+        if executor.live:
+            self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
+            await self._until(lambda: not executor.running)
+        self._driver.handle(ExecutorRemoved(name))
+        await self._pools.pop(name).close()
+
+    async def _drained(self, model: str) -> None:
+        core = self._driver.core
+        await self._until(
+            lambda: not core.queues[model] and all(e.model != model for e in core.running())
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait, but no longer than a dispatcher that ends would."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.gateway.drain_timeout):
+                while not condition():
+                    await asyncio.sleep(0.02)

@@ -1,0 +1,54 @@
+"""What of a changed roma.yaml can be taken over while everything runs: models that come and go."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from roma.config import Config
+from roma.errors import ConfigError
+from roma.model import Device
+from roma.placement import executables
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Names of models, in the order of the file."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def compare(old: Config, new: Config) -> Change:
+    """Return which models come and go; raise ConfigError naming each key that takes a restart."""
+    faults = [*_sections(old, new), *_models(old, new)]
+    if faults:
+        raise ConfigError("\n".join(f"{fault}: takes a restart" for fault in faults))
+    return Change(
+        tuple(name for name in new.models if name not in old.models),
+        tuple(name for name in old.models if name not in new.models),
+    )
+
+
+def _sections(old: Config, new: Config) -> Iterator[str]:
+    for key in Config.model_fields:
+        # A profile's entries are part of the models; a plant is nothing that runs.
+        if key not in ("models", "profile", "plant") and getattr(old, key) != getattr(new, key):
+            yield f"{key} changed"
+
+
+def _models(old: Config, new: Config) -> Iterator[str]:
+    for name in [name for name in old.models if name in new.models]:
+        # What a slot says is where the executables are.
+        before, after = (c.models[name].model_copy(update={"slot": None}) for c in (old, new))
+        if before != after:
+            yield f"models.{name} changed"
+        elif (now := _places(old, name)) != (then := _places(new, name)):
+            yield f"models.{name} would move from {', '.join(now)} to {', '.join(then)}"
+
+
+def _places(config: Config, model: str) -> list[str]:
+    """Return a model's CPU executables and where they are called."""
+    return [
+        f"{e.name} at {e.host}:{e.port}"
+        for e in executables(config)
+        if e.spec.device is Device.CPU and e.spec.models == (model,)
+    ]

@@ -1,0 +1,166 @@
+"""`roma models add | remove`: edits a roma.yaml, keeps its comments, waits until it is in force."""
+
+import io
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from roma import config as configs
+from roma.changes import compare
+from roma.config import Config
+from roma.errors import ConfigError, LaunchError
+from roma.model import Statistic
+
+models_app = typer.Typer(
+    help="Add and remove models; a deployment that runs follows.", no_args_is_help=True
+)
+
+File = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
+Model = Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")]
+Wait = Annotated[
+    float, typer.Option(min=0, help="Seconds to wait until a running deployment has followed.")
+]
+
+LOOK = 0.2
+"""Seconds between two looks at the gateway."""
+
+
+@models_app.command()
+def add(
+    file: File,
+    model: Model,
+    response_time: Annotated[float, typer.Option(help="Promised response time in seconds.")],
+    path: Annotated[Path | None, typer.Option(help="Directory with numbered versions.")] = None,
+    volume: Annotated[str | None, typer.Option(help="Named volume that holds them.")] = None,
+    statistic: Annotated[Statistic | None, typer.Option(help="What is promised.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Set point as a share of it.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory limit, e.g. 2GiB.")] = None,
+    minimum: Annotated[float | None, typer.Option("--min", help="Least cores.")] = None,
+    maximum: Annotated[float | None, typer.Option("--max", help="Most cores.")] = None,
+    wait: Wait = 120.0,
+) -> None:
+    """Write MODEL into FILE; what else a model can have is written there by hand."""
+    sla = {"response_time": response_time, "statistic": statistic, "alpha": alpha}
+    entry: dict[str, Any] = {
+        "path": None if path is None else _beside(file, path),
+        "volume": volume,
+        "memory": memory,
+        "sla": _given(sla),
+        "cpu": _given({"min": minimum, "max": maximum}) or None,
+    }
+
+    def edit(document: MutableMapping[str, Any]) -> None:
+        if model in document["models"]:
+            raise ConfigError(f"{file}: models.{model}: is there already")
+        document["models"][model] = _given(entry)
+
+    loaded = _edited(file, edit)
+    if wait:
+        _until(loaded, model, 200, wait)
+
+
+@models_app.command()
+def remove(file: File, model: Model, wait: Wait = 60.0) -> None:
+    """Take MODEL out of FILE; whoever waits for it is still answered."""
+
+    def edit(document: MutableMapping[str, Any]) -> None:
+        if model not in document["models"]:
+            known = ", ".join(document["models"])
+            raise ConfigError(f"{file}: models.{model}: must be one of {known}")
+        before = configs.load(file).slots
+        del document["models"][model]
+        # Where the default would move a port, the present one is written down.
+        for other, slot in configs.parse(_text(document), source=str(file)).slots.items():
+            if slot != before[other]:
+                document["models"][other]["slot"] = before[other]
+
+    loaded = _edited(file, edit)
+    if wait:
+        _until(loaded, model, 404, wait)
+
+
+def _given(values: MutableMapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.value if isinstance(value, Statistic) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _beside(file: Path, path: Path) -> str:
+    """Return a path as roma.yaml means it: relative to its own directory."""
+    return os.path.relpath(path.absolute(), file.absolute().parent)
+
+
+def _edited(file: Path, edit: Callable[[MutableMapping[str, Any]], None]) -> Config:
+    """Change a file and return what it says now; one that would be wrong is not written."""
+    old = configs.load(file)
+    try:
+        document = _yaml().load(file.read_text())
+    except YAMLError as error:
+        raise ConfigError(f"{file}: cannot be edited: {error}") from error
+    edit(document)
+    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        scratch.write_text(_text(document))
+        new = configs.load(scratch)
+        compare(old, new)
+        shutil.copymode(file, scratch)
+        scratch.replace(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(str(scratch), str(file))) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+    print(f"wrote {file}")
+    return new
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 100
+    return yaml
+
+
+def _text(document: MutableMapping[str, Any]) -> str:
+    text = io.StringIO()
+    _yaml().dump(document, text)
+    return text.getvalue()
+
+
+def _until(config: Config, model: str, status: int, limit: float) -> None:
+    """Wait until the gateway, if one answers, knows the model or no longer does."""
+    g = config.gateway
+    url = f"http://{g.host}:{g.port}/v1/models/{model}"
+    deadline = time.monotonic() + limit
+    while (found := _status(url)) != status:
+        if found is None:
+            print(f"nothing answers at {g.host}:{g.port}: in force when `roma up` starts")
+            return
+        if time.monotonic() > deadline:
+            raise LaunchError(f"{url}: status {found} after {limit:g} s, must be {status}")
+        time.sleep(LOOK)
+    print(f"{model} is served" if status == 200 else f"{model} is gone")
+
+
+def _status(url: str) -> int | None:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, as written above
+            versions = json.load(response)["model_version_status"]
+            return 200 if any(v["state"] == "AVAILABLE" for v in versions) else 503
+    except urllib.error.HTTPError as error:
+        return int(error.code)
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,46 @@
+"""Metrics for Prometheus, read from a program's own books whenever somebody scrapes.
+
+Nothing is counted twice: a scrape reads the state, there are no counters beside it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+Samples = Iterable[tuple[Sequence[str], float | None]]
+"""Label values and a value; None where there is nothing to tell."""
+
+
+def gauge(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - Prometheus' word
+    """Return the gauge `roma_NAME`; what has no value is left out."""
+    family = GaugeMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - as above
+    """Return the counter `roma_NAME_total`; what has no value is left out."""
+    family = CounterMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+class _Found(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
+    """Answer GET /metrics, in the text format or in OpenMetrics as the client asks."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return web.Response(body=encode(_Found(metrics)), headers={"Content-Type": content_type})

@@ -1,0 +1,71 @@
+"""Safe shares for processes: what a broker does for containers, the launcher does for its groups.
+
+A supervisor that dies is started again within seconds; one that hangs would leave every model at
+the cores of a moment long past.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import aiohttp
+
+from roma.config import Config
+from roma.errors import ActuationError
+from roma.placement import on_worker
+from roma.workers import WorkerConfig
+from supervisor.actuators.cgroup import Group
+from supervisor.broker.broker import safe_shares
+
+log = logging.getLogger(__name__)
+
+LEASE = 3.0
+"""Seconds for which a silent supervisor is believed in."""
+
+LOOK = 0.5
+"""Seconds between two looks at it."""
+
+
+async def keep_safe(
+    worker: str, config: Callable[[], Config], groups: Callable[[], Mapping[str, Group]]
+) -> None:
+    """Grant safe shares whenever a worker's supervisor has stopped ticking; never ends.
+
+    `config` and `groups` return what is in force: models come and go. Before its first tick a
+    supervisor is starting, and initial cores stand.
+    """
+    loop = asyncio.get_running_loop()
+    seen: int | None = None
+    renewed, is_safe = loop.time(), False
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LOOK)) as session:
+        while True:
+            await asyncio.sleep(LOOK)
+            present = config()
+            control, here = present.control, present.worker(worker)
+            url = f"http://{control.host}:{present.control_port(here)}/control/v1/state"
+            ticks = await _ticks(session, url)
+            if ticks is not None and ticks != seen:
+                seen, renewed, is_safe = ticks, loop.time(), False
+            elif seen is not None and not is_safe and loop.time() - renewed > LEASE:
+                log.warning("worker %s: no tick for %g s: safe shares", worker, LEASE)
+                _share(present, here, groups())
+                is_safe = True
+
+
+async def _ticks(session: aiohttp.ClientSession, url: str) -> int | None:
+    """Return how many control periods the supervisor has done, None if it does not say."""
+    try:
+        async with session.get(url) as response:
+            return int((await response.json())["ticks"])
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError):
+        return None
+
+
+def _share(config: Config, worker: WorkerConfig, groups: Mapping[str, Group]) -> None:
+    for name, cores in safe_shares(on_worker(config, worker), worker.allocatable).items():
+        if name not in groups:
+            continue
+        try:
+            groups[name].set_cores(cores)
+        except ActuationError as error:
+            log.warning("executable %s: no safe share: %s", name, error)

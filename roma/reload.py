@@ -1,0 +1,67 @@
+"""Models that came to roma.yaml, or went, while everything runs.
+
+The launcher watches the file; it tells the programs that it started by SIGHUP, as anybody may who
+started them otherwise. A file that is wrong, or that takes a restart, is an error in the log and
+changes nothing.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from roma.changes import compare
+from roma.config import Config, load
+from roma.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LOOK = 1.0
+"""Seconds between two looks at the file."""
+
+
+async def edits(file: Path, config: Config) -> AsyncIterator[Config]:
+    """Yield the configuration anew when the file has changed; `config` is the one in force."""
+    seen = _stamp(file)
+    while True:
+        await asyncio.sleep(LOOK)
+        stamp = _stamp(file)
+        if stamp in (seen, None):
+            continue
+        seen = stamp
+        if (new := _changed(file, config)) is not None:
+            config = new
+            yield config
+
+
+async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
+    """Yield the configuration anew after each SIGHUP; `config` is the one in force."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+    while True:
+        await told.wait()
+        told.clear()
+        if (new := _changed(file, config)) is not None:
+            config = new
+            yield config
+
+
+def _changed(file: Path, config: Config) -> Config | None:
+    """Return what the file says now if its models differ and nothing else does."""
+    try:
+        new = load(file)
+        change = compare(config, new)
+    except ConfigError as error:
+        log.error("%s: nothing is changed: %s", file, error)
+        return None
+    return new if change.added or change.removed else None
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """Return what tells one version of a file from another; None while there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

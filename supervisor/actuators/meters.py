@@ -1,0 +1,140 @@
+"""How much CPU time containers were granted and have used: from the kernel, or from their engine.
+
+On the engine's own host the cgroup files say it in 16 µs. An engine on another host is asked
+instead, in the background: a tick takes what has arrived and waits for nothing.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+from roma.errors import ActuationError
+from supervisor.actuators.cgroup import Group, Hierarchy, container_group
+from supervisor.broker.broker import Containers
+from supervisor.core import Reading
+
+ASK_AT = 0.75
+"""Share of a control period after which the engine is asked: what it says grows old until the next
+tick. A late answer is not lost: engine 20.10 collects statistics once a second, at times of its
+own, so there an answer takes up to that long."""
+
+log = logging.getLogger(__name__)
+
+
+class FileMeters:
+    """Reads the host's cgroup files; `period` is the quota's, in seconds.
+
+    They are found by a container's id, which changes only when a container is made anew.
+    """
+
+    def __init__(
+        self,
+        containers: Containers,
+        hierarchy: Hierarchy,
+        executables: Sequence[str],
+        *,
+        period: float,
+    ) -> None:
+        self._containers = containers
+        self._hierarchy = hierarchy
+        self._executables = tuple(executables)
+        self._period = period
+        self._groups: dict[str, Group] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def read(self) -> Mapping[str, Reading | None]:
+        """Read every container's group; one that is not known is looked for until the next tick."""
+        readings = {name: self._read(name) for name in self._executables}
+        if None in readings.values() and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+        return readings
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _read(self, name: str) -> Reading | None:
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        try:
+            return group.read()
+        except ActuationError:
+            del self._groups[name]
+            return None
+
+    async def _look(self) -> None:
+        try:
+            found = await self._containers.containers()
+        except ActuationError:
+            return  # the next tick looks again; an engine that is away is seen by `apply`
+        for name, container in found.items():
+            if name in self._groups or not container.running:
+                continue
+            group = container_group(self._hierarchy, container.id, self._period)
+            if group is not None:
+                self._groups[name] = group
+
+
+class EngineMeters:
+    """Asks the engine once per control period (seconds), or as often as it answers.
+
+    What it says counts for one tick: taken twice, it would say that nothing was used since.
+    """
+
+    def __init__(
+        self, containers: Containers, executables: Sequence[str], *, period: float
+    ) -> None:
+        self._containers = containers
+        self._executables = tuple(executables)
+        self._period = period
+        self._newest: Mapping[str, Reading] = {}
+        self._arrived = 0.0
+        self._unread: set[str] = set()
+        self._asking: asyncio.Task[None] | None = None
+
+    async def read(self) -> Mapping[str, Reading | None]:
+        """Return what has arrived since the last tick."""
+        now = asyncio.get_running_loop().time()
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._keep_asking(now + ASK_AT * self._period))
+        elif self._asking.done():
+            self._asking.result()  # a bug ended it: be seen
+        newest, self._newest = self._newest, {}
+        age = now - self._arrived
+        return {name: _aged(newest.get(name), age) for name in self._executables}
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _keep_asking(self, due: float) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(due - clock())
+            await self._ask()
+            # One answer may take longer than a period.
+            due += self._period * max(1, math.ceil((clock() - due) / self._period))
+
+    async def _ask(self) -> None:
+        found: Mapping[str, Reading | ActuationError]
+        try:
+            found = await self._containers.readings()
+        except ActuationError as error:
+            found = dict.fromkeys(self._executables, error)
+        self._arrived = asyncio.get_running_loop().time()
+        self._newest = {name: r for name, r in found.items() if isinstance(r, Reading)}
+        for name, failed in found.items():
+            if isinstance(failed, ActuationError) and name not in self._unread:
+                # Once, not once per second; `apply`, with nothing to change, would say nothing.
+                log.warning("executable %s: holding: %s", name, failed)
+        self._unread = set(found) - set(self._newest)
+
+
+def _aged(reading: Reading | None, age: float) -> Reading | None:
+    if reading is None:
+        return None
+    return Reading(reading.cores, reading.usage, reading.periods, reading.throttled, age)

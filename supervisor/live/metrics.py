@@ -1,0 +1,91 @@
+"""The supervisor's side of the metrics: cores asked for, granted, confirmed and used."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import Metric
+
+from roma.exposition import counter, gauge
+from roma.stats import quantile
+from supervisor.core import Status
+from supervisor.live.gpus import GpuReading
+from supervisor.live.loop import ControlLoop
+
+Value = Callable[[Status], float | None]
+
+_CORES: Sequence[tuple[str, str, Value]] = (
+    ("demanded", "Cores that the controller asks for.", lambda s: s.demand),
+    ("allocated", "Cores that fit the worker.", lambda s: s.allocation),
+    ("applied", "Cores that the actuator confirmed.", lambda s: s.applied),
+    ("observed", "Cores that the kernel grants.", lambda s: s.observed),
+    ("used", "Cores used over the last period.", lambda s: s.used),
+)
+
+
+def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Iterator[Metric]:
+    """Yield every metric of a worker and of the GPUs that its host has."""
+    executables = loop.core.status.items()
+    for what, meaning, value in _CORES:
+        yield gauge(
+            f"cores_{what}",
+            meaning,
+            ["executable", "model"],
+            (((name, s.managed.model.name), value(s)) for name, s in executables),
+        )
+    by_executable: Sequence[tuple[str, str, Value]] = (
+        ("cpu_seconds", "Core-seconds used.", lambda s: s.usage),
+        ("quota_changes", "Quotas that were changed.", lambda s: s.changes),
+        ("actuation_failures", "Quotas that could not be set.", lambda s: s.failures),
+    )
+    for name, meaning, value in by_executable:
+        samples = (((e,), value(s)) for e, s in executables)
+        yield counter(name, meaning, ["executable"], samples)
+    yield gauge(
+        "throttled_ratio",
+        "Share of the last quota periods in which the executable ran out of quota.",
+        ["executable"],
+        (((name,), s.throttled) for name, s in executables),
+    )
+    yield from _worker(loop, worker)
+    yield from _gpus(worker, gpus)
+
+
+def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:
+    labels, values = ["worker"], (worker,)
+    core = loop.core
+    yield gauge("worker_cores", "Cores that are shared out.", labels, [(values, core.capacity)])
+    yield gauge(
+        "worker_demand_met_ratio",
+        "eta: capacity over demand; below 1 demands are cut.",
+        labels,
+        [(values, core.eta)],
+    )
+    yield counter("ticks", "Control periods done.", labels, [(values, loop.ticks)])
+    yield counter("ticks_missed", "Control periods left out.", labels, [(values, loop.missed)])
+    yield gauge(
+        "tick_jitter_seconds",
+        "How late ticks began, 99th percentile of the last 15 minutes.",
+        labels,
+        [(values, quantile(loop.jitters, 0.99))],
+    )
+
+
+def _gpus(worker: str, gpus: Sequence[GpuReading]) -> Iterator[Metric]:
+    labels = ["worker", "gpu"]
+    yield gauge(
+        "gpu_busy_ratio",
+        "Share of the last moment in which the GPU computed (NVML).",
+        labels,
+        (((worker, str(g.index)), g.utilization) for g in gpus),
+    )
+    yield gauge(
+        "gpu_memory_used_bytes",
+        "Memory in use on the GPU (NVML).",
+        labels,
+        (((worker, str(g.index)), g.memory_used) for g in gpus),
+    )
+    yield gauge(
+        "gpu_memory_bytes",
+        "Memory of the GPU (NVML).",
+        labels,
+        (((worker, str(g.index)), g.memory_total) for g in gpus),
+    )

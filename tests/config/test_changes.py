@@ -1,0 +1,69 @@
+"""Which changes of a roma.yaml a running deployment takes over, and which it refuses."""
+
+import pytest
+
+from roma import config
+from roma.changes import compare
+from roma.errors import ConfigError
+
+FILE = """
+models:
+  a: {path: /m/a, sla: {response_time: 0.5}}
+  b: {path: /m/b, sla: {response_time: 0.5}}
+workers:
+  - {name: w, backend: docker, cores: 4, gpus: 1}
+"""
+NEW = "  c: {path: /m/c, sla: {response_time: 1}}\nworkers:"
+
+
+def changed(*replacements, text=FILE):
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    return compare(config.parse(FILE), config.parse(text))
+
+
+def test_nothing_changed():
+    assert changed() == changed(("cores: 4", "cores: 4.0"))
+    assert not changed().added
+    assert not changed().removed
+
+
+def test_a_model_that_comes_moves_no_other():
+    assert changed(("workers:", NEW)).added == ("c",)
+
+
+def test_the_last_model_goes():
+    assert changed(("  b: {path: /m/b, sla: {response_time: 0.5}}\n", "")).removed == ("b",)
+
+
+def test_another_model_goes_if_the_others_keep_their_ports():
+    gone = ("  a: {path: /m/a, sla: {response_time: 0.5}}\n", "")
+    with pytest.raises(ConfigError) as error:
+        changed(gone)
+    assert str(error.value) == (
+        "models.b would move from b@w at 127.0.0.1:8602 to b@w at 127.0.0.1:8601: takes a restart"
+    )
+    change = changed(gone, ("path: /m/b,", "path: /m/b, slot: 1,"), ("workers:", NEW))
+    assert (change.added, change.removed) == (("c",), ("a",))
+
+
+def test_every_key_that_takes_a_restart_is_named():
+    with pytest.raises(ConfigError) as error:
+        changed(("cores: 4", "cores: 5"), ("path: /m/a", "path: /m/other"))
+    assert str(error.value).splitlines() == [
+        "workers changed: takes a restart",
+        "models.a changed: takes a restart",
+    ]
+
+
+def test_two_models_cannot_have_one_slot():
+    text = FILE.replace("path: /m/a,", "path: /m/a, slot: 3,")
+    text = text.replace("path: /m/b,", "path: /m/b, slot: 3,")
+    with pytest.raises(ConfigError, match=r"models\.a\.slot = 3: must be of one model only"):
+        config.parse(text)
+
+
+def test_slots_leave_room_for_those_that_are_written():
+    text = FILE.replace("path: /m/b,", "path: /m/b, slot: 0,").replace("workers:", NEW)
+    assert config.parse(text).slots == {"a": 1, "b": 0, "c": 2}

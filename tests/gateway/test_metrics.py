@@ -1,0 +1,72 @@
+"""GET /metrics of a real dispatcher, read as Prometheus reads it: the very counts that clients saw."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+
+async def scrape(stage, parse=text_string_to_metric_families, **headers):
+    """Return samples by name and label values, in the order of the labels' names."""
+    async with stage.session.get(stage.admin + "/metrics", headers=headers) as response:
+        assert response.status == 200
+        families = parse((await response.read()).decode())
+        return {(s.name, *s.labels.values()): s.value for f in families for s in f.samples}
+
+
+async def test_every_request_is_in_exactly_one_count(stage):
+    await stage.open(max_waiting=2)
+    backend = stage.backends[0]
+
+    async def by_turns(request, body):
+        if b"bad" in body:
+            return web.Response(status=400, body=b"{}")
+        if b"broken" in body:
+            return web.Response(status=500, body=b"{}")
+        return web.Response(body=b"{}")
+
+    backend.behave = by_turns
+    for body in (b"good", b"good", b"good", b"bad", b"broken"):
+        await stage.predict(body)
+    backend.gate = asyncio.Event()
+    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
+    await stage.until(lambda: sum(stage.queue.rejected.values()) == 2)
+    during = await scrape(stage)
+    backend.gate.set()
+    await asyncio.gather(*calls)
+    found = await scrape(stage)
+    assert found["roma_requests_total", "cpu", "m", "answered"] == 4 + 3
+    assert found["roma_requests_total", "gpu", "m", "answered"] == 0
+    assert found["roma_requests_total", "", "m", "failed"] == 1
+    assert found["roma_requests_total", "", "m", "rejected"] == 2
+    assert found["roma_rejected_requests_total", "m", "queue_full"] == 2
+    assert found["roma_invalid_answers_total", "m"] == 1
+    assert found["roma_executable_executions_total", "m.0@local"] == 7
+    assert (during["roma_queue_length", "m"], found["roma_queue_length", "m"]) == (2, 0)
+    assert during["roma_requests_in_flight", "m"] == 1
+    assert during["roma_oldest_request_age_seconds", "m"] > 0
+    assert found["roma_sla_seconds", "m"] == 5
+    assert found["roma_set_point_seconds", "m"] == 4
+    assert 0 < found["roma_response_time_seconds", "m"] < 5
+
+
+async def test_a_lost_executable_is_not_ready_and_what_was_never_measured_is_absent(stage):
+    await stage.open(start=False)
+    found = await scrape(stage)
+    assert found["roma_executable_ready", "cpu", "m.0@local"] == 0
+    assert ("roma_response_time_seconds", "m") not in found
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"]
+)
+async def test_the_client_chooses_the_format(stage, accept):
+    await stage.open()
+    await stage.predict()
+    parse = openmetrics_families if "openmetrics" in accept else text_string_to_metric_families
+    found = await scrape(stage, parse, Accept=accept)
+    assert found["roma_requests_total", "cpu", "m", "answered"] == 1

@@ -1,0 +1,110 @@
+"""Models that come and go while the dispatcher runs; the others notice nothing."""
+
+import asyncio
+
+import pytest
+
+from roma import config
+from roma.errors import ConfigError
+from tests.gateway.conftest import ModelServer
+from tests.support.up import free_ports
+
+MODEL = "{path: /m, sla: {response_time: 5}, cpu: {max: 1, initial: 1}, slot: %d}"
+# A worker whose model servers somebody starts for these tests, at the ports that roma.yaml means.
+YAML = """
+models:
+MODELS
+workers:
+  - {name: w, backend: BACKEND, cores: 4, base_port: PORT}
+gateway: {port: GATEWAY, admin_port: ADMIN, drain_timeout: 5}
+"""
+
+
+@pytest.fixture
+async def town(stage):
+    """A dispatcher with models a and b, and a third model server; `file(names)` is a roma.yaml."""
+    gateway, admin, *_ = free_ports(4)
+    base, *_ = free_ports(1)
+    text = YAML.replace("GATEWAY", str(gateway)).replace("ADMIN", str(admin))
+    text = text.replace("PORT", str(base)).replace("BACKEND", "process")
+
+    def file(names, extra=""):
+        models = "\n".join(f"  {m}: " + MODEL % "abc".index(m) for m in names)
+        return config.parse(text.replace("MODELS", models) + extra)
+
+    stage.file = file
+    stage.servers = {m: ModelServer(base + i) for i, m in enumerate("abc")}
+    for server in stage.servers.values():
+        await server.start()
+        stage.stack.push_async_callback(server.stop)
+    await stage.serve(file("ab"), f"http://127.0.0.1:{gateway}", f"http://127.0.0.1:{admin}")
+    await stage.until(lambda: all(e.live for e in stage.core.executors))
+    return stage
+
+
+async def predict(town, model):
+    return (await town.predict(path=f"/v1/models/{model}:predict"))[0]
+
+
+async def test_a_model_that_comes_is_served_when_it_is_loaded(town):
+    third = town.servers["c"]
+    third.available = False
+    assert await predict(town, "c") == 404
+    await town.roster.follow(town.file("abc"))
+    assert await predict(town, "c") == 503  # known, and not loaded yet
+    assert (await town.get("/readyz"))[0] == 200  # the others are as ready as before
+    third.available = True
+    await town.until(lambda: town.core.executors["c@w"].live)
+    assert await predict(town, "c") == 200
+    assert len(third.seen) == 1
+    await third.stop()
+    await town.until(lambda: not town.core.executors["c@w"].live)
+    assert (await town.get("/readyz"))[0] == 503  # once it was served, it is missed
+
+
+async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
+    server = town.servers["a"]
+    server.gate = asyncio.Event()
+    calls = [asyncio.create_task(predict(town, "a")) for _ in range(3)]
+    await town.until(lambda: len(town.core.queues["a"]) == 2)
+    going = asyncio.create_task(town.roster.follow(town.file("b")))
+    await town.until(lambda: "a" in town.gateway.closing)
+    assert await predict(town, "a") == 404
+    assert await predict(town, "b") == 200
+    server.gate.set()
+    assert await asyncio.gather(*calls) == [200, 200, 200]
+    await going
+    assert list(town.core.queues) == ["b"]
+    assert [e.spec.name for e in town.core.executors] == ["b@w"]
+    assert (await town.get("/readyz"))[0] == 200
+    assert (await town.get("/v1/models/a"))[0] == 404
+    await town.roster.follow(town.file("ab"))  # and it may come back
+    await town.until(lambda: town.core.executors["a@w"].live)
+    assert await predict(town, "a") == 200
+
+
+async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
+    async def body():
+        yield b'{"instances": '
+        await town.roster.follow(town.file("b"))
+        yield b"[1]}"
+
+    assert (await town.predict(body(), path="/v1/models/a:predict"))[0] == 404
+
+
+async def test_what_takes_a_restart_is_named_and_changes_nothing(town):
+    with pytest.raises(ConfigError, match="scheduling changed: takes a restart"):
+        await town.roster.follow(town.file("b", "scheduling: {gpu: fcfs}\n"))
+    assert list(town.core.queues) == ["a", "b"]
+    assert await predict(town, "a") == 200
+
+
+async def test_models_come_and_go_under_load_and_the_others_lose_nothing(town):
+    async def steady():
+        return [await predict(town, "b") for _ in range(150)]
+
+    load = [asyncio.create_task(steady()) for _ in range(3)]
+    for names in ("b", "bc", "abc", "bc", "b", "ab"):
+        await town.roster.follow(town.file(names))
+    assert {s for statuses in await asyncio.gather(*load) for s in statuses} == {200}
+    assert list(town.core.queues) == ["b", "a"]

@@ -1,0 +1,48 @@
+"""`roma models add | remove` on a deployment that runs: the others notice nothing."""
+
+import asyncio
+import os
+
+import pytest
+
+from roma.demo import inputs
+from tests.support.up import Up, write_config
+
+
+@pytest.fixture
+def file(tmp_path, demo_models):
+    return write_config(
+        tmp_path, {"digits": demo_models["digits"]}, name=f"models-{os.getpid()}", response_time=2.0
+    )
+
+
+async def test_models_come_and_go_while_the_others_are_served(file, demo_models):
+    bodies = [body for body, _ in inputs.digits_held_out()]
+    with Up(file) as up:
+        await up.ready()
+        programs = set(up.children("-m roma "))
+        load = asyncio.create_task(up.load({"digits": 20}, {"digits": bodies}, 25, sla=2.0))
+        said = ["--path", demo_models["digits"], "--response-time", "2", "--max", "1.4"]
+        assert "twin is served" in await up.models("add", "twin", *said)
+        twin = await up.load({"twin": 20}, {"twin": bodies}, 2, sla=2.0)
+        assert twin.total.answered == twin.total.sent
+        await up.until(lambda: (up.state["executables"]["twin@local"]["applied"] or 9) <= 1.4)
+        group = up.groups["twin"]
+        (pid,) = set(up.children("-m roma ")) - programs
+        assert group.pids() == [pid]
+        assert "twin is gone" in await up.models("remove", "twin")
+        await up.until(lambda: not any(d.exists() for d in group.directories))
+        await up.until(lambda: list(up.state["executables"]) == ["digits@local"])
+        assert set(up.children("-m roma ")) == programs  # nothing was restarted for it
+        total = (await load).total
+        assert (total.failed, total.lost, total.rejected) == (0, 0, 0)
+
+
+async def test_what_takes_a_restart_is_said_and_changes_nothing(file):
+    with Up(file) as up:
+        await up.ready()
+        file.write_text(file.read_text().replace("cores: 2", "cores: 3"))
+        await up.until(lambda: "workers changed: takes a restart" in up.tail())
+        file.write_text("models: {")
+        await up.until(lambda: up.tail().count("nothing is changed") == 2)
+        assert up.get(up.url, "/readyz")[0] == 200

@@ -1,0 +1,78 @@
+"""Reading through an engine, in virtual time: fresh, counted once, and never waited for."""
+
+import asyncio
+
+import pytest
+
+from roma.errors import ActuationError, EngineError
+from supervisor.actuators.meters import EngineMeters
+from supervisor.core import Reading
+
+pytestmark = pytest.mark.looptime
+
+
+class Engine:
+    """Takes `delays` to answer, one after the other, then no time; `failing` counts questions."""
+
+    def __init__(self, *delays, failing=()):
+        self.delays = list(delays)
+        self.failing = failing
+        self.asked = []
+
+    async def readings(self):
+        clock = asyncio.get_running_loop().time
+        self.asked.append(clock())
+        await asyncio.sleep(self.delays.pop(0) if self.delays else 0)
+        if len(self.asked) in self.failing:
+            raise EngineError("no engine")
+        return {"m@w": Reading(1.0, clock(), 0, 0), "n@w": ActuationError("does not run")}
+
+
+async def ticks(engine, count):
+    """Return the usage and the age of what each tick reads; usage is the time it was read at."""
+    meters, seen = EngineMeters(engine, ["m@w", "n@w"], period=1.0), []
+    for _ in range(count):
+        found = await meters.read()
+        assert found["n@w"] is None
+        reading = found["m@w"]
+        seen.append(None if reading is None else (reading.usage, reading.age))
+        await asyncio.sleep(1)
+    meters.close()
+    return seen
+
+
+async def test_what_a_tick_reads_is_a_quarter_of_a_period_old(looptime):
+    engine = Engine()
+    assert await ticks(engine, 4) == [None, (0.75, 0.25), (1.75, 0.25), (2.75, 0.25)]
+    assert engine.asked == [0.75, 1.75, 2.75, 3.75]
+    assert looptime == 4
+
+
+async def test_a_slow_engine_is_asked_on_the_grid_all_the_same():
+    engine = Engine(0.5, 0.5, 0.5)
+    assert await ticks(engine, 4) == [None, None, (1.25, 0.75), (2.25, 0.75)]
+    assert engine.asked == [0.75, 1.75, 2.75, 3.75]
+
+
+async def test_an_engine_slower_than_ticks_is_asked_as_often_as_it_answers():
+    engine = Engine(1.5, 1.5, 1.5)
+    assert await ticks(engine, 6) == [None, None, None, (2.25, 0.75), None, (4.25, 0.75)]
+    assert engine.asked == [0.75, 2.75, 4.75]
+
+
+async def test_who_is_closed_asks_no_more():
+    engine = Engine()
+    await ticks(engine, 3)
+    await asyncio.sleep(10)
+    assert engine.asked == [0.75, 1.75, 2.75]
+
+
+async def test_a_failure_means_hold_and_is_said_once(caplog):
+    engine = Engine(failing={2, 3})
+    seen = await ticks(engine, 5)
+    assert seen == [None, (0.75, 0.25), None, None, (3.75, 0.25)]
+    said = [r.getMessage() for r in caplog.records]
+    assert said == [
+        "executable n@w: holding: does not run",
+        "executable m@w: holding: no engine",
+    ]

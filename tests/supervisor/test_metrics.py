@@ -1,0 +1,77 @@
+"""What a supervisor exposes, and that the dashboard asks for nothing else."""
+
+import re
+
+from controllers import registry
+from dispatcher.core import Dispatcher
+from dispatcher.live.metrics import collect as collect_dispatcher
+from dispatcher.schedulers.registry import CPU, GPU
+from roma.exchange import ExchangeReply, ExecutorReport
+from roma.launch.monitoring import dashboard
+from roma.model import ModelSpec, Sla
+from supervisor.actuators.recording import RecordingActuator
+from supervisor.core import Managed, Reading, Supervisor
+from supervisor.live.gpus import GpuReading
+from supervisor.live.loop import ControlLoop
+from supervisor.live.metrics import collect
+
+MODEL = ModelSpec("m", Sla(0.5), 1.0)
+
+
+def ticked():
+    """A loop after two ticks of a static law that asks for more than there is."""
+    managed = [Managed(f"{n}@w", ModelSpec(n, Sla(0.5), 1.0), 0.1, 3.0, initial=1.0) for n in "ab"]
+    core = Supervisor(managed, registry.build("static", {"level": "max"}), capacity=4.0)
+    loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
+    reports = tuple(ExecutorReport(m.name, "idle", 0, 0) for m in managed)
+    reply = {"http://d": ExchangeReply("e", (), reports)}
+    for second, used in ((0, 10.0), (1, 10.5)):
+        readings = {m.name: Reading(1.0, used, 10 * second, 4 * second) for m in managed}
+        for apply in core.tick(reply, readings, now=float(second)):
+            core.on_applied(apply.executable, apply.cores)
+        loop.ticks += 1
+        loop.jitters.append(0.001)
+    core.on_failed("b@w")
+    return loop
+
+
+def values(metrics):
+    return {(s.name, *s.labels.values()): s.value for m in metrics for s in m.samples}
+
+
+def test_cores_are_told_apart_by_what_they_are():
+    found = values(collect(ticked(), "w", ()))
+    assert found["roma_cores_demanded", "a@w", "a"] == 3.0
+    assert found["roma_cores_allocated", "a@w", "a"] == 2.0
+    assert found["roma_cores_applied", "a@w", "a"] == 2.0
+    assert found["roma_cores_used", "a@w", "a"] == 0.5
+    assert found["roma_cpu_seconds_total", "a@w"] == 10.5
+    assert found["roma_throttled_ratio", "a@w"] == 0.4
+    assert found["roma_worker_demand_met_ratio", "w"] == 4 / 6
+    assert found["roma_worker_cores", "w"] == 4.0
+    assert found["roma_ticks_total", "w"] == 2
+    failures = [found["roma_actuation_failures_total", f"{n}@w"] for n in "ab"]
+    assert failures == [0, 1]
+
+
+def test_before_the_first_tick_there_is_nothing_to_tell_of_an_executable():
+    core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], None, capacity=4.0)
+    loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
+    assert not any(n[0].startswith("roma_cores_a") for n in values(collect(loop, "w", ())))
+
+
+def test_every_chart_of_the_dashboard_asks_for_metrics_that_exist():
+    core = Dispatcher([MODEL], gpu=GPU["roma"], cpu=CPU["round_robin"])
+    gpu = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
+    names = {
+        sample.name
+        for metrics in (collect_dispatcher(core, 0.0), collect(ticked(), "w", [gpu]))
+        for metric in metrics
+        for sample in metric.samples
+    }
+    # Without an answer there is no response time, and no reason without a rejection.
+    names |= {"roma_response_time_seconds"}
+    queries = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"roma_\w+", query)}
+    assert asked - names == set()
+    assert len(asked) > 12

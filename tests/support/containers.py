@@ -1,0 +1,68 @@
+"""A real `roma up` whose models are containers, and what the kernel grants them."""
+
+import asyncio
+import contextlib
+
+from roma.errors import ActuationError
+from supervisor.actuators.cgroup import container_group, container_hierarchy
+from tests.support.engine import docker
+from tests.support.up import Up
+
+
+class DockerUp(Up):
+    """A deployment whose models are containers; `docker` runs a command on their engine."""
+
+    def __init__(self, file, docker=docker):
+        super().__init__(file)
+        self._docker = docker
+
+    def container(self, model):
+        return f"{self.config.name}-local-{model}"
+
+    def inspect(self, model, field):
+        return self._docker("inspect", "-f", f"{{{{{field}}}}}", self.container(model)).strip()
+
+    def id(self, model):
+        return self.inspect(model, ".Id")
+
+    def quota(self, model, container=None):
+        """The cores that the kernel grants; None while the container has no cgroup.
+
+        With `container`, its id, no engine is asked.
+        """
+        container = container or self.id(model)
+        group = container_group(container_hierarchy(), container, self.config.control.cfs_period)
+        try:
+            return None if group is None else group.read().cores
+        except ActuationError:  # it is just being restarted
+            return None
+
+    def executable(self, model):
+        return self.state["executables"][f"{model}@local"]
+
+    @contextlib.asynccontextmanager
+    async def under_load(self, rates, bodies, sla=1.0):
+        """Keep the load on until the block ends; no request may be lost or fail meanwhile."""
+        stop = asyncio.Event()
+
+        async def keep():
+            seed = 0
+            while not stop.is_set():
+                seed += 10
+                report = await self.load(rates, bodies, 2, sla=sla, seed=seed)
+                assert balanced(report).failed == 0, self.tail()
+
+        keeping = asyncio.create_task(keep())
+        try:
+            yield keeping
+        finally:
+            stop.set()
+            await keeping
+
+
+def balanced(report):
+    """Return a report's total, once its books are known to balance."""
+    total = report.total
+    assert total.lost == 0
+    assert total.sent == total.answered + total.rejected + total.failed + total.invalid
+    return total
