@@ -36,19 +36,20 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
 
 
 def _models(old: Config, new: Config) -> Iterator[str]:
+    now, then = _places(old), _places(new)
     for name in [name for name in old.models if name in new.models]:
         # What a slot says is where the executables are.
         before, after = (c.models[name].model_copy(update={"slot": None}) for c in (old, new))
         if before != after:
             yield f"models.{name} changed"
-        elif (now := _places(old, name)) != (then := _places(new, name)):
-            yield f"models.{name} would move from {', '.join(now)} to {', '.join(then)}"
+        elif now[name] != then[name]:
+            yield f"models.{name} would move from {now[name]} to {then[name]}"
 
 
-def _places(config: Config, model: str) -> list[str]:
-    """Return a model's CPU executables and where they are called."""
-    return [
-        f"{e.name} at {e.host}:{e.port}"
-        for e in executables(config)
-        if e.spec.device is Device.CPU and e.spec.models == (model,)
-    ]
+def _places(config: Config) -> dict[str, str]:
+    """Return by model its CPU executables and where they are called."""
+    found: dict[str, list[str]] = {name: [] for name in config.models}
+    for e in executables(config):
+        if e.spec.device is Device.CPU:
+            found[e.spec.models[0]].append(f"{e.name} at {e.host}:{e.port}")
+    return {name: ", ".join(places) for name, places in found.items()}

@@ -21,18 +21,24 @@ LOOK = 1.0
 """Seconds between two looks at the file."""
 
 
-async def edits(file: Path, config: Config) -> AsyncIterator[Config]:
-    """Yield the configuration anew when the file has changed; `config` is the one in force."""
-    seen = _stamp(file)
-    while True:
-        await asyncio.sleep(LOOK)
-        stamp = _stamp(file)
-        if stamp in (seen, None):
-            continue
-        seen = stamp
-        if (new := _changed(file, config)) is not None:
-            config = new
-            yield config
+class Watch:
+    """Looks at the file for the launcher; `config` is what is in force."""
+
+    def __init__(self, file: Path, config: Config) -> None:
+        self._file = file
+        self._config = config
+        # The file may have changed since it was read: an image may have been pulled meanwhile.
+        self._seen: tuple[int, int, int] | None = None
+
+    def look(self) -> Config | None:
+        """Return the configuration anew if the file has changed and can be taken over."""
+        stamp = _stamp(self._file)
+        if stamp in (self._seen, None):
+            return None
+        self._seen = stamp
+        new = _changed(self._file, self._config)
+        self._config = new or self._config
+        return new
 
 
 async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
@@ -42,7 +48,8 @@ async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
     while True:
         await told.wait()
         told.clear()
-        if (new := _changed(file, config)) is not None:
+        # In a thread: a file of a thousand models takes longer to read than requests can wait.
+        if (new := await asyncio.to_thread(_changed, file, config)) is not None:
             config = new
             yield config
 

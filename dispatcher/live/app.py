@@ -90,7 +90,10 @@ async def run(config: Config, file: Path) -> None:
         g = config.gateway
         log.info("gateway listens on http://%s:%d", g.host, g.port)
         following = asyncio.create_task(_follow(roster, file, config))
-        await stop.wait()
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
         log.info("draining")
 

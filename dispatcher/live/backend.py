@@ -82,6 +82,11 @@ class Connection(asyncio.Protocol):
         self.deadline = self._pool.deadline(timeout)
         self.transport.write(head + body)
 
+    def give_up(self) -> None:
+        """Close at once; a request in flight ends with an error."""
+        self._finish(BackendLost("given up: the connection was closed here"))
+        self.abort()
+
     def abort(self) -> None:
         """Close at once; a request in flight is given up silently."""
         self._done = None
@@ -252,14 +257,14 @@ class Pool:
             self._idle.remove(connection)
 
     async def close(self) -> None:
-        """Close every connection; requests in flight are given up silently."""
+        """Close every connection; requests in flight end with an error."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in list(self._connecting):
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
         for connection in list(self._all):
-            connection.abort()
+            connection.give_up()
         # One turn of the loop lets the transports close.
         await asyncio.sleep(0)
 
@@ -270,6 +275,9 @@ class Pool:
                 _, connection = await loop.create_connection(
                     lambda: Connection(self), self.host, self.port
                 )
+        except asyncio.CancelledError:
+            done(BackendUnreached(f"given up while connecting to {self.host}:{self.port}"))
+            raise
         except (ConnectionError, TimeoutError) as error:
             done(BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error!r}"))
             return

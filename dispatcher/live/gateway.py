@@ -144,10 +144,11 @@ class Gateway:
         failed = _error(503, f"no executable of model {route.model} is ready", retry_after=RECOVERY)
         for executor in list(self._driver.core.executors.of(route.model)):
             name = executor.spec.name
+            pool = self._pools.get(name)
+            if pool is None:  # it went while another one was asked
+                continue
             try:
-                response = await self._pools[name].fetch(
-                    "GET", route.path, timeout=self._backend_timeout
-                )
+                response = await pool.fetch("GET", route.path, timeout=self._backend_timeout)
             except BackendTimeout as error:
                 failed = _error(504, f"executable {name}: {error}")
             except BackendError as error:

@@ -32,6 +32,8 @@ async def watch(executor: str, models: Sequence[str], pool: Pool, driver: Driver
         while (why := await _unavailable(models, pool)) is not None:
             driver.on_lost(executor, why)
             await asyncio.sleep(POLL)
+        if doubt.is_set():
+            continue  # trouble since the look began: it says nothing about now
         driver.on_ready(executor)
         await _until_suspect(pool, doubt)
 

@@ -16,6 +16,7 @@ from roma import units
 from roma.config import Config, ModelConfig
 from roma.errors import ConfigError
 from roma.launch import monitoring
+from roma.launch.accepted import plain
 from roma.model import Device
 from roma.placement import Executable, on_worker
 from roma.workers import Backend, WorkerConfig
@@ -74,7 +75,10 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         e.name.partition("@")[0]: _model_server(config, deployed, e, out)
         for e in on_worker(deployed, inside)
     }
-    services |= _control(deployed, inside) | _monitoring()
+    ours = _control(deployed, inside) | _monitoring()
+    for name in services.keys() & ours.keys():
+        raise ConfigError(f"models.{name}: is the name of a service of ROMA's own")
+    services |= ours
     document = {
         "services": services,
         "networks": {"models": {"name": inside.containers.network}},
@@ -90,7 +94,7 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
     }
     return {
         "compose.yaml": header + _yaml(document),
-        DEPLOYED: header + _yaml(_plain(deployed)),
+        DEPLOYED: header + _yaml(plain(deployed)),
         SETTINGS: "".join(f"{name}={value}\n" for name, value in _VARIABLES.items()),
         **monitoring.files(targets),
     }
@@ -133,17 +137,9 @@ def _deployed(config: Config, worker: WorkerConfig) -> Config:
             "models": models,
             "workers": (worker.model_copy(update={"docker": docker}),),
             "gateway": config.gateway.model_copy(update={"host": ANY, "admin_host": ANY}),
-            "control": config.control.model_copy(
-                update={"host": ANY, "dispatchers": (admin,), "gains_file": None}
-            ),
-            "profile": None,
-            "plant": None,
+            "control": config.control.model_copy(update={"host": ANY, "dispatchers": (admin,)}),
         }
     )
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    return config.model_dump(mode="json", exclude_defaults=True)
 
 
 def _model_server(

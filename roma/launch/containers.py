@@ -8,17 +8,18 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from roma.config import Config
-from roma.errors import ActuationError, BrokerRefused, LaunchError
+from roma.errors import ActuationError, EngineError, LaunchError
 from roma.launch.child import Child
-from roma.placement import on_worker
+from roma.placement import Executable, on_worker
 from roma.workers import WorkerConfig
 from supervisor.broker.broker import Broker
 from supervisor.broker.client import BrokerClient, calling
+from supervisor.broker.containers import Container
 from supervisor.broker.engine import connected
 from supervisor.broker.server import LAUNCHER, run_dir
 
@@ -28,6 +29,10 @@ BROKER_TIMEOUT = 20.0
 
 class _Owner(Protocol):
     """Whoever makes containers: a broker, or a client of it."""
+
+    async def containers(self) -> Mapping[str, Container]: ...
+
+    async def known(self) -> Mapping[str, Sequence[str]]: ...
 
     async def create(self, name: str) -> None: ...
 
@@ -44,44 +49,51 @@ class WorkerContainers:
         self._config = config
         self._worker = worker.name
         self._owner = owner
+        self._made: dict[str, tuple[str, ...]] = {}
 
     async def create(self) -> None:
-        """Make them all."""
-        await _each(self._owner.create, self._names(self._config))
+        """Make what `config` asks for; a GPU's container is made anew for a new model."""
+        await self._remove_others()
+        wanted = {e.name: e.spec.models for e in self._placed()}
+        new = [name for name, models in wanted.items() if {*models} - {*self._made.get(name, ())}]
+        await _each(self._owner.create, new)
+        self._made |= {name: wanted[name] for name in new}
 
     async def remove(self) -> None:
-        """Remove them all."""
-        await _each(self._owner.remove, self._names(self._config))
+        """Remove them all, also those of a change that was only half made."""
+        found = await self._owner.containers()
+        await _each(self._owner.remove, {*found, *(e.name for e in self._placed())})
 
     async def follow(self, config: Config) -> None:
-        """Remove and make what `config` asks for; GPU containers are made anew for a new model."""
-        before, after = self._names(self._config), self._names(config)
-        comes = set(config.models) - set(self._config.models)
-        await _each(self._owner.remove, [name for name in before if name not in after])
+        """Remove and make what another configuration asks for; tried again, it does the rest."""
+        self._config = config
         if isinstance(self._owner, Broker):
             self._owner.follow(config)
         elif self.broker is not None:
             self.broker.signal(signal.SIGHUP)
-        self._config = config
-        placed = on_worker(config, config.worker(self._worker))
-        await _each(
-            self._create_known,
-            [e.name for e in placed if comes.intersection(e.spec.models)],
-        )
+            await self._until_known()
+        await self.create()
 
-    async def _create_known(self, name: str) -> None:
-        """Make a container as soon as the broker has read of it."""
+    async def _remove_others(self) -> None:
+        """Remove what this deployment has made once and the file no longer asks for."""
+        found = await self._owner.containers()
+        wanted = {e.name for e in self._placed()}
+        others = [name for name in found if name not in wanted]
+        await _each(self._owner.remove, others)
+        for name in others:
+            self._made.pop(name, None)
+
+    async def _until_known(self) -> None:
+        """Wait until the broker has read what shall be."""
+        wanted = {e.name: list(e.spec.models) for e in self._placed()}
         deadline = asyncio.get_running_loop().time() + BROKER_TIMEOUT
-        while True:
-            try:
-                return await self._owner.create(name)
-            except BrokerRefused:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(0.1)
+        while await self._owner.known() != wanted:
+            if asyncio.get_running_loop().time() > deadline:
+                raise EngineError(f"the broker of worker {self._worker} does not follow the file")
+            await asyncio.sleep(0.1)
 
-    def _names(self, config: Config) -> list[str]:
-        return [e.name for e in on_worker(config, config.worker(self._worker))]
+    def _placed(self) -> list[Executable]:
+        return on_worker(self._config, self._config.worker(self._worker))
 
 
 @contextlib.asynccontextmanager

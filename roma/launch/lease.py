@@ -15,12 +15,12 @@ from roma.errors import ActuationError
 from roma.placement import on_worker
 from roma.workers import WorkerConfig
 from supervisor.actuators.cgroup import Group
-from supervisor.broker.broker import safe_shares
+from supervisor.broker.broker import LEAST_LEASE, safe_shares
 
 log = logging.getLogger(__name__)
 
 LEASE = 3.0
-"""Seconds for which a silent supervisor is believed in."""
+"""Seconds for which a silent supervisor is believed in; longer if its periods are."""
 
 LOOK = 0.5
 """Seconds between two looks at it."""
@@ -46,8 +46,10 @@ async def keep_safe(
             ticks = await _ticks(session, url)
             if ticks is not None and ticks != seen:
                 seen, renewed, is_safe = ticks, loop.time(), False
-            elif seen is not None and not is_safe and loop.time() - renewed > LEASE:
-                log.warning("worker %s: no tick for %g s: safe shares", worker, LEASE)
+                continue
+            lease = max(LEASE, LEAST_LEASE * control.period)
+            if seen is not None and not is_safe and loop.time() - renewed > lease:
+                log.warning("worker %s: no tick for %g s: safe shares", worker, lease)
                 _share(present, here, groups())
                 is_safe = True
 
@@ -57,7 +59,7 @@ async def _ticks(session: aiohttp.ClientSession, url: str) -> int | None:
     try:
         async with session.get(url) as response:
             return int((await response.json())["ticks"])
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError):
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
         return None
 
 

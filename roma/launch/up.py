@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -19,12 +20,13 @@ import aiohttp
 from roma import exchange
 from roma.config import Config
 from roma.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
+from roma.launch.accepted import write
 from roma.launch.child import GRACE, Child
 from roma.launch.containers import WorkerContainers, containers
 from roma.launch.lease import keep_safe
 from roma.launch.servers import cgroups, model_server
 from roma.placement import Executable, on_worker
-from roma.reload import edits
+from roma.reload import LOOK, Watch
 from roma.workers import Backend
 from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
 
@@ -32,7 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class Deployment:
-    """The running programs of one configuration, by name; `follow` takes over another's models."""
+    """The running programs of one configuration, by name; `follow` takes over another's models.
+
+    `file` is what they read: the configuration that was accepted.
+    """
 
     def __init__(
         self, config: Config, file: Path, hierarchy: Hierarchy | None, log_dir: Path | None
@@ -40,6 +45,7 @@ class Deployment:
         self.config = config
         self.executables: dict[str, Child] = {}
         self.containers: list[WorkerContainers] = []
+        self._file = file
         self._hierarchy = hierarchy
         self._log_dir = log_dir
         self._groups: dict[str, Group] = {}
@@ -64,11 +70,11 @@ class Deployment:
         await self._add(_local(self.config))
         for child in (*self.supervisors.values(), self.dispatcher):
             child.start()
-        local = {e.spec.worker for e in _local(self.config)}
         if self._hierarchy is not None and not self.config.control.dry_run:
             self._leases = [
-                asyncio.create_task(keep_safe(w, lambda: self.config, lambda: self._groups))
-                for w in local
+                asyncio.create_task(keep_safe(w.name, lambda: self.config, lambda: self._groups))
+                for w in self.config.workers
+                if w.backend is Backend.PROCESS
             ]
 
     async def stop(self) -> None:
@@ -88,6 +94,9 @@ class Deployment:
         while True:
             # Again and again: programs come and go.
             fatal = [child.fatal for child in (*self.children, *brokers)]
+            for lease in self._leases:
+                if lease.done():
+                    lease.result()  # a bug ended it: be seen
             done, _ = await asyncio.wait(fatal, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 return done.pop().result()
@@ -97,19 +106,22 @@ class Deployment:
 
         The dispatcher first: it sends nothing more to what goes. Raises LaunchError.
         """
-        old, new = _local(self.config), _local(config)
+        write(config, self._file)
+        self.config = config
         self.dispatcher.signal(signal.SIGHUP)
         await _until_serving(config)
         for supervisor in self.supervisors.values():
             supervisor.signal(signal.SIGHUP)
-        await self._remove([e.name for e in old if e not in new])
+        # What is there is compared with what shall be: a step that failed is tried again.
+        local = _local(config)
+        wanted = {e.name for e in local}
+        await self._remove([name for name in self.executables if name not in wanted])
         try:
             for worker in self.containers:
                 await worker.follow(config)
         except ActuationError as error:
             raise LaunchError(str(error)) from error
-        await self._add([e for e in new if e not in old])
-        self.config = config
+        await self._add([e for e in local if e.name not in self.executables])
         log.info("models: %s", ", ".join(config.models))
 
     async def _add(self, local: Sequence[Executable]) -> None:
@@ -142,8 +154,12 @@ async def deployed(
 ) -> AsyncIterator[Deployment]:
     """Run everything that `config` (read from `file`) puts on this machine until the block ends."""
     async with contextlib.AsyncExitStack() as stack:
-        hierarchy = _permitted() if _local(config) else None
-        deployment = Deployment(config, file, hierarchy, log_dir)
+        local = any(worker.backend is Backend.PROCESS for worker in config.workers)
+        # Programs that are started again must not read a file that nobody has accepted.
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
+        file = scratch / config.name / "roma.yaml"
+        write(config, file)
+        deployment = Deployment(config, file, _permitted() if local else None, log_dir)
         for worker in config.workers:
             if worker.backend is Backend.DOCKER:
                 made = await stack.enter_async_context(containers(config, worker, file, log_dir))
@@ -192,11 +208,23 @@ async def _serve(config: Config, file: Path) -> None:
 
 
 async def _follow(deployment: Deployment, file: Path) -> None:
-    async for config in edits(file, deployment.config):
+    """Take over the file's models when it changes; what fails is said once, and tried again."""
+    watch = Watch(file, deployment.config)
+    pending: Config | None = None
+    said = ""
+    while True:
+        await asyncio.sleep(LOOK)
+        pending = watch.look() or pending
+        if pending is None:
+            continue
         try:
-            await deployment.follow(config)
+            await deployment.follow(pending)
         except LaunchError as error:
-            log.error("%s: not all of it is in force: %s", file, error)
+            if str(error) != said:
+                log.error("%s: not all of it is in force yet: %s", file, error)
+            said = str(error)
+        else:
+            pending, said = None, ""
 
 
 async def _until_serving(config: Config) -> None:
@@ -205,7 +233,7 @@ async def _until_serving(config: Config) -> None:
     url = f"http://{g.admin_host}:{g.admin_port}/control/v1/report"
     # It drains what goes, as models and then as executables.
     deadline = asyncio.get_running_loop().time() + 2 * g.drain_timeout + GRACE
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1)) as session:
         while asyncio.get_running_loop().time() < deadline:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
                 async with session.get(url) as response:

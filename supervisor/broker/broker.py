@@ -7,7 +7,7 @@ their bounds, and no other.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 ROUNDING = 1e-6
 """Cores by which a bound may be exceeded: floats on their way through JSON."""
+
+LEAST_LEASE = 3
+"""Control periods."""
 
 WATCH = 0.25
 """Seconds between two looks at the lease."""
@@ -80,7 +83,8 @@ class Broker:
         self._clock = clock
         self._executables = {e.name: e for e in on_worker(config, worker)}
         self._checked: dict[str, str] = {}
-        self._lease = worker.containers.lease
+        # One tick that is left out is no silence.
+        self._lease = max(worker.containers.lease, LEAST_LEASE * config.control.period)
         self._renewed = clock()
         self._state = Lease.KEPT
 
@@ -103,9 +107,13 @@ class Broker:
         return await self._grant(cores)
 
     async def containers(self) -> Mapping[str, Container]:
-        """Return the worker's containers by executable."""
+        """Return the worker's containers by executable, also those that roma.yaml had once."""
         found = await self._engine.containers(owned(self._config, self._worker))
-        return {c.executable: c for c in map(listed, found) if c.executable in self._executables}
+        return {c.executable: c for c in map(listed, found)}
+
+    async def known(self) -> Mapping[str, Sequence[str]]:
+        """Return the executables that roma.yaml has here, and their models."""
+        return {name: list(e.spec.models) for name, e in self._executables.items()}
 
     async def readings(self) -> Mapping[str, Reading | ActuationError]:
         """Return what the engine says of each controlled executable, or why it says nothing."""
@@ -140,16 +148,20 @@ class Broker:
             await self._engine.create(container, body)
 
     async def remove(self, name: str) -> None:
-        """Stop and remove an executable's container, if it is there."""
-        executable = self._known(name)
-        assert executable.container is not None
-        try:
-            found = await self._engine.inspect(executable.container)
-        except NotFound:
-            return
-        check(found, self._config, self._worker, name)
+        """Stop and remove an executable's container, if it is there.
+
+        Also one that roma.yaml no longer knows, as long as its labels say that it was ours.
+        """
         self._checked.pop(name, None)
-        await self._engine.remove(found["Id"])
+        try:
+            if name in self._executables:
+                found = await self._container(name)
+            else:
+                found = (await self.containers())[name].id
+        except (NotFound, KeyError):
+            return
+        self._checked.pop(name, None)
+        await self._engine.remove(found)
 
     async def watch_lease(self) -> None:
         """Grant safe shares whenever the supervisor has been silent for too long; never ends."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -52,6 +52,11 @@ class BrokerClient:
             name: ActuationError(r["error"]) if "error" in r else Reading(**r)
             for name, r in found.items()
         }
+
+    async def known(self) -> Mapping[str, Sequence[str]]:
+        """Return the executables that the broker's roma.yaml has, and their models."""
+        found: dict[str, list[str]] = await self._call("GET", "/v1/known")
+        return found
 
     async def create(self, name: str) -> None:
         """Make an executable's container and start it."""

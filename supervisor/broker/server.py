@@ -1,7 +1,7 @@
 """`roma broker`: two unix sockets, one per role. Who may open one is the first check, not the last.
 
     supervisor.sock    GET /v1/executables, /v1/readings; POST /v1/cores {"cores": {NAME: cores}}
-    launcher.sock      the same, and PUT and DELETE /v1/executables/NAME
+    launcher.sock      the same, GET /v1/known, PUT and DELETE /v1/executables/NAME
 
 The kernel says which user calls (SO_PEERCRED, unix(7)); a caller cannot claim to be another.
 """
@@ -118,6 +118,9 @@ def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Appli
 def launcher_application(broker: Broker, callers: frozenset[int]) -> web.Application:
     """Return what a launcher may do."""
 
+    async def known(_: web.Request) -> web.Response:
+        return _json(await broker.known())
+
     async def create(request: web.Request) -> web.Response:
         await broker.create(request.match_info["name"])
         return web.Response(status=204)
@@ -127,6 +130,7 @@ def launcher_application(broker: Broker, callers: frozenset[int]) -> web.Applica
         return web.Response(status=204)
 
     application = supervisor_application(broker, callers)
+    application.router.add_get("/v1/known", known)
     application.router.add_put("/v1/executables/{name}", create)
     application.router.add_delete("/v1/executables/{name}", remove)
     return application

@@ -1,6 +1,7 @@
 """What the supervisor tells about itself: GET /control/v1/state, /metrics and /healthz."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,8 +12,11 @@ from roma import exposition
 from roma.stats import quantile
 from supervisor.core import Status
 from supervisor.live import metrics
-from supervisor.live.gpus import Gpus
+from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
+
+GPU_LIMIT = 1.0
+"""Seconds that a scrape waits for the GPUs."""
 
 
 def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web.Application:
@@ -26,9 +30,16 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
+    asking: asyncio.Task[Sequence[GpuReading]] | None = None
+
     async def scrape(request: web.Request) -> web.Response:
-        # A GPU that sleeps answers after seconds, and ticks must not wait for it.
-        readings = await asyncio.to_thread(gpus.read)
+        # A GPU that sleeps answers after seconds: ticks must not wait for it, and one that never
+        # answers is asked once, not once per scrape.
+        nonlocal asking
+        if asking is None or asking.done():
+            asking = asyncio.create_task(asyncio.to_thread(gpus.read))
+        await asyncio.wait([asking], timeout=GPU_LIMIT)
+        readings = asking.result() if asking.done() else ()
         return exposition.response(request, metrics.collect(loop, worker, readings))
 
     app = web.Application()

@@ -17,7 +17,7 @@ _CORES: Sequence[tuple[str, str, Value]] = (
     ("allocated", "Cores that fit the worker.", lambda s: s.allocation),
     ("applied", "Cores that the actuator confirmed.", lambda s: s.applied),
     ("observed", "Cores that the kernel grants.", lambda s: s.observed),
-    ("used", "Cores used over the last period.", lambda s: s.used),
+    ("used", "Cores used over the last period.", lambda s: _read(s, s.used)),
 )
 
 
@@ -32,7 +32,7 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
             (((name, s.managed.model.name), value(s)) for name, s in executables),
         )
     by_executable: Sequence[tuple[str, str, Value]] = (
-        ("cpu_seconds", "Core-seconds used.", lambda s: s.usage),
+        ("cpu_seconds", "Core-seconds used.", lambda s: _read(s, s.usage)),
         ("quota_changes", "Quotas that were changed.", lambda s: s.changes),
         ("actuation_failures", "Quotas that could not be set.", lambda s: s.failures),
     )
@@ -43,10 +43,15 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
         "throttled_ratio",
         "Share of the last quota periods in which the executable ran out of quota.",
         ["executable"],
-        (((name,), s.throttled) for name, s in executables),
+        (((name,), _read(s, s.throttled)) for name, s in executables),
     )
     yield from _worker(loop, worker)
     yield from _gpus(worker, gpus)
+
+
+def _read(status: Status, value: float) -> float | None:
+    """Return a value that comes from the kernel once there is one: a 0 would look like a reset."""
+    return None if status.reading is None else value
 
 
 def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:

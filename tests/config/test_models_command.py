@@ -1,4 +1,4 @@
-"""`roma models add | remove` on files; with a running deployment: tests/live/test_models_live.py."""
+"""`roma models add | remove` on files; with a running deployment: tests/integration/test_models_live.py."""
 
 import pytest
 from typer.testing import CliRunner

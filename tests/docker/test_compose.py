@@ -105,6 +105,7 @@ def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
     [
         ("backend: docker", "backend: process", "absent for backend process"),
         ("image: IMAGE", "image: x, direct: true", "direct = true: must be false"),
+        ("  a: {", "  broker: {", r"models\.broker: is the name of a service"),
         (
             "  - {name: host",
             "  - {name: other, backend: docker, cores: 2, base_port: 9900}\n  - {name: host",
@@ -144,6 +145,14 @@ def test_rendering_again_keeps_what_people_set(tmp_path):
     assert (tmp_path / "prometheus.yaml").exists()
 
 
+def predict(url, model):
+    request = urllib.request.Request(f"{url}/v1/models/{model}:predict", data=b'{"instances": [1]}')
+    try:
+        return urllib.request.urlopen(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
     tmp_path, composed, control_image, worker_image, prometheus_image
 ):
@@ -170,15 +179,6 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         container = docker("inspect", "-f", "{{.Id}}", f"{name}-host-{model}")
         group = container_group(container_hierarchy(), container, 0.1)
         return group.read().cores
-
-    def predict(model):
-        request = urllib.request.Request(
-            f"{url}/v1/models/{model}:predict", data=b'{"instances": [1]}'
-        )
-        try:
-            return urllib.request.urlopen(request, timeout=5).status
-        except urllib.error.HTTPError as error:
-            return error.code
 
     async def until(condition):
         async with asyncio.timeout(90):
@@ -210,14 +210,15 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
                 absent = "gpu" in target["expr"] or "response_time" in target["expr"]
                 assert asked(target["expr"]) or absent, target
         started = docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b")
-        assert predict("c") == 404
+        assert predict(url, "c") == 404
         said = ["--path", str(tmp_path / "models" / "b"), "--response-time", "1", "--wait", "0"]
         assert CliRunner().invoke(app, ["models", "add", str(source), "c", *said]).exit_code == 0
         assert CliRunner().invoke(app, render_again).exit_code == 0
         composed(file, "-p", name, "up", "-d", "--no-deps", "c", **settings)
-        programs = ["dispatcher", "supervisor", "broker"]
-        composed(file, "-p", name, "kill", "-s", "HUP", *programs, **settings)
-        await until(lambda: predict("c") == 200)
+        for program in ("dispatcher", "supervisor", "broker"):
+            told = ["exec", "-T", program, "sh", "-c", "kill -HUP 1"]
+            composed(file, "-p", name, *told, **settings)
+        await until(lambda: predict(url, "c") == 200)
         await until(lambda: quota("c") == 0.1)  # under control: idle, and given back
         assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b") == started
         users = docker("exec", f"{name}_supervisor_1", "id", "-u")

@@ -3,16 +3,19 @@
 import asyncio
 import os
 
+import pytest
+
 from tests.support.containers import DockerUp, balanced
 from tests.support.engine import docker
-from tests.support.up import write_config
+from tests.support.up import kill, write_config
 
 BODY = [b'{"instances": [1]}']
 
 
-async def test_containers_come_and_go_with_their_models(tmp_path, worker_image):
+@pytest.fixture
+def file(tmp_path, worker_image):
     (tmp_path / "model").mkdir()
-    file = write_config(
+    return write_config(
         tmp_path,
         dict.fromkeys("ab", tmp_path / "model"),
         name=f"models-{os.getpid()}",
@@ -22,6 +25,9 @@ async def test_containers_come_and_go_with_their_models(tmp_path, worker_image):
             "docker": {"server": "roma", "image": worker_image, "run_dir": str(tmp_path)},
         },
     )
+
+
+async def test_containers_come_and_go_with_their_models(file, tmp_path):
     with DockerUp(file) as up:
         await up.ready()
         started = up.inspect("b", ".State.StartedAt")
@@ -34,9 +40,22 @@ async def test_containers_come_and_go_with_their_models(tmp_path, worker_image):
         await up.until(lambda: up.quota("c") < 0.9)
         assert "a is gone" in await up.models("remove", "a")
         await up.until(lambda: sorted(up.state["executables"]) == ["b@local", "c@local"])
-        names = docker("ps", "-a", "--filter", f"label=roma.managed={up.config.name}")
-        assert up.container("a") not in names
+        await up.until(lambda: docker("ps", "-aq", "--filter", f"name={up.container('a')}") == "")
         assert balanced(await load).failed == 0
         assert up.inspect("b", ".State.StartedAt") == started
         assert up.quota("b") is not None
     assert docker("ps", "-aq", "--filter", f"label=roma.managed={up.config.name}") == ""
+
+
+async def test_what_the_file_no_longer_asks_for_goes_at_the_next_start(file):
+    with DockerUp(file) as up:
+        await up.ready()
+        started = up.inspect("b", ".State.StartedAt")
+        kill(up.process.pid)
+        await asyncio.to_thread(up.process.wait)
+        assert docker("ps", "-q", "--filter", f"name={up.container('a')}") != ""
+        await up.models("remove", "a", "--wait", "0")
+    with DockerUp(file) as again:
+        await again.ready()
+        assert docker("ps", "-aq", "--filter", f"name={up.container('a')}") == ""
+        assert again.inspect("b", ".State.StartedAt") == started

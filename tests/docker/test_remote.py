@@ -227,7 +227,10 @@ async def test_a_key_that_is_refused_is_said_in_ssh_s_own_words(over_ssh, sshd, 
     async with connected(DockerConfig(**over_ssh)) as engine:
         with pytest.raises(EngineError, match=r"ssh .*@127\.0\.0\.1:\d+: .*Permission denied"):
             await engine.containers({})
-        await asyncio.sleep(3)  # a second and a third attempt
+        log = directory.parent / "sshd.log"
+        async with asyncio.timeout(60):  # a second and a third attempt
+            while log.read_text().count("closed by authenticating user") < 3:
+                await asyncio.sleep(0.1)
         assert len([r for r in caplog.records if "Permission denied" in r.getMessage()]) == 1
 
 

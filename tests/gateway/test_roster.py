@@ -23,17 +23,17 @@ gateway: {port: GATEWAY, admin_port: ADMIN, drain_timeout: 5}
 @pytest.fixture
 async def town(stage):
     """A dispatcher with models a and b, and a third model server; `file(names)` is a roma.yaml."""
-    gateway, admin, *_ = free_ports(4)
-    base, *_ = free_ports(1)
+    gateway, admin, *ports = free_ports(5)
+    base = min(ports)
     text = YAML.replace("GATEWAY", str(gateway)).replace("ADMIN", str(admin))
     text = text.replace("PORT", str(base)).replace("BACKEND", "process")
 
     def file(names, extra=""):
-        models = "\n".join(f"  {m}: " + MODEL % "abc".index(m) for m in names)
+        models = "\n".join(f"  {m}: " + MODEL % (ports["abc".index(m)] - base) for m in names)
         return config.parse(text.replace("MODELS", models) + extra)
 
     stage.file = file
-    stage.servers = {m: ModelServer(base + i) for i, m in enumerate("abc")}
+    stage.servers = {m: ModelServer(port) for m, port in zip("abc", ports, strict=True)}
     for server in stage.servers.values():
         await server.start()
         stage.stack.push_async_callback(server.stop)

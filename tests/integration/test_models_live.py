@@ -6,7 +6,7 @@ import os
 import pytest
 
 from roma.demo import inputs
-from tests.support.up import Up, write_config
+from tests.support.up import Up, kill, write_config
 
 
 @pytest.fixture
@@ -41,8 +41,15 @@ async def test_models_come_and_go_while_the_others_are_served(file, demo_models)
 async def test_what_takes_a_restart_is_said_and_changes_nothing(file):
     with Up(file) as up:
         await up.ready()
-        file.write_text(file.read_text().replace("cores: 2", "cores: 3"))
-        await up.until(lambda: "workers changed: takes a restart" in up.tail())
+        right = file.read_text()
         file.write_text("models: {")
-        await up.until(lambda: up.tail().count("nothing is changed") == 2)
+        await up.until(lambda: "nothing is changed" in up.tail())
+        file.write_text(right.replace("cores: 2", "cores: 3"))
+        await up.until(lambda: "workers changed: takes a restart" in up.tail())
+        # Nor does it change a program that is started again meanwhile.
+        (pid,) = up.children(" supervisor ")
+        kill(pid)
+        await up.until(lambda: up.children(" supervisor ") not in ([], [pid]))
+        await up.until(lambda: up.state.get("ticks", 0) >= 1)
+        assert up.state["capacity"] == pytest.approx(1.4)
         assert up.get(up.url, "/readyz")[0] == 200

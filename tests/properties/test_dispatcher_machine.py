@@ -170,8 +170,6 @@ class DispatcherMachine(RuleBasedStateMachine):
     def suspect(self, executor):
         if executor not in self.core.executors:
             return
-        if executor not in self.core.executors:
-            return
         if self.live[executor]:
             self.suspects.add(executor)
         self.feed(ExecutorSuspected(executor))

@@ -57,7 +57,8 @@ def test_cores_are_told_apart_by_what_they_are():
 def test_before_the_first_tick_there_is_nothing_to_tell_of_an_executable():
     core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], None, capacity=4.0)
     loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
-    assert not any(n[0].startswith("roma_cores_a") for n in values(collect(loop, "w", ())))
+    told = {name for name, *labels in values(collect(loop, "w", ())) if "m@w" in labels}
+    assert told == {"roma_quota_changes_total", "roma_actuation_failures_total"}
 
 
 def test_every_chart_of_the_dashboard_asks_for_metrics_that_exist():
