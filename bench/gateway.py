@@ -74,7 +74,8 @@ import asyncio, sys
 from pathlib import Path
 from dispatcher.live import app
 from roma import config
-asyncio.run(app.run(config.load(Path(sys.argv[1]))))
+file = Path(sys.argv[1])
+asyncio.run(app.run(config.load(file), file))
 """
 
 
