@@ -125,7 +125,7 @@ class _Demo:
                 ports=_free_ports(3 + len(plan.MODELS))[:4],
             )
             config = roma_config.load(file)
-            async with deployed(config, file, log_dir=log_dir) as deployment:
+            async with deployed(config, log_dir=log_dir) as deployment:
                 return await self._run_deployed(config, deployment)
 
     async def _run_deployed(

@@ -149,10 +149,8 @@ class Deployment:
 
 
 @contextlib.asynccontextmanager
-async def deployed(
-    config: Config, file: Path, *, log_dir: Path | None = None
-) -> AsyncIterator[Deployment]:
-    """Run everything that `config` (read from `file`) puts on this machine until the block ends."""
+async def deployed(config: Config, *, log_dir: Path | None = None) -> AsyncIterator[Deployment]:
+    """Run everything that `config` puts on this machine until the block ends."""
     async with contextlib.AsyncExitStack() as stack:
         local = any(worker.backend is Backend.PROCESS for worker in config.workers)
         # Programs that are started again must not read a file that nobody has accepted.
@@ -191,7 +189,7 @@ async def run(config: Config, file: Path) -> None:
 
 async def _serve(config: Config, file: Path) -> None:
     """Run a deployment until cancelled; raise LaunchError if a program of it gives up."""
-    async with deployed(config, file) as deployment:
+    async with deployed(config) as deployment:
         g = config.gateway
         log.info("models: http://%s:%d/v1/models/{%s}", g.host, g.port, ",".join(config.models))
         tasks: list[asyncio.Task[Any]] = [

@@ -50,7 +50,7 @@ async def stage(tmp_path, standin_image):
     """Open a stage for models `a` and `b`; whatever the test made is removed."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_stage(image=standin_image, names=("a", "b"), **docker):
+        async def open_stage(image=standin_image, names=("a", "b"), most=1.4, **docker):
             directory = tmp_path / "model"
             directory.mkdir(exist_ok=True)
             docker = {"server": "roma", "image": image, **docker}
@@ -59,6 +59,7 @@ async def stage(tmp_path, standin_image):
                 dict.fromkeys(names, directory),
                 name=f"broker-{os.getpid()}",
                 worker={"backend": "docker", "docker": docker},
+                most=most,
             )
             config = roma_config.load(file)
             engine = await stack.enter_async_context(connected(config.workers[0].containers))
@@ -70,9 +71,9 @@ async def stage(tmp_path, standin_image):
         yield open_stage
 
 
-@pytest.mark.parametrize("cores", [0.2, 0.5, 1.0, 1.4])
+@pytest.mark.parametrize("cores", [0.2, 0.5, 1.0, 1.5])
 async def test_a_quota_really_changes_what_a_container_uses(stage, burner_image, cores):
-    s = await stage(burner_image, ["a"])
+    s = await stage(burner_image, ["a"], most=1.5)
     await s.broker.create("a@local")
     group = await s.group("a")
     granted = (await s.broker.grant({"a@local": cores}))["a@local"]

@@ -28,8 +28,10 @@ def free_ports(count):
         return [sock.getsockname()[1] for sock in socks]
 
 
-def write_config(directory, models, *, name, control=None, worker=None, response_time=0.5):
-    """Write a roma.yaml for `models` (name to SavedModel folder); return its path."""
+def write_config(
+    directory, models, *, name, control=None, worker=None, response_time=0.5, most=1.4
+):
+    """Write a roma.yaml for `models` (name to SavedModel folder), of `most` cores in all."""
     gateway, admin, supervisor, first, second = free_ports(5)
     while second != first + 1:  # the executables' ports are consecutive
         first, second = free_ports(2)
@@ -42,12 +44,18 @@ def write_config(directory, models, *, name, control=None, worker=None, response
             m: {
                 "path": str(path),
                 "sla": {"response_time": response_time, "statistic": "p95", "alpha": 0.5},
-                "cpu": {"min": 0.1, "max": 1.4, "initial": 0.7},
+                "cpu": {"min": 0.1, "max": most, "initial": 0.7},
             }
             for m, path in models.items()
         },
         "workers": [
-            {"name": "local", "cores": 2, "reserved": 0.6, "base_port": first, **(worker or {})}
+            {
+                "name": "local",
+                "cores": 2,
+                "reserved": 2 - most,
+                "base_port": first,
+                **(worker or {}),
+            }
         ],
         "control": {"port": supervisor, "cfs_period": 0.05, **(control or {})},
         "gateway": {"port": gateway, "admin_port": admin},
