@@ -53,7 +53,7 @@ def from_gains(
     Raises `ConfigError` for gains that production refuses. `cost` is in core-s, for `inverse`.
     """
     registry.build("pi", gains)
-    full = PiGains(**dict(gains))  # type: ignore[arg-type]
+    full = PiGains(**dict(gains))  # type: ignore[arg-type]  # checked just above
     slope = error_slope(ErrorForm(full.error), set_point, cost)
     # Production scales the integral with the measured period: K·(1 - a)·e·dt.
     return Controller(full.K * slope, 1 - (1 - full.a) * period)

@@ -213,7 +213,7 @@ def robustness(
 def closed_loop(
     law: Annotated[str, typer.Option(help="pi or adaptive.")] = "pi",
     gains: GainsFile = None,
-    K: KOption = None,  # noqa: N803
+    K: KOption = None,  # noqa: N803 - as above
     a: AOption = None,
     error: ErrorName = "rt",
     set_point: Annotated[float, typer.Option(help="Step of the set point in s.")] = 0.0,

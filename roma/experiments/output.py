@@ -92,8 +92,8 @@ def _csv(table: Table) -> str:
 
 def _save_picture(picture: Picture, directory: Path, vector: bool) -> list[Path]:
     # Here, not above: matplotlib takes half a second, and tables need none of it.
-    import matplotlib as mpl  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    import matplotlib as mpl  # noqa: PLC0415 - as said above
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as said above
 
     figure = Figure(figsize=picture.size, layout="constrained")
     picture.draw(figure)

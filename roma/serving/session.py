@@ -76,7 +76,7 @@ def load(path: Path, intra_op: int) -> LoadedModel:
         with graph.as_default():
             meta_graph = v1.saved_model.load(session, [SERVE_TAG], str(path))
         return LoadedModel(session, meta_graph.signature_def)
-    except BaseException:
+    except BaseException:  # whatever it is, the session's memory is given back
         session.close()
         raise
 

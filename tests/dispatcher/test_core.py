@@ -15,6 +15,7 @@ from roma.events import (
     ExecutorReady,
     ExecutorSuspected,
     Fail,
+    ModelRemoved,
     Reason,
     Reject,
     RequestCancelled,
@@ -245,6 +246,19 @@ def test_a_suspect_ends_what_it_runs_and_takes_nothing_until_it_proves_ready(des
     assert core.handle(ExecutorSuspected("m@a"), now=1.1) == []  # lost already: it stays so
     assert core.handle(ExecutorReady("m@a"), now=1.2) == []
     assert desk.arrive("m", 1.3) == [Execute(5, "m@a", "m", (6,))]
+
+
+def test_a_removed_model_leaves_nothing_waiting_or_running(desk):
+    core = desk.build("a", "b")
+    desk.gpu()
+    desk.arrive("a", 0.0)
+    desk.arrive("a", 0.1)
+    commands = core.handle(ModelRemoved("a"), now=0.2)
+    assert commands[:2] == [Abort(1), Fail(1, "model a was removed")]
+    assert [type(c) for c in commands[2:]] == [Reject]
+    assert core.live == 0
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.3) == []  # nobody counts it
+    assert desk.arrive("b", 0.4) == [Execute(2, "gpu", "b", (3,))]
 
 
 def test_losing_the_last_executor_rejects_what_waits(desk):

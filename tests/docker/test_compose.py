@@ -223,7 +223,7 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b") == started
         users = docker("exec", f"{name}_supervisor_1", "id", "-u")
         assert users == "10001"
-    except Exception as error:
+    except Exception as error:  # whatever it is, what the stack said belongs to it
         error.add_note(composed(file, "-p", name, "logs", "--tail=30", **settings))
         raise
     finally:

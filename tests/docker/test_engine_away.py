@@ -1,15 +1,14 @@
 """`roma up` under load while its engine hangs, dies and comes back: an engine of the tests' own."""
 
 import asyncio
-import os
 import signal
 
 import pytest
 
 from roma.placement import executables
 from supervisor.broker.broker import safe_shares
-from tests.support.containers import DockerUp
-from tests.support.up import kill, write_config
+from tests.support.containers import DockerUp, two_models
+from tests.support.up import kill
 
 BODIES = {model: [b'{"instances": [1]}'] for model in "ab"}
 LOAD = {"a": 30, "b": 1}
@@ -25,23 +24,7 @@ def file(request, tmp_path, host, worker_image):
         # On another host there would be no cgroup files to read.
         nothing = {"cgroup_root": str(tmp_path / "model")}
         engine = {"host": host.tcp, "tls": str(host.tls / "client"), **nothing}
-    (tmp_path / "model").mkdir()
-    return write_config(
-        tmp_path,
-        dict.fromkeys("ab", tmp_path / "model"),
-        name=f"away-{os.getpid()}",
-        response_time=1.0,
-        worker={
-            "backend": "docker",
-            "docker": {
-                **engine,
-                "address": host.address,
-                "server": "roma",
-                "image": worker_image,
-                "run_dir": str(tmp_path),
-            },
-        },
-    )
+    return two_models(tmp_path, "away", worker_image, address=host.address, **engine)
 
 
 class Watched(DockerUp):

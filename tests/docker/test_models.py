@@ -1,30 +1,19 @@
 """`roma models add | remove` where models are containers: one comes, one goes, none restarts."""
 
 import asyncio
-import os
 
 import pytest
 
-from tests.support.containers import DockerUp, balanced
+from tests.support.containers import DockerUp, balanced, two_models
 from tests.support.engine import docker
-from tests.support.up import kill, write_config
+from tests.support.up import kill
 
 BODY = [b'{"instances": [1]}']
 
 
 @pytest.fixture
 def file(tmp_path, worker_image):
-    (tmp_path / "model").mkdir()
-    return write_config(
-        tmp_path,
-        dict.fromkeys("ab", tmp_path / "model"),
-        name=f"models-{os.getpid()}",
-        response_time=1.0,
-        worker={
-            "backend": "docker",
-            "docker": {"server": "roma", "image": worker_image, "run_dir": str(tmp_path)},
-        },
-    )
+    return two_models(tmp_path, "models", worker_image)
 
 
 async def test_containers_come_and_go_with_their_models(file, tmp_path):

@@ -1,7 +1,6 @@
 """`roma up` with containers on a real engine, under load, while parts of it die."""
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 
@@ -9,26 +8,16 @@ import pytest
 
 from roma.placement import executables
 from supervisor.broker.broker import safe_shares
-from tests.support.containers import DockerUp, balanced
+from tests.support.containers import DockerUp, balanced, two_models
 from tests.support.engine import docker
-from tests.support.up import alive, kill, write_config
+from tests.support.up import alive, kill
 
 BODIES = {model: [b'{"instances": [1]}'] for model in "ab"}
 
 
 @pytest.fixture
 def file(tmp_path, worker_image):
-    (tmp_path / "model").mkdir()
-    return write_config(
-        tmp_path,
-        dict.fromkeys("ab", tmp_path / "model"),
-        name=f"up-{os.getpid()}",
-        response_time=1.0,
-        worker={
-            "backend": "docker",
-            "docker": {"server": "roma", "image": worker_image, "run_dir": str(tmp_path)},
-        },
-    )
+    return two_models(tmp_path, "up", worker_image)
 
 
 async def test_quotas_follow_the_load_and_no_container_restarts(file):

@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from dispatcher.live.backend import Response
+from dispatcher.live.monitor import watch
+from roma.errors import BackendLost
 from roma.events import Reason
 
 
@@ -161,6 +164,50 @@ async def test_one_broken_answer_holds_the_queue_for_one_look_only(stage):
     statuses = sorted([status for status, _, _ in await asyncio.gather(*calls)])
     assert statuses == [200, 200, 200, 200, 502]
     assert sum(stage.queue.rejected.values()) == 0
+
+
+async def test_closing_the_connections_ends_what_is_in_flight(stage):
+    await stage.open()
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    (pool,) = stage.gateway._pools.values()
+    call = asyncio.create_task(pool.fetch("POST", "/v1/models/m:predict", b"{}", timeout=60))
+    await stage.until(lambda: backend.running == 1)
+    await pool.close()
+    with pytest.raises(BackendLost, match="given up"):
+        await asyncio.wait_for(call, 10)
+
+
+async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
+    doubt, seen = asyncio.Event(), []
+
+    class Watched:
+        def __init__(self):
+            self.doubts = {"m@w": doubt}
+
+        def on_ready(self, executor):
+            seen.append("ready")
+
+        def on_lost(self, executor, why):
+            seen.append("lost")
+
+    class Dying:
+        looks = 0
+
+        async def fetch(self, *_, timeout):
+            self.looks += 1
+            if self.looks > 1:
+                raise BackendLost("gone")
+            doubt.set()  # an answer breaks off while the status is on its way
+            available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
+            return Response(200, "application/json", None, available)
+
+    watching = asyncio.create_task(watch("m@w", ["m"], Dying(), Watched()))
+    async with asyncio.timeout(10):
+        while not seen:
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert seen == ["lost"]
 
 
 async def test_losing_the_last_executable_answers_everyone_at_once(stage):

@@ -84,11 +84,19 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
 
 
 async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
+    reading, read = asyncio.Event(), town.gateway._body
+
+    async def watched(request):
+        reading.set()
+        return await read(request)
+
     async def body():
         yield b'{"instances": '
+        await reading.wait()  # it has passed the first look at its model
         await town.roster.follow(town.file("b"))
         yield b"[1]}"
 
+    town.gateway._body = watched
     assert (await town.predict(body(), path="/v1/models/a:predict"))[0] == 404
 
 

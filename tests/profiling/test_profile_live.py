@@ -136,7 +136,8 @@ def test_ctrl_c_leaves_nothing_behind(file):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what runs in its background with this signal ignored.
+        # A shell starts what runs in its background with this signal ignored. Safe before exec:
+        # it takes no lock.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     try:

@@ -2,11 +2,29 @@
 
 import asyncio
 import contextlib
+import os
 
 from roma.errors import ActuationError
 from supervisor.actuators.cgroup import container_group, container_hierarchy
 from tests.support.engine import docker
-from tests.support.up import Up
+from tests.support.up import Up, write_config
+
+
+def two_models(directory, kind, image, **engine):
+    """Write a roma.yaml for models `a` and `b`, containers of `image`; return its path.
+
+    `kind` tells this deployment's name from other tests', `engine` adds to its `docker` section.
+    """
+    model = directory / "model"
+    model.mkdir()
+    docker = {"server": "roma", "image": image, "run_dir": str(directory), **engine}
+    return write_config(
+        directory,
+        dict.fromkeys("ab", model),
+        name=f"{kind}-{os.getpid()}",
+        response_time=1.0,
+        worker={"backend": "docker", "docker": docker},
+    )
 
 
 class DockerUp(Up):

@@ -87,7 +87,7 @@ def launch(command, log, url):
         daemon = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         _wait_until_ready(daemon, log, url)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nobody else knows of this process
         stop(daemon)
         raise
     return daemon
