@@ -100,7 +100,7 @@ class ControlLoop:
                 if name not in self._failing:  # once per failure, not once per second
                     log.warning("executable %s: %s", name, result)
                 self._failing.add(name)
-                self.core.on_failed(name)
+                self.core.on_failed(name, str(result))
                 continue
             if name in self._failing:
                 log.info("executable %s: its cores move again", name)
