@@ -10,7 +10,6 @@ from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
 from roma.stats import SlidingWindow
 
-
 REFUSALS = 50
 """Refusals remembered per model: enough to say why, however many there are in an overload."""
 

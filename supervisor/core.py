@@ -148,6 +148,10 @@ class Supervisor:
             if s.allocation is not None and _differs(s.allocation, s.observed)
         ]
 
+    def last(self) -> list[Decision]:
+        """Return the latest decision of each executable."""
+        return [s.story[-1] for s in self._all() if s.story]
+
     def on_applied(self, executable: str, cores: float) -> None:
         """Record what the actuator confirmed."""
         status = self.status[executable]

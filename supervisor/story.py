@@ -5,11 +5,10 @@ demand again, to the bit (`replay`). As JSON a decision is one flat object; the 
 unchanged.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from controllers.base import Law
@@ -77,11 +76,6 @@ def parse(line: bytes | str) -> Decision:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
         raise StoryError(f"not a decision: {where}: {fault['msg']}") from error
-
-
-def line(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one line of JSON."""
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def replay(law: Law, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, Demand]]:

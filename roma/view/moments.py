@@ -3,9 +3,13 @@
 Reports count since the dispatcher started; whoever looks wants to know what happened just now.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from roma.events import Reject
 from roma.exchange import ExchangeReply, ModelReport
+from roma.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,31 @@ class Moment:
     def ended(self) -> int:
         """Requests that ended in a way that counts for the promise."""
         return self.answered + self.refused + self.failed
+
+
+def record(
+    moment: Moment, spec: ModelSpec, at: float, refusals: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a moment as a line of the chronicle: its promise, the time and refusals with it."""
+    return {
+        "at": at,
+        "sla": spec.sla.response_time,
+        "set_point": spec.sla.set_point,
+        "statistic": spec.sla.statistic.value,
+        **asdict(moment),
+        "refusals": refusals,
+    }
+
+
+def refusal(at: float, reject: Reject) -> dict[str, Any]:
+    """Return a refusal as JSON's types: which rule, and which numbers."""
+    return {
+        "at": at,
+        "request": reject.request,
+        "reason": reject.reason.value,
+        "detail": reject.detail,
+        "retry_after": reject.retry_after,
+    }
 
 
 class Moments:
