@@ -58,7 +58,8 @@ class Chronicle:
         path = self.directory / f"{name}.jsonl"
         try:
             if self._fresh and name not in self._begun:
-                path.unlink(missing_ok=True)
+                for old in files(self.directory, name):
+                    old.unlink(missing_ok=True)
             self._begun.add(name)
             with path.open("ab") as file:
                 file.write(lines)
@@ -80,9 +81,14 @@ def read(directory: Path, name: str) -> list[bytes]:
     """Return the lines of a file and of the one it follows, oldest first; none if it is absent."""
     lines: list[bytes] = []
     try:
-        for path in (directory / f"{name}.1.jsonl", directory / f"{name}.jsonl"):
+        for path in files(directory, name):
             if path.exists():
                 lines += path.read_bytes().splitlines()
     except OSError as error:
         raise StoryError(f"{directory}: cannot be read: {error}") from error
     return lines
+
+
+def files(directory: Path, name: str) -> tuple[Path, Path]:
+    """Return where records of this name lie, oldest first."""
+    return directory / f"{name}.1.jsonl", directory / f"{name}.jsonl"

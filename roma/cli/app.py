@@ -112,11 +112,15 @@ def simulate(
         Path | None,
         typer.Option(help="Write one CSV per executable here, for `roma design identify`."),
     ] = None,
+    story: Annotated[
+        Path | None,
+        typer.Option(help="Write every decision here as a live run does, for `roma report`."),
+    ] = None,
 ) -> None:
     """Answer in virtual time what FILE would need: how many cores, how many late requests."""
     from roma.cli import simulate_command
 
-    options = simulate_command.Options(law or (), seeds, first_seed, json_output, record)
+    options = simulate_command.Options(law or (), seeds, first_seed, json_output, record, story)
     simulate_command.run(_checked(file), options)
 
 

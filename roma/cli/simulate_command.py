@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 from rich.table import Table
 
 from controllers.registry import LAWS
+from roma import chronicle
+from roma.chronicle import Chronicle
 from roma.cli.wide import wide_console
 from roma.config import Config
 from roma.errors import ConfigError
@@ -21,13 +24,17 @@ from roma.sim.simulation import Simulation
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `laws` replace the file's; `record` is a directory for CSV files."""
+    """The command line. `laws` replace the file's.
+
+    `record` is a directory for CSV files, `story` one for what a live run would have written.
+    """
 
     laws: Sequence[str]
     seeds: int
     first_seed: int
     json_output: bool
     record: Path | None
+    story: Path | None
 
 
 def run(config: Config, options: Options) -> None:
@@ -36,7 +43,8 @@ def run(config: Config, options: Options) -> None:
     for law in laws:
         if law not in LAWS:
             raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
-    found = {law: _simulate(_under(config, law), options) for law in laws}
+    stories = {law: _story(config, law, options) for law in laws}
+    found = {law: _simulate(_under(config, law), options, stories[law]) for law in laws}
     if options.json_output:
         print(json.dumps({law: [_plain(r) for r in rs] for law, rs in found.items()}, indent=2))
     else:
@@ -54,12 +62,25 @@ def _under(config: Config, law: str) -> Config:
     return Config.model_validate(data)
 
 
-def _simulate(config: Config, options: Options) -> list[Result]:
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    return [
-        Simulation(from_config(config, seed=seed), record=options.record is not None).run()
-        for seed in seeds
-    ]
+def _story(config: Config, law: str, options: Options) -> Chronicle | None:
+    """Return where the first run of a law is told: one directory holds the story of one run."""
+    if options.story is None:
+        return None
+    directory = options.story / law if len(options.laws) > 1 else options.story
+    ours = {chronicle.decisions(worker.name) for worker in config.workers}
+    for file in sorted(directory.glob(f"{chronicle.decisions('*')}.jsonl")):
+        if file.name.removesuffix(".jsonl").removesuffix(".1") not in ours:
+            raise ConfigError(f"--story = {directory}: has {file.name}, of another deployment")
+    return Chronicle(directory, fresh=True, largest=sys.maxsize)
+
+
+def _simulate(config: Config, options: Options, story: Chronicle | None) -> list[Result]:
+    found = []
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        told = story.write if story is not None and seed == options.first_seed else None
+        scenario = from_config(config, seed=seed)
+        found.append(Simulation(scenario, record=options.record is not None, story=told).run())
+    return found
 
 
 def _show(found: dict[str, list[Result]]) -> None:

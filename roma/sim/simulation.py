@@ -39,6 +39,7 @@ from roma.sim.agenda import Agenda
 from roma.sim.result import ModelResult, Result, Sample
 from roma.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed_of
 from roma.sim.tally import Tally
+from roma.sim.telling import PERIOD, Teller, Write
 from roma.sim.world import World
 from roma.workers import WorkerConfig
 from supervisor.assembly import build_core as build_supervisor
@@ -68,7 +69,10 @@ class _Worker:
 
 
 class Simulation:
-    """One run; `trace(time, command)` sees every command, `record` keeps what pictures need."""
+    """One run; `trace(time, command)` sees every command, `record` keeps what pictures need.
+
+    `story` takes what a live run writes down: every decision, and every model once a second.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Simulation:
         *,
         record: bool = False,
         trace: Callable[[float, Command | Apply], None] | None = None,
+        story: Write | None = None,
     ) -> None:
         config = scenario.config
         self.agenda = Agenda()
@@ -87,6 +92,7 @@ class Simulation:
         self._scenario = scenario
         self._trace = trace
         self._record = record
+        self._teller = None if story is None else Teller(story, config.control.law, DISPATCHER)
         self._samples: list[Sample] = []
         self._ids = itertools.count(1)
         # Who is waited for: books, arrival time and size (a standard normal) by request.
@@ -104,6 +110,9 @@ class Simulation:
         """Simulate the whole scenario."""
         self._begin()
         self.agenda.run(self._scenario.duration)
+        if self._teller is not None:
+            supervisors = {name: worker.core for name, worker in self.workers.items()}
+            self._teller.end(self.dispatcher, supervisors, self.agenda.now)
         return self._result()
 
     def _begin(self) -> None:
@@ -119,6 +128,8 @@ class Simulation:
             self.agenda.at(0.0, self._tick, worker)
         for fault in scenario.faults:
             self.agenda.at(fault.time, self._break, fault)
+        if self._teller is not None:
+            self._look(self._teller)
 
     # Requests
 
@@ -201,7 +212,11 @@ class Simulation:
         if self._scenario.hide_age:
             models = tuple(replace(m, oldest_age=0.0) for m in reply.models)
             reply = replace(reply, models=models)
-        for apply in core.tick({DISPATCHER: reply}, readings, now=now):
+        complete = [] if self._teller is None else core.last()
+        wanted = core.tick({DISPATCHER: reply}, readings, now=now)
+        if self._teller is not None:
+            self._teller.decided(worker.config.name, complete)
+        for apply in wanted:
             if self._trace is not None:
                 self._trace(now, apply)
             if self._scenario.actuation_delay:
@@ -210,6 +225,11 @@ class Simulation:
                 self._apply((worker, apply))
         if self._record:
             self._sample(core)
+
+    def _look(self, teller: Teller) -> None:
+        now = self.agenda.now
+        self.agenda.at(now + PERIOD, self._look, teller)
+        teller.look(self.dispatcher, now)
 
     def _follow(self, script: Mapping[str, Sequence[float]], worker: _Worker) -> None:
         second = int(self.agenda.now)

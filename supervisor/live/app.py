@@ -112,6 +112,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path) -> None:
             peers,
             worker=worker.name,
             period=control.period,
+            law=control.law,
             chronicle=None if control.story is None else Chronicle(control.story),
         )
         following = asyncio.create_task(_follow(loop, held, worker.name, file, config))

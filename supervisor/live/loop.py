@@ -36,6 +36,7 @@ class ControlLoop:
         *,
         worker: str,
         period: float,
+        law: str = "",
         chronicle: Chronicle | None = None,
     ) -> None:
         self.core = core
@@ -46,6 +47,7 @@ class ControlLoop:
         self._peers = peers
         self._worker = worker
         self._period = period
+        self._law = law
         self._chronicle = chronicle
         self._silent: set[str] = set()
         self._failing: set[str] = set()
@@ -119,7 +121,8 @@ class ControlLoop:
         """Write down what was decided a period ago: by now the kernel has said what it grants."""
         if self._chronicle is not None and decisions:
             at = wall_clock(asyncio.get_running_loop().time())
-            records = [plain(d, at=at(d.time), worker=self._worker) for d in decisions]
+            more = {"worker": self._worker, "law": self._law}
+            records = [plain(d, at=at(d.time), **more) for d in decisions]
             name = chronicles.decisions(self._worker)
             self._chronicle.offer(name, records)
 
