@@ -125,6 +125,24 @@ def simulate(
 
 
 @app.command()
+def report(
+    run: Annotated[
+        Path,
+        typer.Argument(help="What `control.story` or `simulate --story` wrote.", metavar="RUN"),
+    ],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    png: Annotated[
+        Path | None, typer.Option(help="Write the pictures as PNG into this directory too.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Default: the name of the directory.")] = None,
+) -> None:
+    """Write one page on RUN: promises, cores, what went wrong when, and why."""
+    from roma.cli import report_command
+
+    report_command.run(run, out, title, png)
+
+
+@app.command()
 def dispatcher(file: ConfigFile) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop

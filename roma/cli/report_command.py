@@ -1,0 +1,26 @@
+"""`roma report`: a page on a run that was recorded or simulated."""
+
+from pathlib import Path
+
+from roma.errors import ConfigError
+
+
+def run(directory: Path, out: Path, title: str | None, pictures: Path | None) -> None:
+    """Write the page, and the pictures if asked; print the verdict and where the page is."""
+    try:
+        from roma.report.build import build
+    except ImportError as error:
+        raise ConfigError(
+            f"roma report needs {error.name}: pip install 'roma-control-plane[design]'"
+        ) from error
+    try:
+        report = build(directory, title=title, pictures=pictures)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(report.html, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"roma report: {error.filename}: cannot be written: {error.strerror}"
+        ) from error
+    for sentence in (*report.said, *report.notes):
+        print(sentence)
+    print(f"wrote {out}")

@@ -1,0 +1,170 @@
+"""Finds when promises were broken, and what stood in the way then."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from roma.model import Statistic
+from roma.report.columns import AWAY, Span
+from roma.report.read import LIMITS, ExecutableTrack, ModelTrack, Run
+from roma.report.summary import TOLERATED
+from supervisor.story import Decision
+from supervisor.words import Limit
+
+CALM = 5.0
+"""Seconds. Episodes with less than that between them are one."""
+
+MATTERS = 0.25
+"""A limit that this share of an episode's decisions met is named before `none`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A stretch in which a model's promise was broken; `bad` are its broken seconds.
+
+    `worst` is the highest response time, of the second that ends at `worst_at`; `limits` counts
+    the decisions about the model's executables by what stood in the way.
+    """
+
+    model: str
+    span: Span
+    bad: float
+    ended: int
+    late: int
+    refused: int
+    failed: int
+    worst: float | None
+    worst_at: float
+    sla: float
+    limits: Counter[Limit]
+
+    @property
+    def broken(self) -> int:
+        """Requests whose promise was broken."""
+        return self.late + self.refused + self.failed
+
+    @property
+    def broken_share(self) -> float:
+        """Of the requests that ended."""
+        return self.broken / self.ended if self.ended else 0.0
+
+    @property
+    def severity(self) -> tuple[int, float]:
+        """What the worst has most of: broken promises, then time."""
+        return self.broken, (self.worst or 0.0) / self.sla
+
+    @property
+    def limit(self) -> Limit | None:
+        """The main limit; None if no decision is recorded."""
+        return main_limit(self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One decision of an episode: `when` says which."""
+
+    when: str
+    decision: Decision
+    at: float
+
+
+def main_limit(limits: Counter[Limit]) -> Limit | None:
+    """Return what most often stood in the way, of what did so often enough to matter."""
+    if not limits:
+        return None
+    counts = [(n, limit) for limit, n in limits.items() if limit is not Limit.NONE]
+    most, limit = max(counts, key=lambda c: (c[0], -LIMITS.index(c[1])), default=(0, Limit.NONE))
+    return limit if most >= MATTERS * limits.total() else Limit.NONE
+
+
+def episodes(run: Run) -> list[Episode]:
+    """Return all episodes of all models, the worst first."""
+    found = [
+        _episode(run, track, first, last)
+        for track in run.models.values()
+        for first, last in stretches(track)
+    ]
+    return sorted(found, key=lambda e: (*(-x for x in e.severity), e.span.start, e.model))
+
+
+def bad(track: ModelTrack) -> npt.NDArray[np.bool_]:
+    """Return in which seconds the promise was broken."""
+    over = track.response > track["sla"]
+    if track.statistic is Statistic.MEAN:
+        return np.asarray(over | (track["refused"] + track["failed"] > 0))
+    return np.asarray(over | (track.broken > TOLERATED[track.statistic] * track.ended))
+
+
+def stretches(track: ModelTrack) -> list[tuple[int, int]]:
+    """Return the first and the last second of each episode; none reaches across a gap."""
+    start, end = track["start"], track["at"]
+    found: list[tuple[int, int]] = []
+    for i in np.flatnonzero(bad(track)):
+        if found and start[i] - end[found[-1][1]] < CALM and not _gap(track, found[-1][1], i):
+            found[-1] = found[-1][0], int(i)
+        else:
+            found.append((int(i), int(i)))
+    return found
+
+
+def words(run: Run, episode: Episode) -> list[Word]:
+    """Return the decisions at an episode's beginning and at its worst moment."""
+    found: list[Word] = []
+    for when, at in (("at its beginning", episode.span.start), ("at its worst", episode.worst_at)):
+        known = [
+            (LIMITS[int(track["limit"][i])], track, i)
+            for track in run.serving(episode.model)
+            if (i := _nearest(track, at)) is not None
+        ]
+        # Of several executables the one with the most in its way speaks.
+        known.sort(key=lambda k: LIMITS.index(k[0]))
+        if not known:
+            continue
+        _, track, i = known[0]
+        decision = run.decision(track, i)
+        if decision is not None and all(w.decision != decision for w in found):
+            found.append(Word(when, decision, float(track["at"][i])))
+    return found
+
+
+def _gap(track: ModelTrack, before: int, after: int) -> bool:
+    lost = track["start"][before + 1 : after + 1] - track["at"][before:after]
+    return bool((lost > AWAY).any())
+
+
+def _episode(run: Run, track: ModelTrack, first: int, last: int) -> Episode:
+    part = slice(first, last + 1)
+    response, isbad = track.response[part], bad(track)[part]
+    span = Span(float(track["start"][first]), float(track["at"][last]))
+    known = not np.isnan(response).all()
+    # Where nothing was answered and nothing waits, the second that broke most promises.
+    worst = int(np.nanargmax(response) if known else np.argmax(track.broken[part]))
+    return Episode(
+        model=track.name,
+        span=span,
+        bad=float((track["at"] - track["start"])[part][isbad].sum()),
+        ended=int(track.ended[part].sum()),
+        late=int(track["late"][part].sum()),
+        refused=int(track["refused"][part].sum()),
+        failed=int(track["failed"][part].sum()),
+        worst=float(response[worst]) if known else None,
+        worst_at=float(track["at"][part][worst]),
+        sla=float(track["sla"][first]),
+        limits=_limits(run, track.name, span),
+    )
+
+
+def _limits(run: Run, model: str, span: Span) -> Counter[Limit]:
+    found: Counter[Limit] = Counter()
+    for track in run.serving(model):
+        inside = (track.end > span.start) & (track["at"] <= span.end)
+        found.update(LIMITS[int(i)] for i in track["limit"][inside])
+    return found
+
+
+def _nearest(track: ExecutableTrack, at: float) -> int | None:
+    """Return the decision nearest to a time, unless it lies across a gap."""
+    i = int(np.abs(track["at"] - at).argmin())
+    return i if abs(float(track["at"][i]) - at) <= 2.0 else None
