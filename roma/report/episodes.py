@@ -7,11 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from roma.model import Statistic
-from roma.report.columns import AWAY, Span
+from roma.report.columns import AWAY, Numbers, Span
 from roma.report.read import LIMITS, ExecutableTrack, ModelTrack, Run
 from roma.report.summary import TOLERATED
 from supervisor.story import Decision
 from supervisor.words import Limit
+
+Flags = npt.NDArray[np.bool_]
 
 CALM = 5.0
 """Seconds. Episodes with less than that between them are one."""
@@ -62,6 +64,17 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
+class _Books:
+    """A model's seconds, added up once for all of its episodes."""
+
+    track: ModelTrack
+    response: Numbers
+    bad: Flags
+    ended: Numbers
+    broken: Numbers
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
     """One decision of an episode: `when` says which."""
 
@@ -81,15 +94,15 @@ def main_limit(limits: Counter[Limit]) -> Limit | None:
 
 def episodes(run: Run) -> list[Episode]:
     """Return all episodes of all models, the worst first."""
-    found = [
-        _episode(run, track, first, last)
-        for track in run.models.values()
-        for first, last in stretches(track)
-    ]
+    found = []
+    for track in run.models.values():
+        books = _Books(track, track.response, bad(track), track.ended, track.broken)
+        stretched = stretches(track, books.bad)
+        found += [_episode(run, books, first, last) for first, last in stretched]
     return sorted(found, key=lambda e: (*(-x for x in e.severity), e.span.start, e.model))
 
 
-def bad(track: ModelTrack) -> npt.NDArray[np.bool_]:
+def bad(track: ModelTrack) -> Flags:
     """Return in which seconds the promise was broken."""
     over = track.response > track["sla"]
     if track.statistic is Statistic.MEAN:
@@ -97,15 +110,15 @@ def bad(track: ModelTrack) -> npt.NDArray[np.bool_]:
     return np.asarray(over | (track.broken > TOLERATED[track.statistic] * track.ended))
 
 
-def stretches(track: ModelTrack) -> list[tuple[int, int]]:
-    """Return the first and the last second of each episode; none reaches across a gap."""
+def stretches(track: ModelTrack, broken: Flags) -> list[tuple[int, int]]:
+    """Return the first and the last of each episode's seconds; none reaches across a gap."""
     start, end = track["start"], track["at"]
     found: list[tuple[int, int]] = []
-    for i in np.flatnonzero(bad(track)):
+    for i in map(int, np.flatnonzero(broken)):
         if found and start[i] - end[found[-1][1]] < CALM and not _gap(track, found[-1][1], i):
-            found[-1] = found[-1][0], int(i)
+            found[-1] = found[-1][0], i
         else:
-            found.append((int(i), int(i)))
+            found.append((i, i))
     return found
 
 
@@ -134,18 +147,18 @@ def _gap(track: ModelTrack, before: int, after: int) -> bool:
     return bool((lost > AWAY).any())
 
 
-def _episode(run: Run, track: ModelTrack, first: int, last: int) -> Episode:
-    part = slice(first, last + 1)
-    response, isbad = track.response[part], bad(track)[part]
+def _episode(run: Run, books: _Books, first: int, last: int) -> Episode:
+    track, part = books.track, slice(first, last + 1)
+    response, seconds = books.response[part], (track["at"] - track["start"])[part]
     span = Span(float(track["start"][first]), float(track["at"][last]))
     known = not np.isnan(response).all()
     # Where nothing was answered and nothing waits, the second that broke most promises.
-    worst = int(np.nanargmax(response) if known else np.argmax(track.broken[part]))
+    worst = int(np.nanargmax(response) if known else np.argmax(books.broken[part]))
     return Episode(
         model=track.name,
         span=span,
-        bad=float((track["at"] - track["start"])[part][isbad].sum()),
-        ended=int(track.ended[part].sum()),
+        bad=float(seconds[books.bad[part]].sum()),
+        ended=int(books.ended[part].sum()),
         late=int(track["late"][part].sum()),
         refused=int(track["refused"][part].sum()),
         failed=int(track["failed"][part].sum()),
@@ -159,8 +172,9 @@ def _episode(run: Run, track: ModelTrack, first: int, last: int) -> Episode:
 def _limits(run: Run, model: str, span: Span) -> Counter[Limit]:
     found: Counter[Limit] = Counter()
     for track in run.serving(model):
-        inside = (track.end > span.start) & (track["at"] <= span.end)
-        found.update(LIMITS[int(i)] for i in track["limit"][inside])
+        first = np.searchsorted(track.end, span.start, side="right")
+        last = np.searchsorted(track["at"], span.end, side="right")
+        found.update(LIMITS[int(i)] for i in track["limit"][first:last])
     return found
 
 

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -29,7 +30,7 @@ DPI = 160
 ETA_SHOWN = 2.0
 """η above this is drawn here: the worker has more than enough."""
 
-_STYLE = {
+_STYLE: Any = {
     "font.size": 8.5,
     "axes.edgecolor": LIGHT["muted"],
     "axes.labelcolor": LIGHT["ink"],
@@ -53,10 +54,13 @@ _LEANER = tuple(
         # Names of groups and a style for all elements would reach across a page of pictures.
         (r'<g id="[a-z_.A-Z\d]+">', "<g>"),
         (r"<style.*?</style>", ""),
-        (r"(\d\.\d)\d+", r"\1"),
         (r"\s*\n\s*", " "),
     )
 )
+
+# A tenth of a point is enough of a place; what is written in the picture is left alone.
+_ATTRIBUTE = re.compile(r' (?:d|x|y|transform|points)="[^"]*"')
+_DIGITS = re.compile(r"(\d\.\d)\d+")
 
 Panel = Callable[[Axes], None]
 
@@ -144,8 +148,8 @@ class Artist:
         self._area(axes, np.zeros(len(used)), used, "used")
         for name, role, width in (
             ("allocation", "allocated", 3.0),
-            ("applied", "applied", 1.0),
             ("wanted", "demanded", 1.0),
+            ("applied", "applied", 1.0),
         ):
             values = self._sum(tracks, lambda t, name=name: self._held(t, name))  # type: ignore[misc]
             style = "--" if role == "demanded" else "-"
@@ -238,24 +242,18 @@ class Artist:
         )
 
     def _bad(self, axes: Axes, model: str) -> None:
-        mine = [e for e in self._episodes if e.model == model]
-        for i, episode in enumerate(mine):
-            label = "promise broken" if i == 0 else None
-            axes.axvspan(
-                episode.span.start, episode.span.end, color=LIGHT["bad"], linewidth=0, label=label
-            )
+        spans = [e.span for e in self._episodes if e.model == model]
+        self._shade(axes, spans, "promise broken", color=LIGHT["bad"])
 
     def _gaps(self, axes: Axes, gaps: list[Span]) -> None:
-        for i, gap in enumerate(gaps):
-            axes.axvspan(
-                gap.start,
-                gap.end,
-                facecolor="none",
-                edgecolor=LIGHT["gap"],
-                hatch="////",
-                linewidth=0,
-                label="not recorded" if i == 0 else None,
-            )
+        spans = sorted(set(gaps), key=lambda gap: gap.start)
+        style = {"facecolor": "none", "edgecolor": LIGHT["gap"], "hatch": "////"}
+        self._shade(axes, spans, "not recorded", **style)
+
+    def _shade(self, axes: Axes, spans: list[Span], label: str, **style: Any) -> None:
+        if spans:
+            where, transform = [(s.start, s.seconds) for s in spans], axes.get_xaxis_transform()
+            axes.broken_barh(where, (0, 1), transform=transform, label=label, linewidth=0, **style)
 
 
 def svg(figure: Figure, name: str) -> str:
@@ -269,6 +267,7 @@ def svg(figure: Figure, name: str) -> str:
     found = found[found.index("<svg") :]
     for pattern, instead in _LEANER:
         found = pattern.sub(instead, found)
+    found = _ATTRIBUTE.sub(lambda value: _DIGITS.sub(r"\1", value[0]), found)
     return by_role(found)
 
 

@@ -18,6 +18,9 @@ from supervisor.words import explain
 SHOWN = 10
 """Episodes told in full."""
 
+NAMED = 5
+"""Models or executables that a line names."""
+
 _CSS = """
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:72rem;padding:2rem 1.25rem 4rem;background:var(--paper);
@@ -40,6 +43,8 @@ table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums
 th,td{padding:.35rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
 th{font-weight:600;color:var(--muted);vertical-align:bottom}
 .number{text-align:right}
+td{white-space:nowrap}
+td .muted{font-size:.85em}
 td b{color:var(--sla);white-space:nowrap}
 figure{margin:.75rem 0}
 figure svg{display:block;width:100%;height:auto}
@@ -121,7 +126,7 @@ def _facts(c: Content) -> Html:
         facts["core-seconds used"] = f"{cores.used:,.1f}"
         facts["all cores, always"] = f"{cores.all:,.1f}"
         if cores.saved is not None:
-            facts["saved against that"] = f"{cores.saved:.0%}"
+            facts["saved against that"] = share(cores.saved)
     return tag("dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in facts.items()))
 
 
@@ -141,31 +146,28 @@ def _models_table(c: Content) -> Iterable[Html]:
         "worst",
         "over SLA",
         "core-s allocated",
-        "applied",
-        "used",
+        "core-s applied",
+        "core-s used",
     )
     yield table(columns, (_model_row(s) for s in c.summaries), words=3)
     cores = total(dict(c.workers)) if c.workers else None
     if cores is not None and cores.saved is not None:
         yield tag(
             "p",
-            f"All together {cores.applied:,.1f} core-seconds were applied, of {cores.all:,.1f} that "
-            f"all cores, always, would have been: {cores.saved:.0%} saved.",
+            f"All together {cores.applied:,.1f} core-seconds were applied, of {cores.all:,.1f} "
+            f"that all cores, always, would have been: {share(cores.saved)} saved.",
         )
 
 
 def _model_row(s: Summary) -> tuple[str, ...]:
-    refused = _number(s.refused.total())
-    if s.refused:
-        reasons = (f"{n} {reason.replace('_', ' ')}" for reason, n in s.refused.most_common())
-        refused += f" ({', '.join(reasons)})"
-    gpu = f" ({share(s.on_gpu / s.answered)} by GPUs)" if s.on_gpu else ""
+    reasons = (f"{n:,} {reason.replace('_', ' ')}" for reason, n in s.refused.most_common())
+    gpu = f"{share(s.on_gpu / s.answered)} by GPUs" if s.on_gpu else ""
     broken = tag("b", f"no: {share(s.broken_share)} broken")
     kept = {None: "no request", True: f"yes: {share(s.broken_share)} broken", False: broken}[s.kept]
     if s.statistic.value == "mean" and s.mean is not None:
         text = f"mean {milliseconds(s.mean)}"
         kept = tag("b", f"no: {text}") if s.kept is False else f"yes: {text}"
-    cores = ("–",) * 3
+    cores: tuple[str, ...] = ("–",) * 3
     if s.cores is not None:
         cores = tuple(f"{x:,.1f}" for x in (s.cores.allocated, s.cores.applied, s.cores.used))
     return (
@@ -173,9 +175,9 @@ def _model_row(s: Summary) -> tuple[str, ...]:
         f"{s.statistic.value} ≤ {milliseconds(s.sla)}",
         kept,
         _number(s.requests),
-        _number(s.answered) + gpu,
+        _with(_number(s.answered), gpu),
         _number(s.late),
-        refused,
+        _with(_number(s.refused.total()), *reasons),
         _number(s.failed),
         milliseconds(s.worst),
         f"{s.over:.0f} s",
@@ -231,6 +233,8 @@ def _limits(e: Episode) -> str:
     limit = e.limit
     if limit is None:
         return "No decision about its cores is recorded for that time."
+    if len(e.limits) == 1:
+        return f"Main limit: {LIMITS[limit]}, in each of {e.limits.total()} decisions."
     counts = ", ".join(f"{LIMITS[k]} in {e.limits[k]}" for k in ORDER if e.limits[k])
     return f"Main limit: {LIMITS[limit]}. Of {e.limits.total()} decisions: {counts}."
 
@@ -263,7 +267,7 @@ def _workers(c: Content) -> Iterable[Html]:
             (
                 name,
                 *(f"{x:,.1f}" for x in (k.allocated, k.applied, k.used, k.all)),
-                "–" if k.saved is None else f"{k.saved:.0%}",
+                "–" if k.saved is None else share(k.saved),
             )
             for name, k in c.workers.items()
         ),
@@ -279,29 +283,26 @@ def _missing(c: Content) -> Iterable[Html]:
 
 def gap_notes(run: Run, clock: Clock) -> list[str]:
     """Return in words when nobody looked or decided: once for all that share a gap."""
-    looked: dict[Span, list[str]] = {}
+    found: dict[tuple[Span, str], list[str]] = {}
     for model in run.models.values():
         for gap in model.gaps:
-            looked.setdefault(gap, []).append(model.name)
-    decided: dict[Span, list[str]] = {}
+            found.setdefault((gap, "dispatcher"), []).append(model.name)
     for executable in run.executables.values():
         for gap in executable.gaps:
-            decided.setdefault(gap, []).append(executable.name)
-    return [
-        f"{clock.between(gap)} ({duration(gap.seconds)}): nothing of the {what} of "
-        f"{_names(names, everyone)}; {who} did not write."
-        for found, everyone, what, who in (
-            (looked, len(run.models), "requests", "the dispatcher"),
-            (decided, len(run.executables), "cores", "the supervisor"),
+            found.setdefault((gap, "supervisor"), []).append(executable.name)
+    said = []
+    for (gap, who), names in sorted(found.items(), key=lambda item: item[0][0].start):
+        what = "requests" if who == "dispatcher" else "decisions"
+        said.append(
+            f"{clock.between(gap)} ({duration(gap.seconds)}): no {what} of {_names(names)}: "
+            f"the {who} was away or could not write."
         )
-        for gap, names in sorted(found.items(), key=lambda item: item[0].start)
-    ]
+    return said
 
 
-def _names(names: list[str], everyone: int) -> str:
-    if len(names) == everyone > 1:
-        return "all"
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _names(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _method(c: Content) -> Iterable[Html]:
@@ -309,32 +310,38 @@ def _method(c: Content) -> Iterable[Html]:
     yield tag("h2", "How the numbers came about")
     yield items(
         (
-            f"From {c.run.directory.name}/models.jsonl (each model once a second, by the dispatcher) "
-            "and decisions-WORKER.jsonl (each executable once a control period, by its supervisor). "
-            "Requests are counted in the second in which they end or arrive; what waits or runs "
-            "when the record ends is counted as arrived only.",
-            "Response time: queue plus execution, as the statistic that the promise names, over the "
-            "dispatcher's window at each second; or the age of the oldest waiting request, if that "
-            "is more. “Worst” is its highest value, “over SLA” the seconds in which it was above.",
+            f"From {c.run.directory.name}/models.jsonl (each model once a second, by the "
+            "dispatcher) and decisions-WORKER.jsonl (each executable once a control period, by its "
+            "supervisor). Requests are counted in the second in which they end or arrive; what "
+            "waits or runs when the record ends is counted as arrived only.",
+            "Response time: queue plus execution, as the statistic that the promise names, over "
+            "the dispatcher's window at each second; or the age of the oldest waiting request, if "
+            "that is more. “Worst” is its highest value, “over SLA” the seconds in which it was "
+            "above.",
             "A promise is kept if no more requests were late, refused or failed than its statistic "
-            f"lets pass ({tolerated}); a mean if the mean of all requests is within the SLA, where a "
-            f"refused or failed one counts as {REFUSED:g} SLAs.",
+            f"lets pass ({tolerated}); a mean if the mean of all requests is within the SLA, where "
+            f"a refused or failed one counts as {REFUSED:g} SLAs.",
             "A second is broken if its response time was above the SLA or more requests were late, "
             "refused or failed than the statistic lets pass (of a mean: any refused or failed). "
             f"Broken seconds with less than {CALM:g} s between them are one episode; the worst is "
             "that with most broken promises.",
             "The main limit is what most decisions of the episode met, if at least "
-            f"{MATTERS:.0%} of them did.",
-            "Core-seconds: what was allocated (granted by the supervisor) and applied (confirmed by "
-            "the actuator), each until the next decision, and what the executables used by the "
+            f"{share(MATTERS)} of them did.",
+            "Core-seconds: what was allocated (granted by the supervisor) and applied (confirmed "
+            "by the actuator), each until the next decision, and what the executables used by the "
             "kernel's accounting. All cores, always: the worker's allocatable cores over the time "
             "that decisions cover. GPUs are in none of them.",
             f"A gap is {AWAY:g} s that no look at a model covers, or {MISSED:g} control periods "
             "without a decision. Nothing is filled in: gaps add no requests and no core-seconds.",
-            f"Pictures have up to {POINTS} steps of time; each step shows the worst of it (for η the "
-            "lowest), of requests per second the mean. Tables and episodes use every record.",
+            f"Pictures have up to {POINTS} steps of time; each step shows the worst of it (for η "
+            "the lowest), of requests per second the mean. Tables and episodes use every record.",
         )
     )
+
+
+def _with(value: str, *details: str) -> Html:
+    """Return a cell with details below."""
+    return joined((value, *(tag("div", text, class_="muted") for text in details if text)))
 
 
 def _number(value: int) -> str:

@@ -94,12 +94,12 @@ def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
     e, models = episodes[0], len({e.model for e in episodes})
     count = f"{len(episodes)} {_plural('episode', len(episodes))}"
     whose = e.model if models == 1 else f"{models} models"
-    worst = f" with {milliseconds(e.worst)} of {milliseconds(e.sla)}" if e.worst else ""
+    worst = f" ({milliseconds(e.worst)}, promised {milliseconds(e.sla)})" if e.worst else ""
     which = "" if len(episodes) == 1 else ", the worst"
     also = "" if models == 1 else f" of {e.model}"
     return (
-        f"Over the whole run {whose} kept within what was promised in spite of {count}{which}{also} "
-        f"from {clock.between(e.span)}{worst}."
+        f"Over the whole run {whose} kept within what was promised in spite of {count}"
+        f"{which}{also} from {clock.between(e.span)}{worst}."
     )
 
 

@@ -8,6 +8,9 @@ import subprocess
 import pytest
 
 from roma.demo import inputs
+from roma.report.read import read
+from roma.report.summary import summaries
+from tests.support.story import decisions, replayed
 from tests.support.up import Up, alive, write_config
 
 
@@ -30,7 +33,8 @@ async def watch_quotas(up, seen, stop):
 
 
 async def test_two_models_under_a_stepping_load(tmp_path, demo_models, bodies):
-    file = write_config(tmp_path, demo_models, name=f"e2e-{os.getpid()}")
+    told = {"story": str(tmp_path / "story")}
+    file = write_config(tmp_path, demo_models, name=f"e2e-{os.getpid()}", control=told)
     expected = inputs.digits_held_out()
     right = wrong = 0
 
@@ -73,6 +77,18 @@ async def test_two_models_under_a_stepping_load(tmp_path, demo_models, bodies):
     assert up.process.returncode == 0
     assert not any(alive(pid) for pid in children)
     assert not any(d.exists() for g in groups.values() for d in g.directories)
+    # What was written down holds all that the law saw: it demands the same again, to the bit.
+    story = decisions(tmp_path / "story", "local")
+    assert set(story) == {"digits@local", "photos@local"}
+    for told_of_one in story.values():
+        recorded, again = replayed(up.config.control, told_of_one)
+        assert recorded == again
+        assert len(recorded) >= 10
+    # And it is enough for a report, whose counts are the dispatcher's.
+    books = {s.model: s for s in summaries(read(tmp_path / "story"))}
+    for model in ("digits", "photos"):
+        sent = sum(next(m for m in r.models if m.model == model).sent for r in (calm, busy))
+        assert 0.9 * sent <= books[model].requests <= sent  # the last second is not looked at
 
 
 async def test_dry_run_says_what_it_would_do_and_touches_no_quota(tmp_path, demo_models, bodies):
