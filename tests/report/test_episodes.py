@@ -1,0 +1,271 @@
+"""When was a promise broken, how badly, and what was in the way: seconds in, episodes out."""
+
+from collections import Counter
+
+import pytest
+
+from controllers.measurement import Demand, Measurement
+from roma.chronicle import Chronicle
+from roma.model import ModelSpec, Sla, Statistic
+from roma.report.clock import Clock, duration, milliseconds
+from roma.report.columns import Span
+from roma.report.episodes import episodes, main_limit, words
+from roma.report.read import read
+from roma.report.summary import summaries
+from roma.report.verdict import share, verdict
+from roma.view.moments import Moment, record
+from supervisor.story import Decision, plain
+from supervisor.words import Limit
+
+START = 1_790_000_000.0
+MEASUREMENT = Measurement(0.1, 0.0, 20, 0, 20, 0, 0, 0, 0, 0.5, 1.0, 0.5, 0.4, 1.0)
+
+
+def second(
+    at, *, response=0.1, answered=20, late=0, refused=0, failed=0, waiting=0, age=0.0,
+    statistic="p95", model="m", seconds=1.0,
+):  # fmt: skip
+    spec = ModelSpec(model, Sla(0.5, Statistic(statistic)), deadline=1.0)
+    moment = Moment(
+        model=model,
+        seconds=seconds,
+        arrivals=answered + refused + failed,
+        answered_cpu=answered,
+        answered_gpu=0,
+        invalid=0,
+        late=late,
+        rejected={"deadline": refused} if refused else {},
+        failed=failed,
+        cancelled=0,
+        waiting=waiting,
+        in_flight=0,
+        oldest_age=age,
+        response_time=response,
+        mean_time=response,
+    )
+    return record(moment, spec, START + at, [])
+
+
+def decision(at, *, wanted=1.0, total=1.0, failure=None, seen=True, model="m", worker="w"):
+    exact = wanted if total <= 4.0 else wanted * 4.0 / total
+    d = Decision(
+        time=at,
+        executable=f"{model}@{worker}",
+        model=model,
+        dt=1.0,
+        fresh=False,
+        measurement=MEASUREMENT if seen else None,
+        used=0.5,
+        demand=Demand(wanted if seen else None, f"at {at}", {"load": wanted} if seen else {}),
+        minimum=0.1,
+        maximum=4.0,
+        floor=0.1,
+        wanted=wanted,
+        total=total,
+        capacity=4.0,
+        exact=exact,
+        allocation=exact,
+        applied=exact,
+        failure=failure,
+        observed=exact,
+    )
+    return plain(d, at=START + at, worker=worker, law="pi")
+
+
+@pytest.fixture
+def run(tmp_path):
+    def made(seconds, decisions=()):
+        story = Chronicle(tmp_path)
+        story.write("models", seconds)
+        story.write("decisions-w", decisions)
+        return read(tmp_path)
+
+    return made
+
+
+def calm_but(changes, length=30, **always):
+    """Seconds that end at 1, 2, …; `changes` of some of them."""
+    return [second(t, **{**always, **changes.get(t, {})}) for t in range(1, length + 1)]
+
+
+SLOW = {"response": 0.9, "late": 10}
+
+
+@pytest.mark.parametrize(
+    ("changes", "statistic", "expected"),
+    [
+        ({}, "p95", []),
+        ({5: SLOW}, "p95", [(4, 5)]),
+        ({5: SLOW, 6: SLOW, 7: SLOW}, "p95", [(4, 7)]),
+        ({5: SLOW, 10: SLOW}, "p95", [(4, 10)]),  # four good seconds between them: one episode
+        ({5: SLOW, 11: SLOW}, "p95", [(4, 5), (10, 11)]),
+        ({1: SLOW, 30: SLOW}, "p95", [(0, 1), (29, 30)]),
+        ({5: {"late": 1}}, "p95", []),  # one of 20 may be late
+        ({5: {"late": 2}}, "p95", [(4, 5)]),
+        ({5: {"late": 1}}, "p99", [(4, 5)]),
+        ({5: {"late": 1}}, "each", [(4, 5)]),
+        ({5: {"late": 5}}, "mean", []),  # the mean was within the SLA
+        ({5: {"refused": 1}}, "mean", [(4, 5)]),
+        ({5: {"failed": 1}}, "mean", [(4, 5)]),
+        ({5: {"failed": 1}}, "p95", []),
+        ({5: {"failed": 2}}, "p95", [(4, 5)]),
+        ({5: {"response": None, "answered": 0, "waiting": 3, "age": 0.6}}, "p95", [(4, 5)]),
+        ({5: {"response": None, "answered": 0, "waiting": 3, "age": 0.4}}, "p95", []),
+        ({5: {"response": 0.5}}, "p95", []),  # as long as was promised
+    ],
+)
+def test_broken_seconds_become_episodes(run, changes, statistic, expected):
+    found = episodes(run(calm_but(changes, statistic=statistic)))
+    spans = sorted((e.span.start - START, e.span.end - START) for e in found)
+    assert spans == [pytest.approx(span) for span in expected]
+
+
+def test_an_episode_does_not_reach_across_what_is_not_recorded(run):
+    seconds = [second(t, **SLOW) for t in (1, 2, 3, 6, 7)]
+    found = run(seconds)
+    assert found.models["m"].gaps == [Span(START + 3, START + 5)]
+    assert sorted(e.span.start - START for e in episodes(found)) == [0, 5]
+
+
+def test_one_late_look_is_no_gap(run):
+    found = run([second(1, **SLOW), second(3.2, seconds=2.2, **SLOW)])
+    assert found.models["m"].gaps == []
+    (episode,) = episodes(found)
+    assert episode.bad == pytest.approx(3.2)
+
+
+def test_an_episode_adds_up_and_knows_its_worst_second(run):
+    worse = {"response": 1.2, "late": 20, "refused": 7}
+    (episode,) = episodes(run(calm_but({5: SLOW, 6: worse, 8: SLOW})))
+    assert (episode.ended, episode.late, episode.refused, episode.failed) == (87, 40, 7, 0)
+    assert (episode.worst, episode.worst_at - START) == (1.2, 6)
+    assert (episode.span.seconds, episode.bad) == (4, 3)
+    assert episode.broken_share == pytest.approx(47 / 87)
+
+
+def test_the_worst_episode_is_that_with_most_broken_promises(run):
+    changes = {5: {"response": 3.0, "late": 2}, 20: SLOW}
+    assert [e.span.end - START for e in episodes(run(calm_but(changes)))] == [20, 5]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, None),
+        ({Limit.NONE: 5}, Limit.NONE),
+        ({Limit.NONE: 30, Limit.WORKER_SHORT: 9}, Limit.NONE),
+        ({Limit.NONE: 30, Limit.WORKER_SHORT: 10}, Limit.WORKER_SHORT),
+        ({Limit.OWN_MAXIMUM: 3, Limit.WORKER_SHORT: 4}, Limit.WORKER_SHORT),
+        ({Limit.HELD: 2, Limit.FAILURE: 2, Limit.NOT_READY: 2}, Limit.FAILURE),
+    ],
+)
+def test_the_main_limit_is_the_commonest_that_matters(limits, expected):
+    assert main_limit(Counter(limits)) is expected
+
+
+def test_only_decisions_of_that_time_and_model_count(run):
+    decisions = [
+        d
+        for t in range(30)
+        for d in (
+            decision(t, wanted=3.0, total=6.0 if 8 <= t < 12 else 3.0),
+            decision(t, model="other", failure="no"),
+        )
+    ]
+    found = run(calm_but({10: SLOW, 11: SLOW, 12: SLOW}), decisions)
+    (episode,) = episodes(found)
+    # In force between 9 s and 12 s: those of 9, 10, 11 and, at the last moment, 12.
+    assert episode.limits == {Limit.WORKER_SHORT: 3, Limit.NONE: 1}
+    told = words(found, episode)
+    assert [(w.when, w.decision.demand.why) for w in told] == [
+        ("at its beginning", "at 9"),
+        ("at its worst", "at 10"),
+    ]
+    said = verdict(found, summaries(found), [episode], Clock(found.whole, virtual=False))
+    assert said[0] == "1 of 1 promise kept."  # 30 of 600 were late: as many as p95 lets pass
+
+
+def test_the_verdict_names_who_broke_it_when_and_why(run):
+    changes = dict.fromkeys(range(10, 22), SLOW)
+    decisions = [decision(t, wanted=3.0, total=6.0) for t in range(30)]
+    seconds = calm_but(changes) + calm_but({}, model="fine")
+    found = run(seconds, decisions)
+    clock = Clock(found.whole, virtual=False)
+    assert verdict(found, summaries(found), episodes(found), clock) == [
+        "1 of 2 promises kept.",
+        "m broke its promise in 20 % of requests, mostly between 14:13:29 and 14:13:41, "
+        "because worker w was short of cores.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first"),
+    [
+        (calm_but({}, answered=0, response=None), "No request ended"),
+        (calm_but({}), "1 of 1 promise kept."),
+        (calm_but({5: {"refused": 20}}, statistic="mean"), "1 of 1 promise kept."),
+        (calm_but({}, refused=20, statistic="mean"), "0 of 1 promise kept."),
+        (calm_but({5: {"late": 1}}, statistic="each"), "0 of 1 promise kept."),
+        (calm_but({5: {"late": 6}}, statistic="p99"), "1 of 1 promise kept."),
+        (calm_but({5: {"late": 7}}, statistic="p99"), "0 of 1 promise kept."),
+    ],
+)
+def test_a_promise_is_kept_within_what_its_statistic_lets_pass(run, seconds, first):
+    found = run(seconds)
+    clock = Clock(found.whole, virtual=False)
+    assert verdict(found, summaries(found), episodes(found), clock)[0].startswith(first)
+
+
+def test_without_decisions_nothing_is_guessed_about_cores(run):
+    found = run(calm_but(dict.fromkeys(range(10, 22), SLOW)))
+    (episode,) = episodes(found)
+    assert episode.limit is None
+    assert words(found, episode) == []
+    clock = Clock(found.whole, virtual=False)
+    (_, said) = verdict(found, summaries(found), [episode], clock)
+    assert said.endswith("and nothing is recorded of its cores then.")
+
+
+def test_gaps_in_the_decisions_add_no_core_seconds(run):
+    decisions = [decision(t) for t in (*range(10), *range(20, 30))]
+    track = run(calm_but({}), decisions).executables["w/m@w"]
+    assert track.gaps == [Span(START + 10, START + 20)]
+    assert track.core_seconds("applied") == pytest.approx(20.0)
+
+
+def test_a_single_missed_tick_is_no_gap_what_was_applied_stood(run):
+    decisions = [decision(t) for t in (0, 1, 2, 4, 5, 6)]
+    track = run(calm_but({}), decisions).executables["w/m@w"]
+    assert track.gaps == []
+    assert track.core_seconds("applied") == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 %"), (0.0004, "< 0.1 %"), (0.014, "1.4 %"), (0.14, "14 %")]
+)
+def test_a_share_is_never_rounded_to_nothing(value, text):
+    assert share(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.4, "0.4 s"), (5, "5 s"), (61, "1 min 1 s"), (120, "2 min"), (7300, "2 h 1 min")],
+)
+def test_durations(value, text):
+    assert duration(value) == text
+
+
+def test_response_times():
+    assert [milliseconds(t) for t in (None, 0.0042, 12.0)] == ["–", "4 ms", "12.0 s"]
+
+
+def test_clocks():
+    real = Clock(Span(START, START + 100), virtual=False)
+    assert real.between(Span(START, START + 61)) == "14:13:20 to 14:14:21"
+    assert real.whole() == "2026-09-21 14:13:20 to 14:15:00 UTC"
+    assert len(real.marks()) <= 10
+    days = Clock(Span(START, START + 90_000), virtual=False)
+    assert days.time(START) == "09-21 14:13:20"
+    virtual = Clock(Span(0, 300), virtual=True)
+    assert virtual.between(Span(59.6, 131)) == "1:00 to 2:11"
+    assert virtual.marks() == [0, 60, 120, 180, 240, 300]
