@@ -39,8 +39,8 @@ dl{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.7
 dt{font-size:.85rem}
 dd{margin:0;font-size:1.15rem;font-weight:600}
 .wide{overflow-x:auto}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;width:100%}
-th,td{padding:.35rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}
+th,td{padding:.35rem .4rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
 th{font-weight:600;color:var(--muted);vertical-align:bottom}
 .number{text-align:right}
 td{white-space:nowrap}
