@@ -46,8 +46,8 @@ th{font-weight:600;color:var(--muted);vertical-align:bottom}
 td{white-space:nowrap}
 td .muted{font-size:.85em}
 td b{color:var(--sla);white-space:nowrap}
-figure{margin:.75rem 0}
-figure svg{display:block;width:100%;height:auto}
+figure{margin:.75rem 0;overflow-x:auto}
+figure svg{display:block;width:100%;min-width:40rem;height:auto}
 figure svg text{font-family:inherit!important}
 .episode{margin:1rem 0;padding:.25rem 0 .25rem 1rem;border-left:.2rem solid var(--sla)}
 .episode h3{margin-top:.25rem}

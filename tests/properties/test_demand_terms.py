@@ -1,7 +1,7 @@
 """A demand can be read as a sum: whatever a law sees and however it is wrapped, its terms add up."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from controllers import registry
@@ -10,6 +10,25 @@ from controllers.registry import LAWS, Shape
 
 SHAPES = [Shape(), Shape(dead_band=0.2), Shape(max_fall=0.05), Shape(dead_band=0.2, max_fall=0.05)]
 SLA, LO, HI = 0.5, 0.1, 4.0
+
+# Nothing ends although all cores are there: raised to the least, then for that, then cut again.
+STALLED = Measurement(
+    response_time=None,
+    oldest_age=5.0,
+    arrivals=0.0,
+    completed_gpu=0.0,
+    completed_here=0.0,
+    failed=0.0,
+    shed=0.0,
+    waiting=1,
+    in_flight=1,
+    usage=0.0,
+    applied=HI,
+    sla=SLA,
+    set_point=SLA / 2,
+    deadline=2 * SLA,
+    profile=0.02,
+)
 
 counts = st.integers(0, 200).map(float)
 seconds = st.floats(0.0, 10.0)
@@ -42,6 +61,7 @@ def measurements(draw):
 
 @pytest.mark.parametrize("law", LAWS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@example(shape=Shape(), periods=[(STALLED, 1.0)])
 @given(
     shape=st.sampled_from(SHAPES),
     periods=st.lists(st.tuples(measurements(), st.floats(0.5, 2.5)), min_size=1, max_size=6),

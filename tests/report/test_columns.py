@@ -35,6 +35,7 @@ def test_each_bucket_shows_its_worst(samples, expected):
         ([(0, 1, 10), (1, 3, 20), (3, 6, 30)], [10, 10, 10]),  # 20 in 2 s: half in each bucket
         ([(0, 2, 10), (4, 6, 4)], [5, NAN, 2]),
         ([(1, 2, 10), (2, 4, 2), (4, 6, 4)], [10, 1, 2]),  # of the second that is covered
+        ([(1.8, 2, 10), (2, 4, 2), (4, 6, 4)], [NAN, 1, 2]),  # a sliver of time gives no rate
     ],
 )
 def test_rates_are_of_the_time_that_is_covered(samples, expected):

@@ -269,10 +269,17 @@ def test_two_files_of_one_story_are_read_in_their_order(run, tmp_path):
     )
 
 
-def test_a_file_that_changes_under_the_reader_costs_words_not_the_report(run, tmp_path):
-    found = read(copied(run, tmp_path))
-    (tmp_path / "decisions-w.jsonl").write_bytes(b"something else\n" * 1000)
-    assert found.decision(found.executables["w/m@w"], 5) is None
+@pytest.mark.parametrize("new", [b"something else\n" * 1000, b"", None, "other"])
+def test_a_file_that_changes_under_the_reader_costs_words_not_the_report(run, tmp_path, new):
+    found, file = read(copied(run, tmp_path)), tmp_path / "decisions-w.jsonl"
+    track = found.executables["w/m@w"]
+    assert found.decision(track, 5).time == 5.0
+    if new is None:
+        file.unlink()
+    else:  # "other": a decision lies there still, and it is not this one
+        other = file.read_bytes().replace(b'"at":5.0', b'"at":7.0')
+        file.write_bytes(other if new == "other" else new)
+    assert found.decision(track, 5) is None
 
 
 def test_a_fleet_of_names_that_are_no_file_names(run, tmp_path):

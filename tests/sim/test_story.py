@@ -100,3 +100,4 @@ def test_a_story_is_begun_anew_each_time(tmp_path):
     _, first = told(golden("rules"), tmp_path)
     _, second = told(golden("rules"), tmp_path)
     assert first == second
+    assert not (tmp_path / "models.1.jsonl").exists()
