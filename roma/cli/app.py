@@ -1,13 +1,13 @@
 """Options in, exit status out: 0 done, 1 failed, 2 the configuration or the machine is wrong."""
 
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roma import logs
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
 from roma.cli.models_command import models_app
@@ -35,9 +35,7 @@ ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")
 
 def main() -> None:
     """Run the command line; errors that people can fix are one line each, without a traceback."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    logs.apply()
     try:
         app()
     except (ConfigError, LaunchError) as error:
@@ -96,7 +94,7 @@ def up(file: ConfigFile) -> None:
 
     from roma.launch import up as launch
 
-    asyncio.run(launch.run(_checked(file), file))
+    asyncio.run(launch.run(_program(file), file))
 
 
 @app.command()
@@ -127,7 +125,7 @@ def dispatcher(file: ConfigFile) -> None:
 
     from dispatcher.live import app as dispatcher_app
 
-    uvloop.run(dispatcher_app.run(_checked(file), file))
+    uvloop.run(dispatcher_app.run(_program(file), file))
 
 
 @app.command()
@@ -140,7 +138,7 @@ def supervisor(
 
     from supervisor.live import app as supervisor_app
 
-    loaded = _checked(file)
+    loaded = _program(file)
     asyncio.run(supervisor_app.run(loaded, loaded.worker(worker), file))
 
 
@@ -158,7 +156,7 @@ def broker(
     from roma.workers import Backend
     from supervisor.broker import server
 
-    loaded = _checked(file)
+    loaded = _program(file)
     chosen = loaded.worker(worker)
     if chosen.backend is not Backend.DOCKER:
         raise ConfigError(f"workers.{chosen.name}.backend = {chosen.backend}: must be docker")
@@ -317,6 +315,13 @@ def _checked(file: Path) -> "Config":
         registry.build(loaded.control.law, loaded.control.gains)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+    return loaded
+
+
+def _program(file: Path) -> "Config":
+    """Load what a program runs by, and log from now on as it says."""
+    loaded = _checked(file)
+    logs.apply(loaded.log.format, loaded.log.level)
     return loaded
 
 
