@@ -344,8 +344,8 @@ def _remote(context: Context) -> SpanContext:
     state = None
     if context.tracestate is not None:
         state = TraceState.from_header([context.tracestate])
-    sampled = TraceFlags(int(flags, 16) & TraceFlags.SAMPLED)
-    return SpanContext(int(trace_id, 16), int(span_id, 16), True, sampled, state)
+    flagged = TraceFlags(int(flags, 16))
+    return SpanContext(int(trace_id, 16), int(span_id, 16), True, flagged, state)
 
 
 def _headers(span: SpanContext) -> Mapping[str, str]:

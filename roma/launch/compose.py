@@ -52,6 +52,15 @@ HEADER = """\
 # docker compose {profile}up -d
 """
 
+OTEL = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_SERVICE_NAME",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+)
+"""Variables that the dispatcher gets from Compose's environment when it traces."""
+
 VOLUMES = ("sockets", "metrics", "dashboards")
 """Of our own, beside those that hold models."""
 
@@ -197,6 +206,7 @@ def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
         "dispatcher": {
             **common,
             "command": ["dispatcher", CONFIG],
+            **({"environment": list(OTEL)} if gateway.traces else {}),
             "volumes": [file],
             "networks": ["models"],
             "ports": [_published("ROMA_PORT", gateway.port)],

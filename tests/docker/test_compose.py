@@ -56,6 +56,28 @@ def test_the_committed_files_are_what_their_roma_yaml_renders_to(composed):
     composed(COMPOSE / "compose.yaml", "config", "--quiet")
 
 
+def test_a_dispatcher_that_traces_gets_opentelemetrys_variables(tmp_path, composed):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x"))
+    assert "environment" not in dispatcher_of(file, tmp_path)
+    file.write_text(FILE.replace("IMAGE", "x") + "gateway: {traces: true}\n")
+    names = dispatcher_of(file, tmp_path)["environment"]
+    assert {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER"} <= set(names)
+    for name, text in render(roma_config.load(file), file, tmp_path).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shown = composed(
+        tmp_path / "compose.yaml", "config", OTEL_EXPORTER_OTLP_ENDPOINT="http://collector:4318"
+    )
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT: http://collector:4318" in shown
+    assert yaml.safe_load((tmp_path / "deployed.yaml").read_text())["gateway"]["traces"] is True
+
+
+def dispatcher_of(file, out):
+    text = render(roma_config.load(file), file, out)["compose.yaml"]
+    return yaml.safe_load(text)["services"]["dispatcher"]
+
+
 def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
     file = tmp_path / "roma.yaml"
     file.write_text(FILE.replace("IMAGE", "x").replace("cores: 2,", "cores: 2, gpus: 1,"))
