@@ -50,11 +50,11 @@ class Trace(Protocol):
         """The dispatcher has it."""
 
     def on_executing(
-        self, execution: int, executable: str, device: str, address: tuple[str, int], now: float
+        self, executable: str, device: str, address: tuple[str, int], now: float
     ) -> Mapping[str, str]:
         """An execution begins; return the headers by which the model server knows its parent."""
 
-    def on_executed(self, execution: int, result: Response | BackendError, now: float) -> None:
+    def on_executed(self, result: Response | BackendError, now: float) -> None:
         """An execution ended; after `BackendUnreached` the request waits again."""
 
     def on_outcome(

@@ -175,7 +175,7 @@ class Driver:
 
         def done(result: Response | BackendError) -> None:
             if call.context is not None and call.context.trace is not None:
-                call.context.trace.on_executed(command.execution, result, self.clock())
+                call.context.trace.on_executed(result, self.clock())
             self._on_done(command, request, result)
 
         try:
@@ -202,9 +202,7 @@ class Driver:
         name, pool = command.executor, self._pools[command.executor]
         device = self.core.executors[name].spec.device
         address = (pool.host, pool.port)
-        return context.lines_with(
-            context.trace.on_executing(command.execution, name, device, address, self.clock())
-        )
+        return context.lines_with(context.trace.on_executing(name, device, address, self.clock()))
 
     def _complain(self, executor: str, error: BackendError) -> None:
         label = f"executable {executor}: {type(error).__name__}"

@@ -116,7 +116,7 @@ class Tracer:
 
 
 class Spans:
-    """The spans of one request.
+    """The spans of one request; of one that is not recorded the context alone.
 
     `offset` is what the clock of `now` lacks to nanoseconds since 1970: one for all spans of a
     request, so that they stay in order when somebody sets the wall clock.
@@ -125,7 +125,6 @@ class Spans:
     __slots__ = (
         "_context",
         "_execute",
-        "_execution",
         "_model",
         "_offset",
         "_outcome",
@@ -143,7 +142,6 @@ class Spans:
         self._offset = offset
         self._sla = 0.0
         self._waiting_since: float | None = None
-        self._execution = 0
         self._execute: Span | None = None
         self._outcome: tuple[str, str | None] | None = None
 
@@ -158,9 +156,11 @@ class Spans:
         self._span.set_attribute("roma.sla", sla)
 
     def on_executing(
-        self, execution: int, executable: str, device: str, address: tuple[str, int], now: float
+        self, executable: str, device: str, address: tuple[str, int], now: float
     ) -> Mapping[str, str]:
         """An execution begins; return the headers by which the model server knows its parent."""
+        if not self._span.is_recording():
+            return _headers(self._span.get_span_context())  # as good a parent: nobody sees either
         self._end_waiting(now)
         host, port = address
         attributes: dict[str, str | int] = {
@@ -174,14 +174,14 @@ class Spans:
         span = self._source.start_span(
             "execute", self._context, SpanKind.CLIENT, attributes, start_time=self._ns(now)
         )
-        self._execution, self._execute = execution, span
+        self._execute = span
         self._span.set_attribute("roma.device", device)
         return _headers(span.get_span_context())
 
-    def on_executed(self, execution: int, result: Response | BackendError, now: float) -> None:
+    def on_executed(self, result: Response | BackendError, now: float) -> None:
         """An execution ended; after `BackendUnreached` the request waits again."""
-        if self._execute is None or execution != self._execution:
-            return  # given up before
+        if self._execute is None:
+            return  # given up before, or not recorded
         span, self._execute = self._execute, None
         if isinstance(result, Response):
             span.set_attribute("http.response.status_code", result.status)
@@ -227,7 +227,7 @@ class Spans:
         span.end(self._ns(now))
 
     def _end_waiting(self, now: float) -> None:
-        if self._waiting_since is None:
+        if self._waiting_since is None or not self._span.is_recording():
             return
         attributes = {"roma.model": self._model}
         if self._outcome is not None:

@@ -57,6 +57,7 @@ def one_character_off(draw):
 @example(VALID)
 @example(VALID + "\n")
 @example(VALID.upper())
+@example(f"ff-{TRACE}-{PARENT}-01")
 @example(f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like")
 @example(f"cc-{TRACE}-{PARENT}-01.what")
 @example(f"00-{TRACE}-{PARENT}-01-")
