@@ -4,11 +4,14 @@ Every operation but `put_back` is O(1), and no number kept here needs a scan of 
 hold whether a queue has one request or a million.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 
-from roma.events import Reason
+from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
 from roma.stats import SlidingWindow
+
+REFUSALS = 50
+"""Refusals remembered per model: enough to say why, however many there are in an overload."""
 
 
 class ModelQueue:
@@ -16,7 +19,7 @@ class ModelQueue:
 
     `completed` counts every answer by device; `invalid` those of them that refused the input;
     `waiting` maps ids to requests, oldest first; only the core changes it. Counters only grow:
-    whoever wants a rate takes differences.
+    whoever wants a rate takes differences. `refusals` are the last ones, each with its time.
     """
 
     __slots__ = (
@@ -27,6 +30,7 @@ class ModelQueue:
         "failed",
         "invalid",
         "late",
+        "refusals",
         "rejected",
         "response",
         "spec",
@@ -41,6 +45,7 @@ class ModelQueue:
         self.arrivals = 0
         self.completed: Counter[Device] = Counter()
         self.rejected: Counter[Reason] = Counter()
+        self.refusals: deque[tuple[float, Reject]] = deque(maxlen=REFUSALS)
         self.failed = 0
         self.invalid = 0
         self.cancelled = 0
