@@ -78,7 +78,10 @@ class Decision:
 
 @dataclass(slots=True)
 class Status:
-    """The live state of one executable; `applied` is None until the first reading."""
+    """The live state of one executable; `applied` is None until the first reading.
+
+    `core_seconds` is what was applied, over time.
+    """
 
     managed: Managed
     demand: float | None = None
@@ -87,6 +90,7 @@ class Status:
     observed: float | None = None
     usage: float = 0.0
     used: float = 0.0
+    core_seconds: float = 0.0
     throttled: float = 0.0
     changes: int = 0
     failures: int = 0
@@ -132,6 +136,9 @@ class Supervisor:
         blind = self._take_replies(replies, now)
         dt = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
+        for status in self._all():
+            if status.applied is not None:
+                status.core_seconds += status.applied * dt
         decided = [
             self._decide(s, readings.get(s.managed.name), blind, now, dt) for s in self._all()
         ]
