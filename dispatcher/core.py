@@ -190,12 +190,12 @@ class Dispatcher:
             executor.record(execution, now)
         if result is not _ERROR:
             executor.completed += 1
-        step = _FAIL if result is _ERROR else _ANSWER
+        step, device = _FAIL if result is _ERROR else _ANSWER, executor.spec.device
         for request in execution.requests:
             ticket = self._tickets.get(request.id)
             if ticket is not None:  # else cancelled meanwhile
                 self._end(ticket, step)
-                _count(queue, request, execution, result, executor.spec.device, now)
+                _count(queue, request, execution, result, device=device, now=now)
         for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
@@ -412,6 +412,7 @@ def _count(
     request: Request,
     execution: Execution,
     result: Result,
+    *,
     device: Device,
     now: float,
 ) -> None:

@@ -91,12 +91,8 @@ def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:
     )
     yield counter("ticks", "Control periods done.", labels, [(values, loop.ticks)])
     yield counter("ticks_missed", "Control periods left out.", labels, [(values, loop.missed)])
-    yield gauge(
-        "control_period_seconds", "The control period.", labels, [(values, loop.period)]
-    )
-    yield histogram(
-        "tick_jitter_seconds", "How late ticks began.", labels, [(values, loop.jitter)]
-    )
+    yield gauge("control_period_seconds", "The control period.", labels, [(values, loop.period)])
+    yield histogram("tick_jitter_seconds", "How late ticks began.", labels, [(values, loop.jitter)])
     yield histogram(
         "actuation_duration_seconds",
         "What it took to set the quotas of a tick.",
