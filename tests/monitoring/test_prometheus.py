@@ -46,11 +46,11 @@ control: {{period: {period}}}
 
 SENT, RATE = 400, 50
 BODIES = {3: b"bad", 8: b"broken", 13: b"slow"}
-HANGS = 150
+HANGS = (150, 151, 152)  # enough for the CPU and the GPU
 
 
 def body(index):
-    return b"hangs" if index == HANGS else BODIES.get(index % 20, b"good")
+    return b"hangs" if index in HANGS else BODIES.get(index % 20, b"good")
 
 
 async def behave(request, body):
@@ -121,6 +121,8 @@ class Prometheus:
         """Return the data that an API path answers with, None while it does not."""
         with contextlib.suppress(OSError):
             async with session.get(self.url + path, params=parameters) as response:
+                if response.status == 503:  # it has only begun to listen
+                    return None
                 answer = await response.json()
                 assert response.status == 200, answer
                 return answer["data"]
@@ -243,6 +245,8 @@ async def test_prometheus_adds_up_to_what_the_load_generator_counted(deployment)
         assert sum(spent) < m.response_time.mean * m.answered
         for device in ("cpu", "gpu"):
             assert await total("request_duration_seconds_count", device=device) > 0
+    reasons = await prometheus.ask(session, "sum by (reason) (roma_rejected_requests_total)")
+    assert reasons.keys() >= {("queue_full",), ("deadline",)}
     assert await prometheus.ask(session, "roma_executable_starts_total == 1")
     assert not await prometheus.ask(session, "roma_executable_starts_total != 1")
     rules = (await prometheus.get(session, "rules"))["groups"]
