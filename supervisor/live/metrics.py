@@ -61,7 +61,7 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
     )
     yield gauge(
         "controller_term_cores",
-        "What each addend of the control law asked for last; absent while it needs none: idle, held.",
+        "What each addend of the control law asked for last; absent while it needs none.",
         ["executable", "model", "term"],
         (
             ((name, s.managed.model.name, term), cores)
