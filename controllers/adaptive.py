@@ -27,7 +27,7 @@ from pydantic import Field
 
 from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
-from controllers.measurement import Demand, Measurement, hold
+from controllers.measurement import Demand, Measurement, hold, idle
 from roma.stats import ewma
 
 NOISE_WEIGHT = 0.2
@@ -79,9 +79,8 @@ def adaptive_step(
     after = _observed(gains, state or AdaptiveState(), m, dt)
     c = after.cost.value(m.profile)
     if m.idle:
-        cores = clip(m.applied * gains.idle_decay**dt, lo, hi)
         # The integral is frozen by restarting it bumplessly when load returns.
-        return Demand(cores, "idle: nothing arrives, waits or runs"), after
+        return idle(m.applied, gains.idle_decay**dt).within(lo, hi), after
     if c is None:
         return hold("the cost of a request is not known yet"), after
     sp, W, arrivals = m.set_point, m.workers, after.arrivals or 0.0
@@ -102,15 +101,15 @@ def adaptive_step(
         integral += gains.K * dt * max(margin, step) * e
     # It may take back the margin of the feed-forward, never the load itself.
     integral = clip(integral, -margin, hi)
-    u = clip(feed_forward + backlog + integral, lo, hi)
-    if y is not None and m.response_time is None:
-        # Nothing ends although requests are older than R°: whatever the load says, this is too few.
-        u = clip(max(u, m.applied + gains.K * dt * margin), lo, hi)
-    terms = {"feed_forward": feed_forward, "backlog": backlog, "integral": integral, "cost": c}
-    if y is not None:
-        terms["y"] = y
     why = f"{arrivals:.1f} req/s at {c * 1000:.1f} core-ms, {in_system} in the system"
-    return Demand(u, why, terms), replace(after, model_terms=feed_forward + backlog)
+    terms = {"feed_forward": feed_forward, "backlog": backlog, "integral": integral}
+    facts = {"cost": c, "load": load, "noise": after.noise} | ({} if y is None else {"y": y})
+    demand = Demand(feed_forward + backlog + integral, why, terms, facts).within(lo, hi)
+    stalled = m.applied + gains.K * dt * margin
+    if y is not None and m.response_time is None and (demand.cores or 0.0) < stalled:
+        # Nothing ends although requests are older than R°: whatever the load says, this is too few.
+        demand = demand.moved(stalled, "stalled").within(lo, hi)
+    return demand, replace(after, model_terms=feed_forward + backlog)
 
 
 def _observed(

@@ -73,7 +73,7 @@ def captain_step(
     history = remember(past.history, Used(dt, m.usage / dt), gains.history)
     margin = max(0.0, past.margin + m.throttled - gains.target)
     excess = m.throttled - gains.alpha * gains.target
-    terms = {"throttled": m.throttled, "margin": margin}
+    facts = {"throttled": m.throttled, "margin": margin}
     rollback = None
     if excess > 0 and past.rollback is not None:
         u, why = past.rollback, "the last cut was too much"
@@ -87,7 +87,8 @@ def captain_step(
             why = f"{needed:.2f} cores would have been enough"
             rollback = 2 * m.applied - u if u < m.applied else None
     why = f"{why} (throttled in {m.throttled:.0%} of the quota periods)"
-    return Demand(clip(u, lo, hi), why, terms), CaptainState(margin, history, rollback)
+    demand = Demand(m.applied, why, {"applied": m.applied}, facts).moved(u, "step")
+    return demand.within(lo, hi), CaptainState(margin, history, rollback)
 
 
 def _needed(history: History, margin: float, span: float) -> float | None:

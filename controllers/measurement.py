@@ -72,16 +72,35 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a law asks for: `cores`, or None to hold what is applied; `terms` say why.
+    """What a law asks for: `cores`, or None to hold what is applied, and where that comes from.
 
-    `terms` maps the names of the law's addends to cores (or seconds, for y), for people to read.
+    `terms` are the law's addends, in cores: their sum is `cores`. `facts` are what it went by: y in
+    seconds, cost in core-seconds per request, what else it estimated.
     """
 
     cores: float | None
     why: str
     terms: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
+
+    def moved(self, cores: float, term: str, why: str | None = None) -> "Demand":
+        """Return the demand for `cores` instead; `term` says by how much that differs."""
+        if self.cores is None or cores == self.cores:
+            return self
+        terms = {**self.terms, term: self.terms.get(term, 0.0) + cores - self.cores}
+        return Demand(cores, self.why if why is None else why, terms, self.facts)
+
+    def within(self, lo: float, hi: float) -> "Demand":
+        """Return the demand bounded to [lo, hi]; the term `clip` says what that cost."""
+        return self if self.cores is None else self.moved(max(lo, min(hi, self.cores)), "clip")
 
 
 def hold(why: str) -> Demand:
     """Return a demand that keeps what is applied: no data is not zero."""
     return Demand(None, why)
+
+
+def idle(applied: float, factor: float) -> Demand:
+    """Return a demand that gives cores back while nothing arrives, waits or runs."""
+    demand = Demand(applied, "idle: nothing arrives, waits or runs", {"applied": applied})
+    return demand.moved(applied * factor, "decay")

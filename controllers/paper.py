@@ -23,7 +23,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controllers.base import clip
 from controllers.measurement import Demand, Measurement
 
 
@@ -59,14 +58,16 @@ def paper_step(
     """Return the demand and the next state; see the module docstring."""
     m = measurement
     if m.idle or m.response_time is None or m.response_time <= 0:
-        return Demand(lo, "idle, or nothing was answered"), PaperState()
+        return Demand(lo, "idle, or nothing was answered", {"minimum": lo}), PaperState()
     # A microsecond stands for everything faster, or 1/RT could be infinite.
     e = 1 / m.set_point - 1 / max(m.response_time, 1e-6)
     previous = (state or PaperState()).e
-    u = m.applied + gains.K * (e - gains.a * previous)
+    change = gains.K * (e - gains.a * previous)
+    u = m.applied + change
+    why = f"mean response {m.response_time:.3f} s against set point {m.set_point:.3f} s"
+    facts = {"y": m.response_time, "error": e}
+    demand = Demand(u, why, {"applied": m.applied, "change": change}, facts)
     if gains.round_up:
         # 1e-9: 0.1 + 0.2 is 0.3, although the floats are a hair above.
-        u = math.ceil(u / gains.round_up - 1e-9) * gains.round_up
-    terms = {"y": m.response_time, "error": e}
-    why = f"mean response {m.response_time:.3f} s against set point {m.set_point:.3f} s"
-    return Demand(clip(u, lo, hi), why, terms), PaperState(e)
+        demand = demand.moved(math.ceil(u / gains.round_up - 1e-9) * gains.round_up, "rounding")
+    return demand.within(lo, hi), PaperState(e)

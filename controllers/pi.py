@@ -9,10 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
 from controllers.error import ErrorForm, error
-from controllers.measurement import Demand, Measurement, hold
+from controllers.measurement import Demand, Measurement, hold, idle
 
 IDLE_DECAY = 0.8
 """Per second: an idle model gives its cores back within seconds, not at once."""
@@ -53,8 +52,7 @@ def pi_step(
     m = measurement
     cost = state.cost.update(m.usage, m.completed_here, m.profile)
     if m.idle:
-        cores = clip(m.applied * IDLE_DECAY**dt, lo, hi)
-        return Demand(cores, "idle: nothing arrives, waits or runs"), PiState(None, cost)
+        return idle(m.applied, IDLE_DECAY**dt).within(lo, hi), PiState(None, cost)
     y, c = m.effective_response_time, cost.value(m.profile)
     if y is None:
         return hold("nothing was answered yet"), PiState(state.e, cost)
@@ -65,8 +63,7 @@ def pi_step(
     previous = e if state.e is None else state.e
     proportional = gains.K * (e - previous)
     integral = gains.K * (1 - gains.a) * previous * dt
-    u = clip(m.applied + proportional + integral, lo, hi)
-    terms = {"y": y, "error": e, "proportional": proportional, "integral": integral}
-    return Demand(u, f"response {y:.3f} s against set point {m.set_point:.3f} s", terms), PiState(
-        e, cost
-    )
+    u = m.applied + proportional + integral
+    terms = {"applied": m.applied, "proportional": proportional, "integral": integral}
+    why = f"response {y:.3f} s against set point {m.set_point:.3f} s"
+    return Demand(u, why, terms, {"y": y, "error": e}).within(lo, hi), PiState(e, cost)

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controllers.base import clip
 from controllers.measurement import Demand, Measurement, hold
 
 
@@ -44,9 +43,10 @@ def rules_step(
     if y is None:
         return hold("nothing was answered yet"), RulesState(elapsed)
     if y >= gains.up_at * m.sla:
-        cores, why = m.applied + gains.step, f"response {y:.3f} s ≥ {gains.up_at:g} SLA"
+        step, why = gains.step, f"response {y:.3f} s ≥ {gains.up_at:g} SLA"
     elif y <= gains.down_at * m.sla:
-        cores, why = m.applied - gains.step, f"response {y:.3f} s ≤ {gains.down_at:g} SLA"
+        step, why = -gains.step, f"response {y:.3f} s ≤ {gains.down_at:g} SLA"
     else:
-        cores, why = m.applied, f"response {y:.3f} s between the thresholds"
-    return Demand(clip(cores, lo, hi), why, {"y": y}), RulesState()
+        step, why = 0.0, f"response {y:.3f} s between the thresholds"
+    terms = {"applied": m.applied, "step": step}
+    return Demand(m.applied + step, why, terms, {"y": y}).within(lo, hi), RulesState()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controllers.base import Law, clip
+from controllers.base import Law
 from controllers.measurement import Demand, Measurement, hold
 
 MAX_GAP = 3.0
@@ -31,9 +31,7 @@ def bounded(law: Law) -> Law:
         state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
     ) -> tuple[Demand, Any]:
         demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
-        if demand.cores is None:
-            return demand, state
-        return Demand(clip(demand.cores, lo, hi), demand.why, demand.terms), state
+        return demand.within(lo, hi), state
 
     return step
 
@@ -47,7 +45,7 @@ def dead_band(law: Law, width: float) -> Law:
         demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
         if demand.cores is not None and abs(demand.cores - measurement.applied) < width:
             why = f"{demand.why} (change below {width:g} core)"
-            return Demand(measurement.applied, why, demand.terms), state
+            return demand.moved(measurement.applied, "dead_band", why), state
         return demand, state
 
     return step
@@ -66,7 +64,7 @@ def slew_limited(law: Law, down: float) -> Law:
         floor = measurement.applied - down * dt
         if demand.cores is not None and demand.cores < floor:
             why = f"{demand.why} (falls by {down:g} core/s at most)"
-            return Demand(floor, why, demand.terms), state
+            return demand.moved(floor, "slew", why), state
         return demand, state
 
     return step

@@ -30,4 +30,5 @@ def static_step(
     hi: float,
 ) -> tuple[Demand, None]:
     """Demand the bound, whatever is measured."""
-    return Demand(hi if gains.level is Level.MAX else lo, f"static {gains.level}"), None
+    cores = hi if gains.level is Level.MAX else lo
+    return Demand(cores, f"static {gains.level}", {gains.level.value: cores}), None

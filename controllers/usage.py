@@ -20,7 +20,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controllers.base import clip
 from controllers.history import History, Used, mean, remember
 from controllers.measurement import Demand, Measurement
 
@@ -79,8 +78,7 @@ def usage_step(
         now,
         *(r for r in older if r.age < gains.stabilization and r.cores > now.cores),
     )
-    u = clip(max(r.cores for r in recommended), lo, hi)
+    u = max(r.cores for r in recommended)
     why = f"{used:.2f} cores used, {gains.target:.0%} of the allocation is aimed for"
-    return Demand(u, why, {"used": used, "recommended": now.cores}), UsageState(
-        history, recommended
-    )
+    demand = Demand(now.cores, why, {"recommended": now.cores}, {"used": used})
+    return demand.moved(u, "stabilization").within(lo, hi), UsageState(history, recommended)

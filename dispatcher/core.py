@@ -172,7 +172,9 @@ class Dispatcher:
         refused = refusal(request, queue, self.executors)
         if refused is not None:
             queue.rejected[refused.reason] += 1
-            commands.append(Reject(request.id, refused.reason, refused.retry_after, refused.detail))
+            command = Reject(request.id, refused.reason, refused.retry_after, refused.detail)
+            queue.refusals.append((now, command))
+            commands.append(command)
             return
         self._tickets[request.id] = _Ticket(request, _QUEUED)
         queue.push(request)
@@ -375,7 +377,9 @@ class Dispatcher:
         queue.remove(ticket.request.id)
         queue.rejected[reason] += 1
         wait = self.executors.wait(queue.spec.name, len(queue))
-        commands.append(Reject(ticket.request.id, reason, wait, detail))
+        command = Reject(ticket.request.id, reason, wait, detail)
+        queue.refusals.append((now, command))
+        commands.append(command)
         self._notify_queue(queue, now)
 
     def _reject_all(self, queue: ModelQueue, now: float, commands: list[Command]) -> None:

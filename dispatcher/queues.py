@@ -4,11 +4,14 @@ Every operation but `put_back` is O(1), and no number kept here needs a scan of 
 hold whether a queue has one request or a million.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 
-from roma.events import Reason
+from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
 from roma.stats import Histogram, SlidingWindow, bounds_around
+
+REFUSALS = 50
+"""Refusals remembered per model: enough to say why, however many there are in an overload."""
 
 
 class Durations:
@@ -38,7 +41,8 @@ class ModelQueue:
 
     `completed` counts every answer by device; `invalid` those of them that refused the input;
     `waiting` maps ids to requests, oldest first; only the core changes it. Counters only grow:
-    whoever wants a rate takes differences. `cpu` and `gpu` have the durations of its answers there.
+    whoever wants a rate takes differences. `cpu` and `gpu` have the durations of its answers there,
+    `refusals` the last refusals, each with its time.
     """
 
     __slots__ = (
@@ -51,6 +55,7 @@ class ModelQueue:
         "gpu",
         "invalid",
         "late",
+        "refusals",
         "rejected",
         "response",
         "spec",
@@ -65,6 +70,7 @@ class ModelQueue:
         self.arrivals = 0
         self.completed: Counter[Device] = Counter()
         self.rejected: Counter[Reason] = Counter()
+        self.refusals: deque[tuple[float, Reject]] = deque(maxlen=REFUSALS)
         self.failed = 0
         self.invalid = 0
         self.cancelled = 0

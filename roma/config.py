@@ -146,6 +146,9 @@ class ControlConfig(Section):
     """Where the first worker's supervisor answers about its state; the next ones count up."""
     dispatchers: tuple[Url, ...] = ()
     """Admin addresses of the dispatchers; default: the gateway of this file."""
+    story: FilePath | None = None
+    """Directory that takes every decision and every model's every second as lines of JSON, for
+    `roma report`; relative to roma.yaml. Two files of 64 MiB per worker at most. Default: none."""
 
 
 class GatewayConfig(Section):
@@ -156,6 +159,9 @@ class GatewayConfig(Section):
     """TensorFlow Serving's REST port."""
     admin_host: Host = "127.0.0.1"
     admin_port: Port = 8500
+    """The live page, metrics and the supervisors' exchange."""
+    supervisors: dict[Name, Url] = Field(default_factory=dict)
+    """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
     """A larger request body is refused with 413."""
     backend_timeout: Seconds = 60.0
@@ -198,6 +204,9 @@ class Config(Section):
         for name in self.plant.models if self.plant else ():
             if name not in self.models:
                 raise Fault(f"plant.models.{name}", name, "one of " + ", ".join(self.models))
+        for name in self.gateway.supervisors:
+            if name not in names:
+                raise Fault(f"gateway.supervisors.{name}", name, "one of " + ", ".join(names))
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
             if model.cpu.min < smallest:
@@ -317,6 +326,15 @@ class Config(Section):
         g = self.gateway
         return self.control.dispatchers or (f"http://{g.admin_host}:{g.admin_port}",)
 
+    @property
+    def supervisor_urls(self) -> dict[str, str]:
+        """Where each worker's supervisor answers."""
+        host = self.control.host
+        return {
+            w.name: self.gateway.supervisors.get(w.name) or f"http://{host}:{self.control_port(w)}"
+            for w in self.workers
+        }
+
 
 def _check_source(key: str, model: ModelConfig, backend: Backend) -> None:
     """Refuse a model that a backend cannot find, and what only containers can have."""
@@ -352,6 +370,8 @@ def load(path: Path) -> Config:
     if control.gains_file is not None:
         gains = _read_gains(base / control.gains_file, control.law)
         control = control.model_copy(update={"gains": {**gains, **control.gains}})
+    if control.story is not None:
+        control = control.model_copy(update={"story": base / control.story})
     plant = config.plant.relative_to(base) if config.plant else None
     workers = tuple(worker.relative_to(base) for worker in config.workers)
     return config.model_copy(

@@ -9,6 +9,7 @@
     │   └── BrokerRefused        the broker does not do this for this caller
     ├── LaunchError              the operator: a program could not be started
     ├── ExchangeError            the next control period: a peer did not answer
+    ├── StoryError               whoever reads it: a record of decisions is not one
     └── BackendError             the gateway: an executable failed a request
         ├── BackendUnreached     the request never reached it; another may run it
         ├── BackendLost          the connection broke after the request was sent
@@ -52,6 +53,10 @@ class LaunchError(RomaError):
 
 class ExchangeError(RomaError):
     """A dispatcher did not answer the control exchange."""
+
+
+class StoryError(RomaError):
+    """A record of what was decided cannot be read."""
 
 
 class BackendError(RomaError):

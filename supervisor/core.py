@@ -17,10 +17,14 @@ from controllers.measurement import Demand, Measurement, hold
 from roma.exchange import ExchangeReply, ExecutorReading, ModelReport
 from roma.model import ModelSpec
 from supervisor.sharing import GRID, Want, share
+from supervisor.story import Decision
 from supervisor.window import Window
 
 STORY_LENGTH = 900
 """Decisions kept per executable: the last 15 minutes."""
+
+STORY_TOTAL = 20_000
+"""Decisions kept of all executables; one takes about 2 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +67,6 @@ class Apply:
     cores: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Why an executable got what it got at one tick (times in seconds, the rest in cores)."""
-
-    time: float
-    executable: str
-    measurement: Measurement | None
-    demand: Demand
-    floor: float
-    eta: float
-    allocation: float
-
-
 @dataclass(slots=True)
 class Status:
     """The live state of one executable; `applied` is None until the first reading.
@@ -98,7 +89,17 @@ class Status:
     law_state: Any = None
     reading: Reading | None = None
     read_at: float | None = None
-    story: deque[Decision] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+    story: deque[Decision] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """One executable's demand; `fresh` if its law began anew."""
+
+    want: Want
+    demand: Demand
+    measurement: Measurement | None
+    fresh: bool
 
 
 class Supervisor:
@@ -120,6 +121,10 @@ class Supervisor:
         """Control these from now on; what is known of those that stay stays known."""
         known = self.status
         self.status = {m.name: known.get(m.name) or Status(m) for m in managed}
+        length = min(STORY_LENGTH, STORY_TOTAL // max(1, len(self.status)))
+        for status in self.status.values():
+            if status.story.maxlen != length:
+                status.story = deque(status.story, maxlen=length)
 
     def tick(
         self,
@@ -136,27 +141,22 @@ class Supervisor:
         blind = self._take_replies(replies, now)
         dt = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
+        decided = []
         for status in self._all():
             if status.applied is not None:
                 status.core_seconds += status.applied * dt
-        decided = [
-            self._decide(s, readings.get(s.managed.name), blind, now, dt) for s in self._all()
-        ]
-        result = share([w for w, _, _ in decided], self.capacity, self.gamma)
-        self.eta = result.eta
-        for status, granted, (want, demand, m) in zip(
-            self._all(), result.granted, decided, strict=True
-        ):
-            status.demand = want.demand
-            status.allocation = None if status.applied is None else granted
-            status.story.append(
-                Decision(now, status.managed.name, m, demand, want.floor, result.eta, granted)
-            )
+            used = self._take_reading(status, readings.get(status.managed.name), now)
+            decided.append(self._decide(status, used, blind, dt))
+        self._share(decided, now, dt)
         return [
             Apply(s.managed.name, s.allocation)
             for s in self._all()
             if s.allocation is not None and _differs(s.allocation, s.observed)
         ]
+
+    def last(self) -> list[Decision]:
+        """Return the latest decision of each executable."""
+        return [s.story[-1] for s in self._all() if s.story]
 
     def on_applied(self, executable: str, cores: float) -> None:
         """Record what the actuator confirmed."""
@@ -164,10 +164,15 @@ class Supervisor:
         if _differs(cores, status.applied):
             status.changes += 1
         status.applied = status.observed = cores
+        if status.story:
+            status.story[-1].applied = cores
 
-    def on_failed(self, executable: str) -> None:
+    def on_failed(self, executable: str, why: str = "") -> None:
         """Record a failed actuation: what was applied before still stands."""
-        self.status[executable].failures += 1
+        status = self.status[executable]
+        status.failures += 1
+        if status.story:
+            status.story[-1].failure = why
 
     def readings(self) -> tuple[ExecutorReading, ...]:
         """Return what dispatchers must know: it bounds their in-flight limits."""
@@ -197,29 +202,58 @@ class Supervisor:
     def _usable(self) -> list[Window]:
         return [w for w in self._windows.values() if w.usable]
 
-    def _decide(
-        self, status: Status, reading: Reading | None, blind: str, now: float, dt: float
-    ) -> tuple[Want, Demand, Measurement | None]:
+    def _decide(self, status: Status, used: float | None, blind: str, dt: float) -> _Decided:
         managed = status.managed
-        used = self._take_reading(status, reading, now)
-        measurement = None
+        measurement, fresh = None, False
         if blind:
             demand = hold(blind)
         elif status.applied is None or used is None:
             demand = hold("the executable's cgroup cannot be read")
         elif not any(w.live(managed.name) for w in self._usable()):
             # Loading is the most expensive thing a model does, and it serves nobody meanwhile.
-            demand = Demand(managed.initial, "the executable is not ready")
+            why = "the executable is not ready"
+            demand = Demand(managed.initial, why, {"initial": managed.initial})
             status.law_state = None
         else:
-            measurement = self._measure(status, used * dt, dt)
+            measurement, fresh = self._measure(status, used * dt, dt), status.law_state is None
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
             )
             status.cost = status.cost.update(
                 measurement.usage, measurement.completed_here, managed.cost
             )
-        return self._want(status, demand), demand, measurement
+        return _Decided(self._want(status, demand), demand, measurement, fresh)
+
+    def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:
+        """Fit the demands to the worker, and write down why everyone got what they got."""
+        result = share([d.want for d in decided], self.capacity, self.gamma)
+        self.eta = result.eta
+        for status, d, exact, granted in zip(
+            self._all(), decided, result.exact, result.granted, strict=True
+        ):
+            status.demand = d.want.demand
+            status.allocation = None if status.applied is None else granted
+            status.story.append(
+                Decision(
+                    time=now,
+                    executable=status.managed.name,
+                    model=status.managed.model.name,
+                    dt=dt,
+                    fresh=d.fresh,
+                    measurement=d.measurement,
+                    used=status.used if status.reading is not None else None,
+                    demand=d.demand,
+                    minimum=status.managed.minimum,
+                    maximum=status.managed.maximum,
+                    floor=d.want.floor,
+                    wanted=d.want.demand,
+                    total=result.total,
+                    capacity=self.capacity,
+                    exact=exact,
+                    allocation=status.allocation,
+                    applied=status.applied,
+                )
+            )
 
     def _want(self, status: Status, demand: Demand) -> Want:
         managed, held = status.managed, demand.cores is None
@@ -240,6 +274,8 @@ class Supervisor:
         status.reading, status.read_at = reading, at
         status.usage = reading.usage
         status.observed = reading.cores
+        if status.story:
+            status.story[-1].observed = reading.cores
         if status.applied is None:
             # Bumpless start: what the kernel grants now is where control begins.
             unlimited = reading.cores is None

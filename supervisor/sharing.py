@@ -27,10 +27,15 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What everyone gets, in cores and in the order of the wants; Σ granted ≤ capacity."""
+    """What everyone gets, in cores and in the order of the wants; Σ granted ≤ capacity.
+
+    `total` is what all demand; `exact` what everyone's share is before it is rounded down.
+    """
 
     eta: float
     granted: tuple[float, ...]
+    total: float
+    exact: tuple[float, ...]
 
 
 def share(wants: Sequence[Want], capacity: float, gamma: float = 0.0) -> Share:
@@ -43,7 +48,8 @@ def share(wants: Sequence[Want], capacity: float, gamma: float = 0.0) -> Share:
         granted = [w.demand for w in wants]
     else:
         granted = [min(w.maximum, w.demand * (1 + gamma * (eta - 1))) for w in wants]
-    return Share(eta, tuple(_round_down(g, w) for g, w in zip(granted, wants, strict=True)))
+    rounded = tuple(_round_down(g, w) for g, w in zip(granted, wants, strict=True))
+    return Share(eta, rounded, total, tuple(granted))
 
 
 def _ration(wants: Sequence[Want], capacity: float) -> list[float]:

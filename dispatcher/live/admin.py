@@ -1,10 +1,10 @@
-"""The supervisors' door: one exchange per control period, in two halves.
+"""The admin port. Its first use is the supervisors': one exchange per period, in two halves.
 
     GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
     POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
 
 Two halves, because in-flight limits must follow an allocation at once, not a period later. Beside
-them GET /metrics, for Prometheus, and /healthz.
+them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/page.py).
 """
 
 from aiohttp import web
@@ -12,11 +12,13 @@ from aiohttp import web
 from dispatcher import reports
 from dispatcher.live import metrics
 from dispatcher.live.driver import Driver
+from dispatcher.live.page import Page
+from dispatcher.live.watch import Watch
 from roma import exchange, exposition
 from roma.errors import ExchangeError
 
 
-def application(driver: Driver, epoch: str) -> web.Application:
+def application(driver: Driver, watch: Watch, epoch: str) -> web.Application:
     """Return the admin application of one dispatcher; `epoch` names its start."""
 
     async def report(_: web.Request) -> web.Response:
@@ -43,4 +45,5 @@ def application(driver: Driver, epoch: str) -> web.Application:
     app.router.add_post("/control/v1/applied", applied)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", scrape)
+    Page(watch).add_to(app)
     return app

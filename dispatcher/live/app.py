@@ -18,6 +18,7 @@ from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.roster import Roster
+from dispatcher.live.watch import watching
 from roma.config import Config
 from roma.errors import LaunchError
 from roma.reload import reloads
@@ -49,10 +50,18 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
     )
     # What is left after draining is given up: waiting for it twice would break the promise.
     server = web.ServerRunner(gateway.http, shutdown_timeout=SHUTDOWN_TIMEOUT)
-    control = web.AppRunner(admin.application(driver, secrets.token_hex(8)), access_log=None)
+    epoch = secrets.token_hex(8)
     await server.setup()
-    await control.setup()
+    held = contextlib.AsyncExitStack()
     try:
+        watch = await held.enter_async_context(watching(driver, config, epoch))
+        control = web.AppRunner(
+            admin.application(driver, watch, epoch),
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_TIMEOUT,
+        )
+        held.push_async_callback(control.cleanup)
+        await control.setup()
         site = await _listen(server, gateway_config.host, gateway_config.port, "gateway")
         await _listen(
             control, gateway_config.admin_host, gateway_config.admin_port, "gateway.admin"
@@ -67,7 +76,7 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
             roster.stop()
     finally:
         await server.cleanup()
-        await control.cleanup()
+        await held.aclose()
         driver.close()
         for pool in pools.values():
             await pool.close()

@@ -30,6 +30,8 @@ app.add_typer(render_app, name="render")
 app.add_typer(design_app, name="design")
 app.add_typer(experiment_app, name="experiment")
 
+ADMIN = "http://127.0.0.1:8500"
+AdminUrl = Annotated[str, typer.Option(help="Admin address of a dispatcher.", metavar="URL")]
 ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
 
 
@@ -97,6 +99,40 @@ def up(file: ConfigFile) -> None:
     from roma.launch import up as launch
 
     asyncio.run(launch.run(_checked(file), file))
+
+
+@app.command()
+def status(
+    url: AdminUrl = ADMIN,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the board as JSON.")] = False,
+) -> None:
+    """Show every model now: its promise, its load, its cores and why; worst first."""
+    from roma.cli import look_command
+
+    look_command.status(url, json_output=json_output)
+
+
+@app.command()
+def top(url: AdminUrl = ADMIN) -> None:
+    """Show the same once a second, until Ctrl-C."""
+    from roma.cli import look_command
+
+    look_command.top(url)
+
+
+@app.command()
+def explain(
+    model: Annotated[str, typer.Argument(help="The model to tell about.")],
+    url: AdminUrl = ADMIN,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=900, help="How far back, at most 15 minutes.")
+    ] = 10.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+) -> None:
+    """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
+    from roma.cli import look_command
+
+    look_command.explain(url, look_command.Explain(model, seconds, json_output))
 
 
 @app.command()

@@ -1,4 +1,9 @@
-"""What the supervisor tells about itself: GET /control/v1/state, /metrics and /healthz."""
+"""What the supervisor tells about itself, on a listener of its own.
+
+GET /control/v1/state                        the worker and its executables now
+GET /control/v1/story?model=…&seconds=…      the decisions of the last seconds, in words too
+GET /metrics, GET /healthz
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,12 +13,15 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from roma import exposition
+from roma import exposition, story
+from roma.errors import StoryError
 from roma.stats import quantile
 from supervisor.core import Status
 from supervisor.live import metrics
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
+from supervisor.story import plain
+from supervisor.words import Limit, explain, limit
 
 GPU_LIMIT = 1.0
 """Seconds that a scrape waits for the GPUs."""
@@ -23,9 +31,14 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
     """Return the API; `mode` is `control`, `dry-run` or `observe-only: <reason>`."""
 
     async def state(_: web.Request) -> web.Response:
-        return web.Response(
-            body=orjson.dumps(snapshot(loop, worker, mode)), content_type="application/json"
-        )
+        return _json(snapshot(loop, worker, mode))
+
+    async def told(request: web.Request) -> web.Response:
+        try:
+            seconds = story.seconds_of(request.query)
+        except StoryError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        return _json(decisions(loop, worker, request.query.get("model"), seconds))
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -44,6 +57,7 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
 
     app = web.Application()
     app.router.add_get("/control/v1/state", state)
+    app.router.add_get("/control/v1/story", told)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", scrape)
     return app
@@ -52,10 +66,14 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
 def snapshot(loop: ControlLoop, worker: str, mode: str) -> dict[str, Any]:
     """Return the supervisor's state as plain data; cores, seconds and shares."""
     core = loop.core
+    statuses = core.status.values()
     return {
         "worker": worker,
         "mode": mode,
         "capacity": core.capacity,
+        "demanded": sum(s.demand or 0.0 for s in statuses),
+        "applied": sum(s.applied or 0.0 for s in statuses),
+        "used": sum(s.used for s in statuses),
         "eta": core.eta,
         "ticks": loop.ticks,
         "missed_ticks": loop.missed,
@@ -68,6 +86,8 @@ def _status(status: Status) -> dict[str, Any]:
     last = status.story[-1] if status.story else None
     return {
         "model": status.managed.model.name,
+        "minimum": status.managed.minimum,
+        "maximum": status.managed.maximum,
         "demand": status.demand,
         "allocation": status.allocation,
         "applied": status.applied,
@@ -77,7 +97,29 @@ def _status(status: Status) -> dict[str, Any]:
         "throttled": status.throttled,
         "changes": status.changes,
         "failures": status.failures,
+        "failure": last.failure if last else None,
+        "limit": limit(last) if last else Limit.NONE,
         "why": last.demand.why if last else "",
         "terms": last.demand.terms if last else {},
+        "facts": last.demand.facts if last else {},
         "measurement": asdict(last.measurement) if last and last.measurement else None,
     }
+
+
+def decisions(loop: ControlLoop, worker: str, model: str | None, seconds: float) -> dict[str, Any]:
+    """Return the decisions of the last `seconds`, oldest first, of one model or of all."""
+    now = asyncio.get_running_loop().time()
+    at = story.wall_clock(now)
+    found = [
+        plain(d, at=at(d.time), worker=worker, words=explain(d))
+        for status in loop.core.status.values()
+        if model is None or status.managed.model.name == model
+        for d in status.story
+        if d.time > now - seconds
+    ]
+    found.sort(key=lambda record: record["time"])
+    return {"worker": worker, "at": at(now), "decisions": found}
+
+
+def _json(content: object) -> web.Response:
+    return web.Response(body=orjson.dumps(content), content_type="application/json")

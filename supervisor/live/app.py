@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession, web
 
+from roma.chronicle import Chronicle
 from roma.config import Config
 from roma.errors import ActuationNotPermitted, LaunchError
 from roma.reload import reloads
@@ -106,7 +107,12 @@ async def run(config: Config, worker: WorkerConfig, file: Path) -> None:
         # Half a period: a late answer must not delay the tick after it.
         peers = [Peer(session, url, control.period / 2) for url in config.dispatcher_urls]
         loop = ControlLoop(
-            build_core(config, worker), actuator, peers, worker=worker.name, period=control.period
+            build_core(config, worker),
+            actuator,
+            peers,
+            worker=worker.name,
+            period=control.period,
+            chronicle=None if control.story is None else Chronicle(control.story),
         )
         following = asyncio.create_task(_follow(loop, held, worker.name, file, config))
         stack.push_async_callback(_ended, following)

@@ -10,12 +10,16 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from roma import chronicle as chronicles
+from roma.chronicle import Chronicle
 from roma.errors import ActuationError, ExchangeError
 from roma.exchange import ExchangeReply, ExchangeRequest
 from roma.stats import Histogram, decades
+from roma.story import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.core import Managed, Supervisor
 from supervisor.live.peer import Peer
+from supervisor.story import Decision, plain
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ class ControlLoop:
         *,
         worker: str,
         period: float,
+        chronicle: Chronicle | None = None,
     ) -> None:
         self.core = core
         self.ticks = 0
@@ -51,6 +56,7 @@ class ControlLoop:
         self._actuator = actuator
         self._peers = peers
         self._worker = worker
+        self._chronicle = chronicle
         self._silent: set[str] = set()
         self._failing: set[str] = set()
         self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
@@ -86,6 +92,7 @@ class ControlLoop:
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
         clock = asyncio.get_running_loop().time
         now = clock()
+        complete = self.core.last()
         wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
         # Also when nothing changes: it tells whoever keeps a lease that somebody controls.
         started = clock()
@@ -94,6 +101,7 @@ class ControlLoop:
         self._note(results)
         self.ticks += 1
         await self._confirm()
+        self._tell(complete)
 
     async def _reports(self) -> Mapping[str, ExchangeReply | None]:
         replies = await asyncio.gather(*(self._report(peer) for peer in self._peers))
@@ -116,12 +124,20 @@ class ControlLoop:
                 if name not in self._failing:  # once per failure, not once per second
                     log.warning("executable %s: %s", name, result)
                 self._failing.add(name)
-                self.core.on_failed(name)
+                self.core.on_failed(name, str(result))
                 continue
             if name in self._failing:
                 log.info("executable %s: its cores move again", name)
             self._failing.discard(name)
             self.core.on_applied(name, result)
+
+    def _tell(self, decisions: Sequence[Decision]) -> None:
+        """Write down what was decided a period ago: by now the kernel has said what it grants."""
+        if self._chronicle is not None and decisions:
+            at = wall_clock(asyncio.get_running_loop().time())
+            records = [plain(d, at=at(d.time), worker=self._worker) for d in decisions]
+            name = chronicles.decisions(self._worker)
+            self._chronicle.offer(name, records)
 
     async def _confirm(self) -> None:
         message = ExchangeRequest(self._worker, self.core.readings())

@@ -377,7 +377,7 @@ def test_without_a_cost_adaptive_holds():
 def test_a_profile_stands_in_for_the_cost_until_a_request_is_answered():
     silent = replace(BASE, completed_here=0, usage=0.0, profile=0.05)
     demand, _ = adapt(None, silent, profile=0.05)
-    assert demand.terms["cost"] == 0.05
+    assert demand.facts["cost"] == 0.05
     demand, _ = pi_step(PiGains(ErrorForm.INVERSE), PiState(e=0.0), silent, **BOUNDS)
     assert demand.cores is not None
 

@@ -1,0 +1,175 @@
+"""Keeps the board: once a second it looks at the core and asks every supervisor for its state.
+
+Nothing here decides anything, and nothing waits for it: a supervisor that does not answer within
+half a second is shown as silent.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from dispatcher import reports
+from dispatcher.live.driver import Driver
+from roma import chronicle, story
+from roma.chronicle import Chronicle
+from roma.config import Config
+from roma.view.board import Board
+from roma.view.moments import Moment, record, refusal
+from roma.view.rows import View, Worker
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+
+ASK_LIMIT = 0.5
+"""Seconds that a supervisor may take to answer."""
+
+_WORKER = (
+    "mode",
+    "capacity",
+    "demanded",
+    "applied",
+    "used",
+    "eta",
+    "ticks",
+    "missed_ticks",
+    "jitter_p99",
+)
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """The board of one dispatcher, and who looks at it."""
+
+    def __init__(self, driver: Driver, config: Config, epoch: str, session: ClientSession) -> None:
+        self.board = Board(config.name)
+        self._driver = driver
+        self._epoch = epoch
+        self._session = session
+        self._supervisors = config.supervisor_urls
+        self._heard = dict.fromkeys(self._supervisors, driver.clock())
+        self._fresh = asyncio.Event()
+        directory = config.control.story
+        self._chronicle = None if directory is None else Chronicle(directory)
+        self._told = driver.clock()
+
+    @property
+    def view(self) -> View:
+        """What the last look saw."""
+        return self.board.view
+
+    @property
+    def models(self) -> list[str]:
+        """The models that are served."""
+        return list(self._driver.core.queues)
+
+    async def run(self) -> None:
+        """Look once a second until cancelled."""
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while True:
+            try:
+                await self.look()
+            except Exception:  # a page must never take the requests down with it
+                log.exception("the board could not be brought up to date")
+            due = max(due + PERIOD, clock())
+            await asyncio.sleep(due - clock())
+
+    async def look(self) -> None:
+        """Look once, and wake everyone who follows."""
+        states = await asyncio.gather(
+            *(self._ask(worker, url) for worker, url in self._supervisors.items())
+        )
+        core, now = self._driver.core, self._driver.clock()
+        moments = self.board.take(
+            reports.reply(core, self._epoch, now),
+            {name: queue.spec for name, queue in core.queues.items()},
+            [executor.spec for executor in core.executors],
+            {worker.worker: (worker, executables) for worker, executables in states},
+            now=now,
+            at=story.wall_clock(now)(now),
+        )
+        if self._chronicle is not None:
+            self._chronicle.offer(chronicle.MODELS, self._records(moments, now))
+        woken, self._fresh = self._fresh, asyncio.Event()
+        woken.set()
+
+    async def follow(self) -> AsyncIterator[View]:
+        """Yield the present view, and then every new one."""
+        while True:
+            fresh = self._fresh
+            yield self.view
+            await fresh.wait()
+
+    def refusals(self, model: str, since: float) -> list[dict[str, Any]]:
+        """Return the refusals of a model after `since` on the dispatcher's clock, oldest first."""
+        at = story.wall_clock(self._driver.clock())
+        queue = self._driver.core.queues.get(model)
+        found = [] if queue is None else [r for r in queue.refusals if r[0] > since]
+        return [refusal(at(time), reject) for time, reject in found]
+
+    async def story(self, model: str | None, seconds: float) -> dict[str, Any]:
+        """Return what was decided for a model, or for all, in the last seconds, and by whom not."""
+        now = self._driver.clock()
+        query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
+        answers = await asyncio.gather(
+            *(self._get(url, "story", query) for url in self._supervisors.values())
+        )
+        told = dict(zip(self._supervisors, answers, strict=True))
+        decisions = [d for a in answers if isinstance(a, dict) for d in a.get("decisions", ())]
+        decisions.sort(key=lambda d: (d["at"], d["executable"]))
+        models = self._driver.core.queues if model is None else (model,)
+        return {
+            "at": story.wall_clock(now)(now),
+            "decisions": decisions,
+            "refusals": {name: self.refusals(name, now - seconds) for name in models},
+            "silent": {name: a for name, a in told.items() if isinstance(a, str)},
+        }
+
+    async def _ask(self, worker: str, url: str) -> tuple[Worker, Mapping[str, Any]]:
+        answer, now = await self._get(url, "state", {}), self._driver.clock()
+        if isinstance(answer, str):
+            return Worker(worker, url, False, now - self._heard[worker], answer), {}
+        self._heard[worker] = now
+        known = {key: answer[key] for key in _WORKER if key in answer}
+        return Worker(worker, url, True, **known), answer.get("executables", {})
+
+    async def _get(self, url: str, what: str, query: Mapping[str, str]) -> dict[str, Any] | str:
+        """Return what a supervisor answers, or why it does not."""
+        try:
+            async with self._session.get(
+                f"{url}/control/v1/{what}", params=query, timeout=ClientTimeout(total=ASK_LIMIT)
+            ) as response:
+                body = await response.read()
+                if response.status != 200:
+                    return f"status {response.status}"
+                answer = orjson.loads(body)
+        except (ClientError, OSError, ValueError) as error:
+            return str(error) or type(error).__name__
+        except TimeoutError:
+            return f"no answer within {ASK_LIMIT:g} s"
+        return answer if isinstance(answer, dict) else "its answer is no object"
+
+    def _records(self, moments: Sequence[Moment], now: float) -> list[dict[str, Any]]:
+        at, since = story.wall_clock(now)(now), self._told
+        self._told = now
+        queues = self._driver.core.queues
+        return [record(m, queues[m.model].spec, at, self.refusals(m.model, since)) for m in moments]
+
+
+@contextlib.asynccontextmanager
+async def watching(driver: Driver, config: Config, epoch: str) -> AsyncIterator[Watch]:
+    """Keep a board until the block ends."""
+    async with ClientSession() as session:
+        watch = Watch(driver, config, epoch, session)
+        task = asyncio.create_task(watch.run())
+        try:
+            yield watch
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,119 @@
+"""The nouns of the board: what is known of a worker, an executable and a model now.
+
+They cross to browsers and terminals as JSON, field by field.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """How a model is doing."""
+
+    DOWN = "down"
+    """Nothing can serve it."""
+    LATE = "late"
+    TIGHT = "tight"
+    """Between the set point and the SLA."""
+    OK = "ok"
+    IDLE = "idle"
+
+    @property
+    def rank(self) -> int:
+        """The order of attention: worst first."""
+        return list(State).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker, as its supervisor tells; numbers are absent while it does not answer.
+
+    `silent_for` in seconds, `eta` the share of what is wanted that the worker has (None: nothing is
+    wanted), `mode` is `control`, `dry-run` or `observe-only: <reason>`.
+    """
+
+    worker: str
+    url: str
+    answers: bool
+    silent_for: float = 0.0
+    error: str = ""
+    mode: str = ""
+    capacity: float | None = None
+    demanded: float | None = None
+    applied: float | None = None
+    used: float | None = None
+    eta: float | None = None
+    ticks: int | None = None
+    missed_ticks: int | None = None
+    jitter_p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """An executable: state and requests from the dispatcher, cores from its supervisor.
+
+    `limit` names what keeps it from the cores its law asks for; `why` is the law's reason. Cores
+    are None where nobody controls them (a GPU, a foreign server) or the supervisor is silent.
+    """
+
+    executable: str
+    worker: str
+    device: str
+    state: str
+    in_flight: int
+    demand: float | None = None
+    allocation: float | None = None
+    applied: float | None = None
+    observed: float | None = None
+    used: float | None = None
+    throttled: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    limit: str = "none"
+    failure: str | None = None
+    why: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether it is loaded and reachable."""
+        return self.state in ("idle", "busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model now. Seconds, requests per second, cores, shares.
+
+    `error` is how far the response time, or the age of what waits, is above (+) or below (-) the
+    SLA, as a share of it. `late_share` covers the last minute: late, refused and failed requests.
+    """
+
+    model: str
+    state: State
+    why: str
+    statistic: str
+    sla: float
+    set_point: float
+    response_time: float | None
+    error: float | None
+    arrivals: float
+    gpu_share: float | None
+    late_share: float | None
+    waiting: int
+    in_flight: int
+    oldest_age: float
+    demanded: float | None
+    allocated: float | None
+    applied: float | None
+    used: float | None
+    throttled: float | None
+    executables: list[Executable]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything at `at` (seconds since the epoch), the model worst off first."""
+
+    name: str
+    at: float
+    workers: list[Worker]
+    models: list[Row]

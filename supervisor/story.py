@@ -1,0 +1,103 @@
+"""The story of control: every tick leaves one `Decision` per executable, live and simulated alike.
+
+A decision holds all that the law saw, so feeding the measurements to the law again gives each
+demand again, to the bit (`replay`). As JSON a decision is one flat object; the numbers survive
+unchanged.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from controllers.base import Law
+from controllers.measurement import Demand, Measurement
+from roma.errors import StoryError
+
+
+@dataclass(slots=True)
+class Decision:
+    """Why an executable got what it got at one tick. Times in seconds, CPU in cores.
+
+    With `measurement`, the law was asked for the period of `dt` within `minimum` and `maximum`,
+    without a state if `fresh`; `used` is what the executable used on average since the last
+    reading. `wanted` is the demand as it was shared out (a held one: what is applied), `floor` what
+    one request needs to meet the set point, `total` what all executables of the worker want of its
+    `capacity`. `exact` is the share, `allocation` the same rounded down (None: never read, nothing
+    can be applied). `applied` is what holds after the tick, `failure` why it is not the allocation.
+    `observed` is what the kernel says one period later.
+    """
+
+    time: float
+    executable: str
+    model: str
+    dt: float
+    fresh: bool
+    measurement: Measurement | None
+    used: float | None
+    demand: Demand
+    minimum: float
+    maximum: float
+    floor: float
+    wanted: float
+    total: float
+    capacity: float
+    exact: float
+    allocation: float | None
+    applied: float | None
+    failure: str | None = None
+    observed: float | None = None
+
+    @property
+    def eta(self) -> float | None:
+        """η, the worker's capacity over what is wanted of it; None if nothing is."""
+        return self.capacity / self.total if self.total > 0 else None
+
+    @property
+    def short(self) -> bool:
+        """Whether the worker had less for this executable than it wanted."""
+        return self.total > self.capacity and self.exact < self.wanted
+
+
+_DECISION = TypeAdapter(Decision)
+_FIELDS = tuple(Decision.__dataclass_fields__)
+
+
+def plain(decision: Decision, **more: object) -> dict[str, Any]:
+    """Return a decision for orjson, with `eta` and `more` beside its own fields."""
+    fields = {name: getattr(decision, name) for name in _FIELDS}
+    return {**more, **fields, "eta": decision.eta}
+
+
+def parse(line: bytes | str) -> Decision:
+    """Return the decision that a line of JSON holds; raise `StoryError` naming the field."""
+    try:
+        return _DECISION.validate_json(line)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise StoryError(f"not a decision: {where}: {fault['msg']}") from error
+
+
+def replay(law: Law, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, Demand]]:
+    """Feed the recorded measurements of one executable to its law; yield what it demands.
+
+    What came before the law's first known state (`fresh`) cannot be replayed and is left out.
+    """
+    state: Any = None
+    known = False
+    for decision in decisions:
+        if decision.measurement is None:
+            continue
+        known = known or decision.fresh
+        if not known:
+            continue
+        demand, state = law(
+            None if decision.fresh else state,
+            decision.measurement,
+            dt=decision.dt,
+            lo=decision.minimum,
+            hi=decision.maximum,
+        )
+        yield decision, demand
