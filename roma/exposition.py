@@ -4,9 +4,16 @@ Nothing is counted twice: a scrape reads the state, there are no counters beside
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Protocol
 
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -29,6 +36,29 @@ def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Me
     for values, value in samples:
         if value is not None:
             family.add_metric(values, value)
+    return family
+
+
+class Buckets(Protocol):
+    """What `roma.stats.Histogram` keeps: counts by upper bound, the last one above them all."""
+
+    bounds: list[float]
+    counts: list[int]
+    total: float
+
+
+def histogram(
+    name: str,
+    help: str,  # noqa: A002 - as above
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], Buckets]],
+) -> Metric:
+    """Return the histogram `roma_NAME`: cumulative counts by `le`, their sum and their number."""
+    family = HistogramMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, buckets in samples:
+        bounds = [*map(repr, buckets.bounds), "+Inf"]
+        cumulated = list(zip(bounds, accumulate(buckets.counts), strict=True))
+        family.add_metric(values, cumulated, buckets.total)
     return family
 
 

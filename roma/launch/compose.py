@@ -255,6 +255,7 @@ def _monitoring() -> dict[str, Any]:
             ],
             "volumes": [
                 f"./{monitoring.PROMETHEUS}:/etc/prometheus/prometheus.yaml:ro",
+                f"./{monitoring.ALERTS}:/etc/prometheus/{monitoring.ALERTS}:ro",
                 "metrics:/prometheus",
             ],
             "networks": ["models"],
