@@ -17,6 +17,7 @@ from dispatcher import reports
 from dispatcher.core import Dispatcher
 from dispatcher.live import metrics
 from dispatcher.live.page import _dumped, _event, overview
+from dispatcher.queues import Durations
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.events import (
     Execute,
@@ -38,12 +39,15 @@ REQUESTS = 200
 """Per second, of all models."""
 
 LOOKS = 300
+RATE = 10_000
+"""Requests per second: about what one gateway serves here (`python -m bench gateway`)."""
+
 SCRAPE_INTERVAL = 5.0
 """Seconds, as in compose/prometheus.yaml."""
 
 
 def run() -> None:
-    """Print ms per second for 50 models, and the share of one core."""
+    """Print ms of CPU time per second for 50 models, and the share of one core."""
     core, board = _core(), Board("bench")
     specs = {name: queue.spec for name, queue in core.queues.items()}
     executors = [e.spec for e in core.executors]
@@ -55,12 +59,12 @@ def run() -> None:
     looks, number = [], 0
     for second in range(1, LOOKS + 1):
         number = _serve(core, number, float(second))
-        start = time.perf_counter()
+        start = time.process_time()
         reply = reports.reply(core, "e", float(second))
         board.take(
             reply, specs, executors, {"w": (worker, told)}, now=float(second), at=float(second)
         )
-        looks.append(time.perf_counter() - start)
+        looks.append(time.process_time() - start)
     costs = {
         "look at the board": (_median(looks), 1.0),
         "one open page": (_time(lambda: _event("view", board.view)), 1.0),
@@ -68,10 +72,11 @@ def run() -> None:
             _time(lambda: generate_latest(_Found(metrics.collect(core, float(LOOKS))))),
             1 / SCRAPE_INTERVAL,
         ),
+        f"histograms of {RATE} requests": (_time(_histograms), 1.0),
         "a page that opens": (_time(lambda: _dumped(overview(board.history))), 0.0),
     }
     table = Table(title=f"seeing, {MODELS} models, {LOOKS} s of history")
-    for name in ("what", "ms", "per second", "share of a core"):
+    for name in ("what", "CPU ms", "per second", "share of a core"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for what, (seconds, often) in costs.items():
         table.add_row(
@@ -115,14 +120,20 @@ def _serve(core: Dispatcher, number: int, now: float) -> int:
 def _time(act: Callable[[], object], repeats: int = 30) -> float:
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         act()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return _median(times)
 
 
 def _median(times: list[float]) -> float:
     return quantile(times, 0.5) or 0.0
+
+
+def _histograms() -> None:
+    durations = Durations(0.5)
+    for i in range(RATE):
+        durations.add(0.0, 0.001 * (i % 100), 0.15 + 0.001 * (i % 50))
 
 
 def _records() -> float:

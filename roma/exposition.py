@@ -3,6 +3,7 @@
 Nothing is counted twice: a scrape reads the state, there are no counters beside it.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Protocol
@@ -70,7 +71,12 @@ class _Found(Collector):
         return self._metrics
 
 
-def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
-    """Answer GET /metrics, in the text format or in OpenMetrics as the client asks."""
+async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
+    """Answer GET /metrics, in the text format or in OpenMetrics as the client asks.
+
+    The books are read at once; the text, which takes longer, is made on a thread, so that no
+    request waits for it.
+    """
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encode(_Found(metrics)), headers={"Content-Type": content_type})
+    body = await asyncio.to_thread(encode, _Found(list(metrics)))
+    return web.Response(body=body, headers={"Content-Type": content_type})

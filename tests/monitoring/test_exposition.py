@@ -21,14 +21,14 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("accept", FORMATS)
-def test_a_label_says_what_its_model_is_called(accept):
+async def test_a_label_says_what_its_model_is_called(accept):
     core = Dispatcher([ModelSpec(ODD, Sla(0.3), 1.0)], gpu=GPU["roma"], cpu=CPU["round_robin"])
     core.handle(ExecutorAdded(ExecutorSpec(f"{ODD}@w", Device.CPU, (ODD,))), now=0.0)
     core.handle(ExecutorReady(f"{ODD}@w"), now=0.0)
     core.handle(RequestArrived(Request(1, ODD, 0.0, 1.0)), now=0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.25)
     request = make_mocked_request("GET", "/metrics", headers={"Accept": accept})
-    answer = exposition.response(request, collect(core, 0.25))
+    answer = await exposition.response(request, collect(core, 0.25))
     assert answer.content_type == accept.partition(";")[0]
     families = list(FORMATS[accept](answer.body.decode()))
     samples = [s for family in families for s in family.samples]
