@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable
 
-from bench import actuation, bodies, decisions, gateway, simulation, ticks
+from bench import actuation, board, bodies, decisions, gateway, simulation, ticks
 
 ALL: dict[str, Callable[[], None]] = {
     "decisions": decisions.run,
     "ticks": ticks.run,
     "actuation": actuation.run,
+    "board": board.run,
     "simulation": simulation.run,
     "bodies": bodies.run,
     "gateway": gateway.run,

@@ -81,7 +81,8 @@ import sys, tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
 extras = project["optional-dependencies"]
-print(*(project["dependencies"] if sys.argv[1] == "control" else extras[sys.argv[1]]), sep="\n")
+control = project["dependencies"] + extras["otel"]
+print(*(control if sys.argv[1] == "control" else extras[sys.argv[1]]), sep="\n")
 PYTHON
 }
 

@@ -48,6 +48,7 @@ from roma.model import Device, ExecutorSpec, ModelSpec, Request
 _QUEUED = REQUEST[RequestState.NEW, RequestStep.ADMIT]
 _RUN, _ANSWER, _FAIL = RequestStep.RUN, RequestStep.ANSWER, RequestStep.FAIL
 _OK, _INVALID, _ERROR = Result.OK, Result.INVALID, Result.ERROR
+_GPU = Device.GPU
 
 STORY_LENGTH = 64
 """How many events an `InvalidTransition` can tell about."""
@@ -186,17 +187,17 @@ class Dispatcher:
         if execution is None:
             return  # given up when its executor was lost
         executor, queue = self.executors[execution.executor], self.queues[execution.model]
-        executor.finish(execution)
+        executor.finish(execution, now)
         if result is _OK:
             executor.record(execution, now)
         if result is not _ERROR:
             executor.completed += 1
-        step = _FAIL if result is _ERROR else _ANSWER
+        step, device = _FAIL if result is _ERROR else _ANSWER, executor.spec.device
         for request in execution.requests:
             ticket = self._tickets.get(request.id)
             if ticket is not None:  # else cancelled meanwhile
                 self._end(ticket, step)
-                _count(queue, request, result, executor.spec.device, now)
+                _count(queue, request, execution, result, device=device, now=now)
         for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
@@ -232,7 +233,7 @@ class Dispatcher:
         for executor in [e for e in self.executors if e.spec.models == (model,)]:
             self._remove_executor(executor, now, commands)
         for execution in [e for e in self._executions.values() if e.model == model]:
-            self.executors[execution.executor].finish(execution)
+            self.executors[execution.executor].finish(execution, now)
             self._give_up(execution, f"model {model} was removed", commands)
         self._reject_all(queue, now, commands)
         del self.queues[model]
@@ -274,7 +275,7 @@ class Dispatcher:
         if execution is None:
             return
         executor, queue = self.executors[execution.executor], self.queues[execution.model]
-        executor.finish(execution)
+        executor.finish(execution, now)
         for request in reversed(execution.requests):
             ticket = self._tickets.get(request.id)
             if ticket is None:
@@ -294,7 +295,7 @@ class Dispatcher:
         executor.suspect = False
         for execution in executor.running.values():
             self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
-        executor.running.clear()
+        executor.abandon(now)
         self._notify_executor(executor, now)
         for model in executor.spec.models:
             queue = self.queues.get(model)  # a GPU may still hold a model that was removed
@@ -410,7 +411,15 @@ class Dispatcher:
             scheduler.on_executor(executor, now)
 
 
-def _count(queue: ModelQueue, request: Request, result: Result, device: Device, now: float) -> None:
+def _count(
+    queue: ModelQueue,
+    request: Request,
+    execution: Execution,
+    result: Result,
+    *,
+    device: Device,
+    now: float,
+) -> None:
     """Count an ended execution; only real answers say how fast the model is."""
     if result is _ERROR:
         queue.failed += 1
@@ -422,3 +431,5 @@ def _count(queue: ModelQueue, request: Request, result: Result, device: Device, 
     response = now - request.arrived
     queue.response.add(response, now)
     queue.late += response > queue.spec.sla.response_time
+    durations = queue.gpu if device is _GPU else queue.cpu
+    durations.add(request.arrived, execution.started, now)

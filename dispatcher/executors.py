@@ -35,18 +35,24 @@ class Executor:
     The in-flight limit of a CPU executor, unless its spec fixes it, is
     max(1, ceil(cores / threads)): more in flight would only queue inside the model server, where
     no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
+
+    `starts` counts how often it became ready, `losses` how often it was lost.
     """
 
     __slots__ = (
+        "_busy",
+        "_busy_since",
         "_granted",
         "_profiles",
         "_since",
         "completed",
         "cores",
         "limit",
+        "losses",
         "running",
         "share",
         "spec",
+        "starts",
         "state",
         "suspect",
     )
@@ -59,6 +65,9 @@ class Executor:
         self.resize(spec.cores, 0.0)
         self.running: dict[int, Execution] = {}
         self.completed = 0
+        self.starts = 0
+        self.losses = 0
+        self._busy = self._busy_since = 0.0
         self._profiles = {model: ServiceProfile() for model in spec.models}
 
     def __repr__(self) -> str:
@@ -103,6 +112,14 @@ class Executor:
     def step(self, step: ExecutorStep) -> None:
         """Make a life-cycle step."""
         self.state = EXECUTOR[self.state, step]
+        if step is ExecutorStep.READY:
+            self.starts += 1
+        elif step is ExecutorStep.LOSE:
+            self.losses += 1
+
+    def busy(self, now: float) -> float:
+        """Return for how many seconds, until now, at least one execution ran."""
+        return self._busy + (now - self._busy_since if self.running else 0.0)
 
     def free_at(self, now: float) -> float:
         """Return when it is predicted to have room: now, or when the oldest execution ends."""
@@ -115,13 +132,22 @@ class Executor:
         """Record that an execution begins."""
         self.state = EXECUTOR[self.state, ExecutorStep.START]
         execution.granted = self._granted_until(execution.started)
+        if not self.running:
+            self._busy_since = execution.started
         self.running[execution.id] = execution
 
-    def finish(self, execution: Execution) -> None:
+    def finish(self, execution: Execution, now: float) -> None:
         """Record that an execution ended."""
         last = len(self.running) == 1
         self.state = EXECUTOR[self.state, ExecutorStep.DRAIN if last else ExecutorStep.FINISH]
         del self.running[execution.id]
+        if last:
+            self._busy += now - self._busy_since
+
+    def abandon(self, now: float) -> None:
+        """Forget what runs: it was lost."""
+        self._busy = self.busy(now)
+        self.running.clear()
 
     def record(self, execution: Execution, now: float) -> None:
         """Learn from an execution that was answered.

@@ -8,10 +8,32 @@ from collections import Counter, OrderedDict, deque
 
 from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
-from roma.stats import SlidingWindow
+from roma.stats import Histogram, SlidingWindow, bounds_around
 
 REFUSALS = 50
 """Refusals remembered per model: enough to say why, however many there are in an overload."""
+
+
+class Durations:
+    """How long a model's answered requests took on one kind of device, in seconds.
+
+    `request` is `queue` plus `execution`. Every answer that met the client's input is in each of
+    the three once; one that refused it is in none: it says nothing of how fast the model is.
+    """
+
+    __slots__ = ("execution", "queue", "request")
+
+    def __init__(self, promise: float) -> None:
+        bounds = bounds_around(promise)
+        self.request = Histogram(bounds)
+        self.queue = Histogram(bounds)
+        self.execution = Histogram(bounds)
+
+    def add(self, arrived: float, started: float, ended: float) -> None:
+        """Record a request by three points on one clock."""
+        self.request.add(ended - arrived)
+        self.queue.add(started - arrived)
+        self.execution.add(ended - started)
 
 
 class ModelQueue:
@@ -19,7 +41,8 @@ class ModelQueue:
 
     `completed` counts every answer by device; `invalid` those of them that refused the input;
     `waiting` maps ids to requests, oldest first; only the core changes it. Counters only grow:
-    whoever wants a rate takes differences. `refusals` are the last ones, each with its time.
+    whoever wants a rate takes differences. `cpu` and `gpu` have the durations of its answers there,
+    `refusals` the last refusals, each with its time.
     """
 
     __slots__ = (
@@ -27,7 +50,9 @@ class ModelQueue:
         "arrivals",
         "cancelled",
         "completed",
+        "cpu",
         "failed",
+        "gpu",
         "invalid",
         "late",
         "refusals",
@@ -50,6 +75,8 @@ class ModelQueue:
         self.invalid = 0
         self.cancelled = 0
         self.late = 0
+        self.cpu = Durations(spec.sla.response_time)
+        self.gpu = Durations(spec.sla.response_time)
 
     def __len__(self) -> int:
         return len(self.waiting)

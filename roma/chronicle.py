@@ -52,6 +52,10 @@ class Chronicle:
             return
         self._writing = self._thread.submit(self.write, name, records)
 
+    def close(self) -> None:
+        """Wait for what was offered."""
+        self._thread.shutdown()
+
     def write(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append records to the file `name`; what cannot be written is said once and left out."""
         lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)

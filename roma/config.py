@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from roma import logs, strict_yaml, units
 from roma import profile as profiles
-from roma import strict_yaml, units
 from roma.errors import ConfigError
 from roma.model import Device, ModelSpec, Sla, Statistic
 from roma.plant import PlantConfig
@@ -168,6 +168,22 @@ class GatewayConfig(Section):
     """Longest wait for a model server's answer, in seconds."""
     drain_timeout: Seconds = 10.0
     """On SIGTERM, how long requests in flight may take to finish, in seconds."""
+    traces: bool = False
+    """Export OpenTelemetry spans of each request over OTLP/HTTP; needs the extra `otel`. Where to,
+    and how many, say OpenTelemetry's environment variables: OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_TRACES_SAMPLER…"""
+
+
+class LogConfig(Section):
+    """What the programs write to standard error."""
+
+    format: logs.Format = "console"
+    """`json`: an object per line, for machines."""
+    level: logs.Level = "info"
+    requests: Literal["none", "failed", "all"] = "failed"
+    """Requests that get a line. `failed`: those that failed or were rejected, of each model and
+    reason at most one line a second, with a count of the others. `all`: each one, answered ones
+    too, without a limit."""
 
 
 class Config(Section):
@@ -187,6 +203,7 @@ class Config(Section):
     scheduling: SchedulingConfig = SchedulingConfig()
     control: ControlConfig = ControlConfig()
     gateway: GatewayConfig = GatewayConfig()
+    log: LogConfig = LogConfig()
     plant: PlantConfig | None = None
     """What `roma simulate` puts in the place of the world; nothing else reads it."""
 

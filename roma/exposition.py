@@ -3,10 +3,18 @@
 Nothing is counted twice: a scrape reads the state, there are no counters beside it.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Protocol
 
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -32,6 +40,29 @@ def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Me
     return family
 
 
+class Buckets(Protocol):
+    """What `roma.stats.Histogram` keeps: counts by upper bound, the last one above them all."""
+
+    bounds: list[float]
+    counts: list[int]
+    total: float
+
+
+def histogram(
+    name: str,
+    help: str,  # noqa: A002 - as above
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], Buckets]],
+) -> Metric:
+    """Return the histogram `roma_NAME`: cumulative counts by `le`, their sum and their number."""
+    family = HistogramMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, buckets in samples:
+        bounds = [*map(repr, buckets.bounds), "+Inf"]
+        cumulated = list(zip(bounds, accumulate(buckets.counts), strict=True))
+        family.add_metric(values, cumulated, buckets.total)
+    return family
+
+
 class _Found(Collector):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -40,7 +71,12 @@ class _Found(Collector):
         return self._metrics
 
 
-def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
-    """Answer GET /metrics, in the text format or in OpenMetrics as the client asks."""
+async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
+    """Answer GET /metrics, in the text format or in OpenMetrics as the client asks.
+
+    The books are read at once; the text, which takes longer, is made on a thread, so that no
+    request waits for it.
+    """
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encode(_Found(metrics)), headers={"Content-Type": content_type})
+    body = await asyncio.to_thread(encode, _Found(list(metrics)))
+    return web.Response(body=body, headers={"Content-Type": content_type})

@@ -7,7 +7,7 @@ from exact zero whenever it is empty, which bounds the drift to one busy period.
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_WINDOW_SAMPLES = 8192
 """Bounds a window's memory; at higher rates the window keeps its newest samples."""
@@ -78,6 +78,45 @@ class RollingQuantile:
         self._recent.append(value)
         insort(self._order, value)
         self.value = _rank(self._order, self._q)
+
+
+class Histogram:
+    """Counts of samples by fixed, ascending upper bounds; a sample on a bound is within it.
+
+    `counts` has one entry for each bound and one for what is above them all; `total` is the sum of
+    the samples.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = list(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Record a sample; O(log bounds)."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Return the numbers 1, 2 and 5 times a power of ten from `low` to `high`, both positive.
+
+    Read from decimal text, so that each is the very float that people and Prometheus write.
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    grid = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return [bound for bound in grid if low <= bound <= high]
+
+
+def bounds_around(promise: float) -> list[float]:
+    """Return a histogram's bounds for times that should be below `promise`: it is one of them.
+
+    Three decades below it, since an execution takes milliseconds of a promise of seconds; one
+    above it, since what took ten times as long is not told apart any more.
+    """
+    return sorted({*decades(promise / 1000, promise * 10), promise})
 
 
 def quantile(values: Iterable[float], q: float) -> float | None:

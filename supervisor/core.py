@@ -69,7 +69,10 @@ class Apply:
 
 @dataclass(slots=True)
 class Status:
-    """The live state of one executable; `applied` is None until the first reading."""
+    """The live state of one executable; `applied` is None until the first reading.
+
+    `core_seconds` is what was applied, over time.
+    """
 
     managed: Managed
     demand: float | None = None
@@ -78,6 +81,7 @@ class Status:
     observed: float | None = None
     usage: float = 0.0
     used: float = 0.0
+    core_seconds: float = 0.0
     throttled: float = 0.0
     changes: int = 0
     failures: int = 0
@@ -139,6 +143,8 @@ class Supervisor:
         self._ticked_at = now
         decided = []
         for status in self._all():
+            if status.applied is not None:
+                status.core_seconds += status.applied * dt
             used = self._take_reading(status, readings.get(status.managed.name), now)
             decided.append(self._decide(status, used, blind, dt))
         self._share(decided, now, dt)

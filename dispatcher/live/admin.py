@@ -38,7 +38,7 @@ def application(driver: Driver, watch: Watch, epoch: str) -> web.Application:
         return web.Response(text="ok")
 
     async def scrape(request: web.Request) -> web.Response:
-        return exposition.response(request, metrics.collect(driver.core, driver.clock()))
+        return await exposition.response(request, metrics.collect(driver.core, driver.clock()))
 
     app = web.Application()
     app.router.add_get("/control/v1/report", report)

@@ -9,6 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -17,11 +18,15 @@ from dispatcher.live import admin
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
+from dispatcher.live.journal import Journal
 from dispatcher.live.roster import Roster
 from dispatcher.live.watch import watching
 from roma.config import Config
-from roma.errors import LaunchError
+from roma.errors import ConfigError, LaunchError
 from roma.reload import reloads
+
+if TYPE_CHECKING:
+    from dispatcher.live.tracing import Tracer
 
 SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close after draining."""
@@ -41,10 +46,14 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
     """Serve until the block ends; then stop accepting, drain and close."""
     pools: dict[str, Pool] = {}
     gateway_config = config.gateway
+    tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
+    journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
     gateway = Gateway(
         driver,
         pools,
+        journal,
+        tracer,
         max_body_bytes=gateway_config.max_body_bytes,
         backend_timeout=gateway_config.backend_timeout,
     )
@@ -78,8 +87,11 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
         await server.cleanup()
         await held.aclose()
         driver.close()
+        journal.close()
         for pool in pools.values():
             await pool.close()
+        if tracer is not None:
+            await tracer.close()
 
 
 async def run(config: Config, file: Path) -> None:
@@ -105,6 +117,18 @@ async def run(config: Config, file: Path) -> None:
             following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
         log.info("draining")
+
+
+def _tracer(host: str, port: int) -> "Tracer":
+    try:
+        # An extra; and nobody shall wait for an import that is not used.
+        from dispatcher.live.tracing import Tracer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"gateway.traces = true: {error.name} is missing: install the extra `otel` of "
+            "roma-control-plane (in a checkout: pip install '.[otel]')"
+        ) from error
+    return Tracer(host, port)
 
 
 async def _follow(roster: Roster, file: Path, config: Config) -> None:

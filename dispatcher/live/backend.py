@@ -198,12 +198,16 @@ class Pool:
         timeout: float,
         content_type: str = "application/json",
         content_encoding: str | None = None,
+        more: str = "",
     ) -> None:
-        """Send a request; `done` is called exactly once, from the event loop."""
+        """Send a request; `done` is called exactly once, from the event loop.
+
+        `more` are whole header lines.
+        """
         encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
         head = (
             f"{method} {path} HTTP/1.1\r\n{self._host_header}Content-Type: {content_type}\r\n"
-            f"{encoding}Content-Length: {len(body)}\r\n\r\n"
+            f"{encoding}{more}Content-Length: {len(body)}\r\n\r\n"
         ).encode("utf-8", "surrogateescape")  # the inverse of how aiohttp decoded them
         while self._idle:
             connection = self._idle.pop()
@@ -214,7 +218,9 @@ class Pool:
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def fetch(self, method: str, path: str, body: bytes = b"", *, timeout: float) -> Response:
+    async def fetch(
+        self, method: str, path: str, body: bytes = b"", *, timeout: float, more: str = ""
+    ) -> Response:
         """Send a request and wait for its answer; raise a `BackendError`."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
@@ -226,7 +232,7 @@ class Pool:
             else:
                 future.set_exception(result)
 
-        self.request(method, path, body, done, timeout=timeout)
+        self.request(method, path, body, done, timeout=timeout, more=more)
         return await future
 
     def deadline(self, timeout: float) -> float:

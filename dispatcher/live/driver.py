@@ -15,6 +15,7 @@ from typing import assert_never
 
 from dispatcher.core import Dispatcher
 from dispatcher.live.backend import Pool, Response
+from dispatcher.live.context import Context
 from roma.errors import BackendError, BackendLost, BackendUnreached
 from roma.events import (
     Abort,
@@ -34,6 +35,7 @@ from roma.events import (
     Result,
     Woken,
 )
+from roma.logs import Limited
 from roma.model import Request
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,10 @@ class Call:
     content_type: str
     content_encoding: str | None
     future: "asyncio.Future[Outcome]"
+    arrived: float
+    context: Context | None = None
+    executor: str | None = None
+    """The one that it was last sent to."""
 
 
 class Driver:
@@ -78,6 +84,7 @@ class Driver:
         self._calls: dict[int, Call] = {}
         self.doubts: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By executor: set when an answer broke off or a connection was refused."""
+        self._complaints = Limited(log, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -88,11 +95,13 @@ class Driver:
         body: bytes,
         content_type: str = "application/json",
         content_encoding: str | None = None,
+        *,
+        context: Context | None = None,
     ) -> Call:
         """Queue a request; its outcome comes in the call's future."""
         now = self.clock()
         request_id = next(self._ids)
-        deadline = now + self.core.queues[model].spec.deadline
+        spec = self.core.queues[model].spec
         call = self._calls[request_id] = Call(
             request_id,
             model,
@@ -101,8 +110,12 @@ class Driver:
             content_type,
             content_encoding,
             self._loop.create_future(),
+            now,
+            context,
         )
-        self.handle(RequestArrived(Request(request_id, model, now, deadline)))
+        if context is not None and context.trace is not None:
+            context.trace.on_queued(now, sla=spec.sla.response_time)
+        self.handle(RequestArrived(Request(request_id, model, now, now + spec.deadline)))
         return call
 
     def cancel(self, call: Call) -> None:
@@ -138,6 +151,7 @@ class Driver:
 
     def close(self) -> None:
         """Stop the timer."""
+        self._complaints.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -157,8 +171,11 @@ class Driver:
         # The policies of this release run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
         call = self._calls[request]
+        call.executor = command.executor
 
         def done(result: Response | BackendError) -> None:
+            if call.context is not None and call.context.trace is not None:
+                call.context.trace.on_executed(result, self.clock())
             self._on_done(command, request, result)
 
         try:
@@ -170,22 +187,40 @@ class Driver:
                 timeout=self._timeout,
                 content_type=call.content_type,
                 content_encoding=call.content_encoding,
+                more="" if call.context is None else self._headers(call.context, command),
             )
         except Exception as error:  # whatever it is, the execution must end in the core's books
-            log.exception("executable %s: cannot send", command.executor)
+            what = f"executable {command.executor}: cannot send"
+            self._complaints.log(what, logging.ERROR, "%s", what, exc_info=True)
             failure = BackendError(f"cannot send: {error}")
             self._loop.call_soon(done, failure)
+
+    def _headers(self, context: Context, command: Execute) -> str:
+        """Return what the model server shall know of a request's context."""
+        if context.trace is None:
+            return context.lines
+        name, pool = command.executor, self._pools[command.executor]
+        device = self.core.executors[name].spec.device
+        address = (pool.host, pool.port)
+        return context.lines_with(context.trace.on_executing(name, device, address, self.clock()))
+
+    def _complain(self, executor: str, error: BackendError) -> None:
+        label = f"executable {executor}: {type(error).__name__}"
+        fields = {"executable": executor, "reason": type(error).__name__}
+        self._complaints.log(
+            label, logging.WARNING, "executable %s: %s", executor, error, fields=fields
+        )
 
     def _on_done(self, command: Execute, request: int, result: Response | BackendError) -> None:
         if isinstance(result, Response):
             self.handle(ExecutionEnded(command.execution, judge(result.status)))
             self._resolve(request, result)
         elif isinstance(result, BackendUnreached):
-            log.warning("executable %s: %s", command.executor, result)
+            self._complain(command.executor, result)
             self.handle(ExecutionUnreached(command.execution))
             self.doubts[command.executor].set()
         else:
-            log.warning("executable %s: %s", command.executor, result)
+            self._complain(command.executor, result)
             if isinstance(result, BackendLost) and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()

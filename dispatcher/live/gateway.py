@@ -6,10 +6,14 @@ directions. Errors have TensorFlow Serving's shape, `{"error": "…"}`, and its 
     413 body too large          429 queue full or predicted late, with Retry-After
     502 executable failed       503 no executable, with Retry-After
     408 body came too slowly    504 deadline passed in the queue, or no answer in time
+
+An X-Request-Id comes back on every answer. A request that brings none and leaves no trace goes its
+way without a look at either.
 """
 
 import asyncio
-from typing import assert_never, cast
+from collections.abc import Coroutine
+from typing import Any, assert_never, cast
 
 import orjson
 from aiohttp import hdrs, web
@@ -17,7 +21,9 @@ from aiohttp import hdrs, web
 from dispatcher.executors import RECOVERY
 from dispatcher.live import passthrough, routes
 from dispatcher.live.backend import Pool, Response
-from dispatcher.live.driver import Driver, Outcome
+from dispatcher.live.context import REQUEST_ID, Context, Tracer, carried
+from dispatcher.live.driver import Call, Driver, Outcome
+from dispatcher.live.journal import Journal
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
@@ -48,9 +54,18 @@ class Gateway:
     """Turns HTTP requests into calls and outcomes into HTTP responses."""
 
     def __init__(
-        self, driver: Driver, pools: dict[str, Pool], *, max_body_bytes: int, backend_timeout: float
+        self,
+        driver: Driver,
+        pools: dict[str, Pool],
+        journal: Journal,
+        tracer: Tracer | None = None,
+        *,
+        max_body_bytes: int,
+        backend_timeout: float,
     ) -> None:
         self._driver = driver
+        self._journal = journal
+        self._tracer = tracer
         self._pools = pools
         self._max_body_bytes = max_body_bytes
         self._backend_timeout = backend_timeout
@@ -83,15 +98,49 @@ class Gateway:
             access_log=None,
         )
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    def handle(self, request: web.BaseRequest) -> Coroutine[Any, Any, web.StreamResponse]:
         """Answer one HTTP request."""
+        context = carried(request.headers)
+        if context is None and self._tracer is None:
+            return self._respond(request)
+        return self._respond_within(request, context or Context())
+
+    async def _respond_within(
+        self, request: web.BaseRequest, context: Context
+    ) -> web.StreamResponse:
+        """Answer a request that brings a context along, or shall be traced."""
+        route = routes.parse(request.method, request.raw_path)
+        if self._tracer is not None and route is not None and route.is_inference:
+            context.trace = self._tracer.begin(context, route, self._driver.clock())
+        status = None
+        try:
+            response = await self._respond(request, context)
+            status = response.status
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            status = 500  # as aiohttp will say
+            raise
+        finally:
+            if context.trace is not None:
+                context.trace.end(status, self._driver.clock())
+        if context.request_id is not None:
+            if isinstance(response, passthrough.Passthrough):
+                response.more = f"{REQUEST_ID}: {context.request_id}\r\n"
+            else:
+                response.headers[REQUEST_ID] = context.request_id
+        return response
+
+    async def _respond(
+        self, request: web.BaseRequest, context: Context | None = None
+    ) -> web.StreamResponse:
         route = routes.parse(request.method, request.raw_path)
         if route is None:
             return self._other(request)
         if not self._serves(route.model):
             return _error(404, _missing(route))
         if not route.is_inference:
-            return await self._look_up(request, route)
+            return await self._look_up(request, route, context)
         if self.draining:
             return _error(503, "draining", retry_after=DRAIN_RETRY, close=True)
         content = request.content
@@ -111,13 +160,29 @@ class Gateway:
             body,
             headers.get(hdrs.CONTENT_TYPE, "application/json"),
             headers.get(hdrs.CONTENT_ENCODING),
+            context=context,
         )
         try:
             outcome = await call.future
         except asyncio.CancelledError:
             self._driver.cancel(call)
+            self._journal.on_cancelled(call, self._driver.clock() - call.arrived)
             raise
+        # The usual answer, nobody asks about.
+        if (
+            context is not None
+            or outcome.__class__ is not Response
+            or outcome.status >= 400
+            or self._journal.writes_all
+        ):
+            self._note(call, outcome)
         return _answer(outcome, request, close=self.draining)
+
+    def _note(self, call: Call, outcome: Outcome) -> None:
+        response_time = self._driver.clock() - call.arrived
+        self._journal.on_outcome(call, outcome, response_time)
+        if call.context is not None and call.context.trace is not None:
+            call.context.trace.on_outcome(outcome, response_time, call.executor)
 
     def _serves(self, model: str) -> bool:
         return model in self._driver.core.queues and model not in self.closing
@@ -139,8 +204,11 @@ class Gateway:
         except web.RequestPayloadError as error:
             raise _Refused(400, f"Malformed request body: {error}") from error
 
-    async def _look_up(self, request: web.BaseRequest, route: routes.Route) -> web.StreamResponse:
+    async def _look_up(
+        self, request: web.BaseRequest, route: routes.Route, context: Context | None
+    ) -> web.StreamResponse:
         """Pass a status or metadata request to any live executable of the model."""
+        more = "" if context is None else context.lines
         failed = _error(503, f"no executable of model {route.model} is ready", retry_after=RECOVERY)
         for executor in list(self._driver.core.executors.of(route.model)):
             name = executor.spec.name
@@ -148,7 +216,9 @@ class Gateway:
             if pool is None:  # it went while another one was asked
                 continue
             try:
-                response = await pool.fetch("GET", route.path, timeout=self._backend_timeout)
+                response = await pool.fetch(
+                    "GET", route.path, timeout=self._backend_timeout, more=more
+                )
             except BackendTimeout as error:
                 failed = _error(504, f"executable {name}: {error}")
             except BackendError as error:

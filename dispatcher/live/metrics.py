@@ -1,15 +1,24 @@
 """The dispatcher's side of the metrics: requests, queues and executables."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import Metric
 
 from dispatcher import reports
 from dispatcher.core import Dispatcher
+from dispatcher.queues import Durations
 from roma.exchange import ModelReport
-from roma.exposition import counter, gauge
+from roma.exposition import counter, gauge, histogram
+from roma.model import Device
+from roma.stats import Histogram
 
-_MODEL, _EXECUTABLE = ["model"], ["executable"]
+_MODEL, _EXECUTABLE, _PLACE = ["model"], ["executable"], ["executable", "device"]
+
+_DURATIONS: tuple[tuple[str, str, Callable[[Durations], Histogram]], ...] = (
+    ("request", "From arrival to the end of the execution", lambda d: d.request),
+    ("queue", "From arrival to the start of the execution", lambda d: d.queue),
+    ("execution", "From the start of the execution to its end", lambda d: d.execution),
+)
 
 
 def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
@@ -60,8 +69,9 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
         _MODEL,
         (((m.model,), m.response_time) for m in models),
     )
+    yield from _durations(core)
     yield from _promises(core)
-    yield from _executables(core)
+    yield from _executables(core, now)
 
 
 def _outcomes(m: ModelReport) -> Iterable[tuple[tuple[str, str, str], float]]:
@@ -70,6 +80,24 @@ def _outcomes(m: ModelReport) -> Iterable[tuple[tuple[str, str, str], float]]:
     yield (m.model, "", "failed"), m.failed
     yield (m.model, "", "cancelled"), m.cancelled
     yield (m.model, "", "rejected"), sum(m.rejected.values())
+
+
+def _durations(core: Dispatcher) -> Iterator[Metric]:
+    # A device that a model neither has nor had would be 45 series of zeros.
+    used = {(model, e.spec.device) for e in core.executors for model in e.spec.models}
+    found = [
+        ((queue.spec.name, device.value), durations)
+        for queue in core.queues.values()
+        for device, durations in ((Device.CPU, queue.cpu), (Device.GPU, queue.gpu))
+        if (queue.spec.name, device) in used or queue.completed[device]
+    ]
+    for name, meaning, which in _DURATIONS:
+        yield histogram(
+            f"{name}_duration_seconds",
+            f"{meaning}, of answers that did not refuse the input; the model's SLA is a bucket.",
+            ["model", "device"],
+            ((labels, which(durations)) for labels, durations in found),
+        )
 
 
 def _promises(core: Dispatcher) -> Iterator[Metric]:
@@ -88,12 +116,12 @@ def _promises(core: Dispatcher) -> Iterator[Metric]:
     )
 
 
-def _executables(core: Dispatcher) -> Iterator[Metric]:
+def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
     found = list(core.executors)
     yield gauge(
         "executable_ready",
         "1 if the executable is loaded and reachable.",
-        ["executable", "device"],
+        _PLACE,
         (((e.spec.name, e.spec.device.value), float(e.live)) for e in found),
     )
     yield gauge(
@@ -113,4 +141,22 @@ def _executables(core: Dispatcher) -> Iterator[Metric]:
         "Executions that the executable answered.",
         _EXECUTABLE,
         (((e.spec.name,), e.completed) for e in found),
+    )
+    yield counter(
+        "executable_busy_seconds",
+        "Seconds in which at least one execution ran: its rate is a GPU's busy share.",
+        _PLACE,
+        (((e.spec.name, e.spec.device.value), e.busy(now)) for e in found),
+    )
+    yield counter(
+        "executable_starts",
+        "Times that the executable became ready: the first, and after each loss.",
+        _EXECUTABLE,
+        (((e.spec.name,), e.starts) for e in found),
+    )
+    yield counter(
+        "executable_losses",
+        "Times that the executable could no longer be reached.",
+        _EXECUTABLE,
+        (((e.spec.name,), e.losses) for e in found),
     )

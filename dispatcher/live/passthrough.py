@@ -34,10 +34,12 @@ def fits(response: Response, request: web.BaseRequest) -> bool:
 class Passthrough:
     """A small model server's answer on its way to the client."""
 
-    __slots__ = ("_response", "keep_alive")
+    __slots__ = ("_response", "keep_alive", "more")
 
     def __init__(self, response: Response) -> None:
         self._response = response
+        self.more = ""
+        """Whole header lines of the gateway's own."""
         self.keep_alive = True
 
     @property
@@ -64,7 +66,7 @@ class Passthrough:
         head = (
             f"HTTP/1.1 {response.status} {_REASON.get(response.status, '')}\r\n"
             f"Content-Type: {response.content_type}\r\n"
-            f"{extra}{connection}Content-Length: {len(response.body)}\r\n\r\n"
+            f"{extra}{self.more}{connection}Content-Length: {len(response.body)}\r\n\r\n"
         )
         if request.transport is None:
             raise ConnectionResetError("the client is gone")

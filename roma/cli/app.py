@@ -1,13 +1,13 @@
 """Options in, exit status out: 0 done, 1 failed, 2 the configuration or the machine is wrong."""
 
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roma import logs
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
 from roma.cli.models_command import models_app
@@ -30,14 +30,14 @@ app.add_typer(render_app, name="render")
 app.add_typer(design_app, name="design")
 app.add_typer(experiment_app, name="experiment")
 
+ADMIN = "http://127.0.0.1:8500"
+AdminUrl = Annotated[str, typer.Option(help="Admin address of a dispatcher.", metavar="URL")]
 ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
 
 
 def main() -> None:
     """Run the command line; errors that people can fix are one line each, without a traceback."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    logs.apply()
     try:
         app()
     except (ConfigError, LaunchError) as error:
@@ -96,7 +96,41 @@ def up(file: ConfigFile) -> None:
 
     from roma.launch import up as launch
 
-    asyncio.run(launch.run(_checked(file), file))
+    asyncio.run(launch.run(_program(file), file))
+
+
+@app.command()
+def status(
+    url: AdminUrl = ADMIN,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the board as JSON.")] = False,
+) -> None:
+    """Show every model now: its promise, its load, its cores and why; worst first."""
+    from roma.cli import look_command
+
+    look_command.status(url, json_output=json_output)
+
+
+@app.command()
+def top(url: AdminUrl = ADMIN) -> None:
+    """Show the same once a second, until Ctrl-C."""
+    from roma.cli import look_command
+
+    look_command.top(url)
+
+
+@app.command()
+def explain(
+    model: Annotated[str, typer.Argument(help="The model to tell about.")],
+    url: AdminUrl = ADMIN,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=900, help="How far back, at most 15 minutes.")
+    ] = 10.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+) -> None:
+    """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
+    from roma.cli import look_command
+
+    look_command.explain(url, look_command.Explain(model, seconds, json_output))
 
 
 @app.command()
@@ -149,7 +183,7 @@ def dispatcher(file: ConfigFile) -> None:
 
     from dispatcher.live import app as dispatcher_app
 
-    uvloop.run(dispatcher_app.run(_checked(file), file))
+    uvloop.run(dispatcher_app.run(_program(file), file))
 
 
 @app.command()
@@ -162,7 +196,7 @@ def supervisor(
 
     from supervisor.live import app as supervisor_app
 
-    loaded = _checked(file)
+    loaded = _program(file)
     asyncio.run(supervisor_app.run(loaded, loaded.worker(worker), file))
 
 
@@ -180,7 +214,7 @@ def broker(
     from roma.workers import Backend
     from supervisor.broker import server
 
-    loaded = _checked(file)
+    loaded = _program(file)
     chosen = loaded.worker(worker)
     if chosen.backend is not Backend.DOCKER:
         raise ConfigError(f"workers.{chosen.name}.backend = {chosen.backend}: must be docker")
@@ -339,6 +373,13 @@ def _checked(file: Path) -> "Config":
         registry.build(loaded.control.law, loaded.control.gains)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+    return loaded
+
+
+def _program(file: Path) -> "Config":
+    """Load what a program runs by, and log from now on as it says."""
+    loaded = _checked(file)
+    logs.apply(loaded.log.format, loaded.log.level)
     return loaded
 
 

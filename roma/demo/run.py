@@ -136,6 +136,7 @@ class _Demo:
         await self._until_ready(url, deployment)
         groups = _groups(config)
         admin, supervisor = f"http://{g.admin_host}:{g.admin_port}", f"http://{c.host}:{c.port}"
+        self._out.print(f"live page: {admin}/")
         async with watching(groups, admin, supervisor) as watch:
             streams = []
             for i, model in enumerate(plan.MODELS):

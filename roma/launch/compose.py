@@ -34,6 +34,8 @@ SETTINGS = ".env"
 _VARIABLES = {
     "ROMA_ADDRESS": "127.0.0.1",
     "ROMA_PORT": "8501",
+    "ROMA_PAGE_ADDRESS": "127.0.0.1",
+    "ROMA_PAGE_PORT": "8500",
     "ROMA_PROMETHEUS_PORT": "9090",
     "ROMA_GRAFANA_PORT": "3000",
     "ROMA_CONTROL_IMAGE": "roma/control:dev",
@@ -51,6 +53,15 @@ HEADER = """\
 # Written by `roma render compose {source}`: change that file and render again.
 # docker compose {profile}up -d
 """
+
+OTEL = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_SERVICE_NAME",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+)
+"""Variables that the dispatcher gets from Compose's environment when it traces."""
 
 VOLUMES = ("sockets", "metrics", "dashboards")
 """Of our own, beside those that hold models."""
@@ -109,6 +120,10 @@ def _renderable(config: Config) -> WorkerConfig:
         raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
     if worker.containers.direct:
         raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    if config.control.story is not None:
+        raise ConfigError(
+            f"control.story = {config.control.story}: must be absent: containers write no files"
+        )
     for name, model in config.models.items():
         if model.volume in VOLUMES:
             raise ConfigError(f"models.{name}.volume = {model.volume}: is a volume of ROMA's own")
@@ -131,12 +146,14 @@ def _deployed(config: Config, worker: WorkerConfig) -> Config:
         name: m if m.path is None else m.model_copy(update={"path": Path("/models") / name})
         for name, m in config.models.items()
     }
-    admin = f"http://dispatcher:{config.gateway.admin_port}"
+    g, port = config.gateway, config.control_port(worker)
+    admin, supervisor = f"http://dispatcher:{g.admin_port}", f"http://supervisor:{port}"
+    gateway = {"host": ANY, "admin_host": ANY, "supervisors": {worker.name: supervisor}}
     return config.model_copy(
         update={
             "models": models,
             "workers": (worker.model_copy(update={"docker": docker}),),
-            "gateway": config.gateway.model_copy(update={"host": ANY, "admin_host": ANY}),
+            "gateway": g.model_copy(update=gateway),
             "control": config.control.model_copy(update={"host": ANY, "dispatchers": (admin,)}),
         }
     )
@@ -197,9 +214,13 @@ def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
         "dispatcher": {
             **common,
             "command": ["dispatcher", CONFIG],
+            **({"environment": list(OTEL)} if gateway.traces else {}),
             "volumes": [file],
             "networks": ["models"],
-            "ports": [_published("ROMA_PORT", gateway.port)],
+            "ports": [
+                _published("ROMA_PORT", gateway.port),
+                _published("ROMA_PAGE_PORT", gateway.admin_port, "ROMA_PAGE_ADDRESS"),
+            ],
             "healthcheck": _healthcheck(gateway.port),
             "stop_grace_period": f"{gateway.drain_timeout + 5:g}s",
         },
@@ -234,6 +255,7 @@ def _monitoring() -> dict[str, Any]:
             ],
             "volumes": [
                 f"./{monitoring.PROMETHEUS}:/etc/prometheus/prometheus.yaml:ro",
+                f"./{monitoring.ALERTS}:/etc/prometheus/{monitoring.ALERTS}:ro",
                 "metrics:/prometheus",
             ],
             "networks": ["models"],
@@ -266,8 +288,8 @@ def _variable(name: str) -> str:
     return f"${{{name}:-{_VARIABLES[name]}}}"
 
 
-def _published(variable: str, port: int) -> str:
-    return f"{_variable('ROMA_ADDRESS')}:{_variable(variable)}:{port}"
+def _published(variable: str, port: int, address: str = "ROMA_ADDRESS") -> str:
+    return f"{_variable(address)}:{_variable(variable)}:{port}"
 
 
 def _healthcheck(port: int) -> dict[str, Any]:

@@ -192,6 +192,7 @@ async def _serve(config: Config, file: Path) -> None:
     async with deployed(config) as deployment:
         g = config.gateway
         log.info("models: http://%s:%d/v1/models/{%s}", g.host, g.port, ",".join(config.models))
+        log.info("live page: http://%s:%d/", g.admin_host, g.admin_port)
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(deployment.failed()),
             asyncio.create_task(_follow(deployment, file)),

@@ -8,12 +8,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from roma.exchange import ExchangeReply
 from roma.model import ExecutorSpec, ModelSpec
-from roma.view.diagnosis import Case, diagnose
-from roma.view.history import History
+from roma.view.diagnosis import IDLE_AFTER, LATELY, Case, diagnose
+from roma.view.history import LENGTH, History
 from roma.view.moments import Moment, Moments
 from roma.view.rows import Executable, Row, View, Worker
 
@@ -50,8 +48,9 @@ class Board:
         found = _executables(reply, executors, supervisors)
         samples = {m.model: _sample(m, found.get(m.model, [])) for m in moments}
         self.history.add(at, samples)
+        lately = _Lately(self.history)
         rows = [
-            self._row(m, models[m.model], found.get(m.model, []), workers)
+            self._row(m, models[m.model], found.get(m.model, []), workers, lately)
             for m in moments
             if m.model in models
         ]
@@ -65,15 +64,27 @@ class Board:
         spec: ModelSpec,
         executables: list[Executable],
         workers: Mapping[str, Worker],
+        lately: "_Lately",
     ) -> Row:
-        sla = spec.sla
+        sla, model = spec.sla, m.model
         y = max(m.response_time or 0.0, m.oldest_age if m.waiting else 0.0)
         error = y / sla.response_time - 1 if y > 0 else None
-        ended = float(np.nansum(self.history.last(m.model, "ended", RECENT)))
-        broken = float(np.nansum(self.history.last(m.model, "broken", RECENT)))
-        state, why = diagnose(Case(m, spec, error, executables, workers, self.history))
+        ended, broken = lately.minute_ended[model], lately.minute_broken[model]
+        case = Case(
+            m,
+            spec,
+            error,
+            executables,
+            workers,
+            self.history,
+            broken=lately.broken[model],
+            ended=lately.ended[model],
+            arrivals=lately.arrivals[model],
+            ever=lately.ever[model],
+        )
+        state, why = diagnose(case)
         return Row(
-            model=m.model,
+            model=model,
             state=state,
             why=why,
             statistic=sla.statistic.value,
@@ -94,6 +105,18 @@ class Board:
             throttled=max((e.throttled for e in executables if e.throttled is not None), default=0),
             executables=executables,
         )
+
+
+class _Lately:
+    """Sums over the last seconds, of all models at once: one by one they would cost ten times."""
+
+    def __init__(self, history: History) -> None:
+        self.minute_ended = history.totals("ended", RECENT)
+        self.minute_broken = history.totals("broken", RECENT)
+        self.ended = history.totals("ended", LATELY)
+        self.broken = history.totals("broken", LATELY)
+        self.arrivals = history.totals("arrivals", IDLE_AFTER)
+        self.ever = history.totals("arrivals", LENGTH)
 
 
 _FROM_SUPERVISOR = (

@@ -6,11 +6,9 @@ It only says what the numbers on the same row show; who wants all of it reads th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from roma import units
 from roma.model import ModelSpec
-from roma.view.history import LENGTH, History
+from roma.view.history import History
 from roma.view.moments import Moment
 from roma.view.rows import Executable, State, Worker
 
@@ -32,7 +30,11 @@ MOVED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model's facts; `error` as in `Row`, `executables` those that can run it."""
+    """One model's facts; `error` as in `Row`, `executables` those that can run it.
+
+    `broken` and `ended` count the requests of the last `LATELY` seconds, `arrivals` those of the
+    last `IDLE_AFTER`, `ever` those of the whole history.
+    """
 
     moment: Moment
     spec: ModelSpec
@@ -40,10 +42,10 @@ class Case:
     executables: Sequence[Executable]
     workers: Mapping[str, Worker]
     history: History
-
-    def recent(self, column: str, seconds: int) -> float:
-        """Return the sum of a column of the history over the last seconds."""
-        return float(np.nansum(self.history.last(self.moment.model, column, seconds)))
+    broken: float
+    ended: float
+    arrivals: float
+    ever: float
 
     @property
     def hosts(self) -> list[Worker]:
@@ -57,7 +59,7 @@ def diagnose(case: Case) -> tuple[State, str]:
     if not any(e.live for e in case.executables):
         return State.DOWN, _unserved(case.executables)
     if _idle(case):
-        return State.IDLE, "no request now" if case.recent("arrivals", LENGTH) else "no request yet"
+        return State.IDLE, "no request now" if case.ever else "no request yet"
     state, obstacle = _state(case), _obstacle(case)
     if state is State.OK:
         return state, obstacle or "in time"
@@ -65,9 +67,8 @@ def diagnose(case: Case) -> tuple[State, str]:
 
 
 def _state(case: Case) -> State:
-    ended, broken = case.recent("ended", LATELY), case.recent("broken", LATELY)
     error, sla = case.error, case.spec.sla
-    if (error is not None and error > 0) or (ended and broken / ended > TOLERATED):
+    if (error is not None and error > 0) or case.broken > TOLERATED * case.ended:
         return State.LATE
     if error is not None and (error + 1) * sla.response_time > sla.set_point:
         return State.TIGHT
@@ -78,7 +79,7 @@ def _idle(case: Case) -> bool:
     m = case.moment
     if m.waiting or m.in_flight or m.arrivals:
         return False
-    return not case.recent("arrivals", IDLE_AFTER)
+    return not case.arrivals
 
 
 def _unserved(executables: Sequence[Executable]) -> str:
@@ -101,8 +102,7 @@ def _symptom(case: Case) -> str:
     if m.response_time is not None and m.response_time > sla.set_point:
         measured, promised = (units.milliseconds(s) for s in (m.response_time, sla.response_time))
         return f"{measured:.0f} ms of {promised:.0f} ms: "
-    broken = case.recent("broken", LATELY)
-    return f"{broken:.0f} late in the last {LATELY} s: " if broken else ""
+    return f"{case.broken:.0f} late in the last {LATELY} s: " if case.broken else ""
 
 
 def _obstacle(case: Case) -> str:
@@ -145,7 +145,7 @@ def _following(case: Case) -> str:
     moved = ""
     if len(applied) > 1 and abs(applied[-1] - applied[0]) >= MOVED:
         moved = f"cores follow, {applied[0]:.2f} → {applied[-1]:.2f}"
-    now = case.recent("arrivals", 3) / 3
+    now = float(history.last(model, "arrivals", 3).mean())
     before = history.last(model, "arrivals", 10, skip=3)
     usual = float(before.mean()) if len(before) else 0.0
     if now > JUMP * usual and now > 1:

@@ -1,6 +1,6 @@
 """The last 15 minutes of every model, one sample a second, in memory that does not grow."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,41 +31,46 @@ Series = dict[str, npt.NDArray[np.float32]]
 
 
 class History:
-    """A ring of samples per model, all with the same times."""
+    """A ring of samples of all models, with the same times: an array of column, model and place."""
 
     def __init__(self, length: int = LENGTH, total: int = TOTAL) -> None:
         self._most, self._total = length, total
-        self._length = length
+        self._models: list[str] = []
         self._times = np.full(length, np.nan)
-        self._models: dict[str, npt.NDArray[np.float32]] = {}
+        self._data = np.full((len(COLUMNS), 0, length), np.nan, np.float32)
         self._next = 0
         self._count = 0
 
     def add(self, at: float, samples: Mapping[str, Sequence[float]]) -> None:
         """Record one sample per model, in the order of `COLUMNS`; others are forgotten."""
-        self._fit(samples)
-        place = self._next
+        if list(samples) != self._models:
+            self._fit(list(samples))
+        place, length = self._next, len(self._times)
         self._times[place] = at
-        for model, sample in samples.items():
-            self._models[model][:, place] = sample
-        self._next = (place + 1) % self._length
-        self._count = min(self._count + 1, self._length)
+        if samples:
+            self._data[:, :, place] = np.array(list(samples.values()), np.float32).T
+        self._next = (place + 1) % length
+        self._count = min(self._count + 1, length)
 
     def last(self, model: str, column: str, seconds: int, skip: int = 0) -> npt.NDArray[np.float32]:
         """Return up to `seconds` samples of one column, oldest first, but for the last `skip`."""
-        ring = self._models.get(model)
-        if ring is None:
+        if model not in self._models:
             return np.empty(0, np.float32)
-        places = self._places(seconds + skip)
-        found: npt.NDArray[np.float32] = ring[COLUMNS.index(column), places[: -skip or None]]
-        return found
+        places = self._places(seconds + skip)[: -skip or None]
+        ring: npt.NDArray[np.float32] = self._data[COLUMNS.index(column), self._models.index(model)]
+        return ring[places]
+
+    def totals(self, column: str, seconds: int) -> dict[str, float]:
+        """Return for every model the sum of a column over the last seconds; unknown counts as 0."""
+        recent = self._data[COLUMNS.index(column)][:, self._places(seconds)]
+        return dict(zip(self._models, np.nansum(recent, axis=1).tolist(), strict=True))
 
     def series(self, model: str, every: int = 1) -> Series | None:
         """Return all columns, and the times as `at`, one sample for `every` recorded ones."""
-        ring = self._models.get(model)
-        if ring is None:
+        if model not in self._models:
             return None
         places = self._places(self._count - self._count % every)
+        ring = self._data[:, self._models.index(model), :]
         blocks = ring[:, places].reshape(len(COLUMNS), -1, every)
         at = np.ascontiguousarray(self._times[places].reshape(-1, every)[:, -1])
         found: Series = {"at": at}
@@ -79,31 +84,28 @@ class History:
         return self._count
 
     @property
-    def models(self) -> Iterable[str]:
+    def models(self) -> Sequence[str]:
         """Return the models that have samples."""
         return self._models
 
     def _places(self, newest: int) -> npt.NDArray[np.intp]:
         """Return where the newest samples are, oldest first."""
         newest = min(newest, self._count)
-        return np.arange(self._next - newest, self._next) % self._length
+        return np.arange(self._next - newest, self._next) % len(self._times)
 
-    def _fit(self, samples: Mapping[str, Sequence[float]]) -> None:
-        if samples.keys() == self._models.keys():
-            return
-        length = max(1, min(self._most, self._total // max(1, len(samples))))
-        places = self._places(min(self._count, length))
-        kept = {model: self._models.get(model) for model in samples}
+    def _fit(self, models: list[str]) -> None:
+        """Make room for other models, keeping what is known of those that stay."""
+        length = max(1, min(self._most, self._total // max(1, len(models))))
+        places = self._places(length)
+        count = len(places)
         times = np.full(length, np.nan)
-        times[: len(places)] = self._times[places]
-        self._models = {}
-        for model, ring in kept.items():
-            fresh = np.full((len(COLUMNS), length), np.nan, np.float32)
-            if ring is not None:
-                fresh[:, : len(places)] = ring[:, places]
-            self._models[model] = fresh
-        self._times, self._length = times, length
-        self._count, self._next = len(places), len(places) % length
+        times[:count] = self._times[places]
+        data = np.full((len(COLUMNS), len(models), length), np.nan, np.float32)
+        for i, model in enumerate(models):
+            if model in self._models:
+                data[:, i, :count] = self._data[:, self._models.index(model), :][:, places]
+        self._times, self._data, self._models = times, data, models
+        self._count, self._next = count, count % length
 
 
 def _worst(blocks: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

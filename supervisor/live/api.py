@@ -53,7 +53,7 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
             asking = asyncio.create_task(asyncio.to_thread(gpus.read))
         await asyncio.wait([asking], timeout=GPU_LIMIT)
         readings = asking.result() if asking.done() else ()
-        return exposition.response(request, metrics.collect(loop, worker, readings))
+        return await exposition.response(request, metrics.collect(loop, worker, readings))
 
     app = web.Application()
     app.router.add_get("/control/v1/state", state)

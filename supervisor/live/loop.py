@@ -14,6 +14,7 @@ from roma import chronicle as chronicles
 from roma.chronicle import Chronicle
 from roma.errors import ActuationError, ExchangeError
 from roma.exchange import ExchangeReply, ExchangeRequest
+from roma.stats import Histogram, decades
 from roma.story import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.core import Managed, Supervisor
@@ -24,9 +25,16 @@ log = logging.getLogger(__name__)
 
 JITTERS_KEPT = 900
 
+DURATIONS = decades(0.0001, 10.0)
+"""Bounds in seconds: a quota is a write to a file, or a call to an engine that may hang."""
+
 
 class ControlLoop:
-    """Drives one supervisor core. `jitters` are seconds by which recent ticks came late."""
+    """Drives one supervisor core.
+
+    `jitters` are the seconds by which recent ticks came late, `jitter` all of them; `actuation`
+    has what it took to set the quotas of each tick.
+    """
 
     def __init__(
         self,
@@ -43,10 +51,12 @@ class ControlLoop:
         self.ticks = 0
         self.missed = 0
         self.jitters: deque[float] = deque(maxlen=JITTERS_KEPT)
+        self.jitter = Histogram(DURATIONS)
+        self.actuation = Histogram(DURATIONS)
+        self.period = period
         self._actuator = actuator
         self._peers = peers
         self._worker = worker
-        self._period = period
         self._law = law
         self._chronicle = chronicle
         self._silent: set[str] = set()
@@ -65,12 +75,14 @@ class ControlLoop:
         due = clock()
         while True:
             await asyncio.sleep(due - clock())
-            self.jitters.append(clock() - due)
+            late = clock() - due
+            self.jitters.append(late)
+            self.jitter.add(late)
             await self.tick()
             # The next tick of the grid that is still ahead.
-            passed = max(1, math.ceil((clock() - due) / self._period))
+            passed = max(1, math.ceil((clock() - due) / self.period))
             self.missed += passed - 1
-            due += passed * self._period
+            due += passed * self.period
 
     async def tick(self) -> None:
         """Run one control period."""
@@ -80,11 +92,15 @@ class ControlLoop:
             self.core.manage(managed)
             done.set_result(None)
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
-        now = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        now = clock()
         complete = self.core.last()
         wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
         # Also when nothing changes: it tells whoever keeps a lease that somebody controls.
-        self._note(await self._actuator.apply(wanted))
+        started = clock()
+        results = await self._actuator.apply(wanted)
+        self.actuation.add(clock() - started)
+        self._note(results)
         self.ticks += 1
         await self._confirm()
         self._tell(complete)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from roma.exposition import counter, gauge
-from roma.stats import quantile
+from roma.exposition import counter, gauge, histogram
 from supervisor.core import Status
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
@@ -33,6 +32,21 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
         )
     by_executable: Sequence[tuple[str, str, Value]] = (
         ("cpu_seconds", "Core-seconds used.", lambda s: _read(s, s.usage)),
+        (
+            "applied_core_seconds",
+            "Core-seconds applied: the cores that the actuator confirmed, over time.",
+            lambda s: s.core_seconds,
+        ),
+        (
+            "quota_periods",
+            "Quota periods in which the executable ran.",
+            lambda s: None if s.reading is None else s.reading.periods,
+        ),
+        (
+            "throttled_periods",
+            "Quota periods in which the executable ran out of quota.",
+            lambda s: None if s.reading is None else s.reading.throttled,
+        ),
         ("quota_changes", "Quotas that were changed.", lambda s: s.changes),
         ("actuation_failures", "Quotas that could not be set.", lambda s: s.failures),
     )
@@ -44,6 +58,17 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
         "Share of the last quota periods in which the executable ran out of quota.",
         ["executable"],
         (((name,), _read(s, s.throttled)) for name, s in executables),
+    )
+    yield gauge(
+        "controller_term_cores",
+        "What each addend of the control law asked for last; absent while it needs none.",
+        ["executable", "model", "term"],
+        (
+            ((name, s.managed.model.name, term), cores)
+            for name, s in executables
+            if s.story
+            for term, cores in s.story[-1].demand.terms.items()
+        ),
     )
     yield from _worker(loop, worker)
     yield from _gpus(worker, gpus)
@@ -66,11 +91,13 @@ def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:
     )
     yield counter("ticks", "Control periods done.", labels, [(values, loop.ticks)])
     yield counter("ticks_missed", "Control periods left out.", labels, [(values, loop.missed)])
-    yield gauge(
-        "tick_jitter_seconds",
-        "How late ticks began, 99th percentile of the last 15 minutes.",
+    yield gauge("control_period_seconds", "The control period.", labels, [(values, loop.period)])
+    yield histogram("tick_jitter_seconds", "How late ticks began.", labels, [(values, loop.jitter)])
+    yield histogram(
+        "actuation_duration_seconds",
+        "What it took to set the quotas of a tick.",
         labels,
-        [(values, quantile(loop.jitters, 0.99))],
+        [(values, loop.actuation)],
     )
 
 

@@ -19,6 +19,7 @@ class ModelServer:
     def __init__(self, port):
         self.port = port
         self.seen = []
+        self.looks = []  # headers of status requests
         self.connections = 0
         self.running = 0
         self.most_running = 0
@@ -47,6 +48,7 @@ class ModelServer:
             connection.transport.abort()
 
     async def _status(self, request):
+        self.looks.append(dict(request.headers))
         state = "AVAILABLE" if self.available else "LOADING"
         version = {"version": "1", "state": state, "status": {"error_code": "OK"}}
         return web.json_response({"model_version_status": [version]})
@@ -80,7 +82,8 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5}}
+gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}}}
+log: {{requests: {requests}}}
 """
 
 
@@ -102,6 +105,8 @@ class Stage:
         max_waiting=100,
         max_body=1 << 20,
         timeout=10,
+        traces=False,
+        requests="failed",
     ):
         port, admin, *ports = free_ports(2 + backends)
         self.backends = [ModelServer(p) for p in ports]
@@ -116,6 +121,8 @@ class Stage:
             admin=admin,
             max_body=max_body,
             timeout=timeout,
+            traces=str(traces).lower(),
+            requests=requests,
         )
         for backend in self.backends:
             if start:

@@ -1,7 +1,7 @@
 """A demand can be read as a sum: whatever a law sees and however it is wrapped, its terms add up."""
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controllers import registry
@@ -60,7 +60,7 @@ def measurements(draw):
 
 
 @pytest.mark.parametrize("law", LAWS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=60)
 @example(shape=Shape(), periods=[(STALLED, 1.0)])
 @given(
     shape=st.sampled_from(SHAPES),

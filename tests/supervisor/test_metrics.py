@@ -1,14 +1,18 @@
 """What a supervisor exposes, and that the dashboard asks for nothing else."""
 
+import asyncio
 import re
+from dataclasses import replace
 
 from controllers import registry
+from controllers.measurement import Demand, hold
 from dispatcher.core import Dispatcher
 from dispatcher.live.metrics import collect as collect_dispatcher
 from dispatcher.schedulers.registry import CPU, GPU
+from roma.events import ExecutorAdded
 from roma.exchange import ExchangeReply, ExecutorReport
-from roma.launch.monitoring import dashboard
-from roma.model import ModelSpec, Sla
+from roma.launch import alerts, dashboard
+from roma.model import Device, ExecutorSpec, ModelSpec, Sla
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live.gpus import GpuReading
@@ -54,15 +58,58 @@ def test_cores_are_told_apart_by_what_they_are():
     assert failures == [0, 1]
 
 
+def test_what_was_applied_and_throttled_adds_up():
+    loop = ticked()
+    managed = {name: status.managed for name, status in loop.core.status.items()}
+    readings = {name: Reading(2.0, 11.0, 40, 9) for name in managed}
+    loop.core.tick({}, readings, now=4.0)
+    found = values(collect(loop, "w", ()))
+    # One second with the core that was found, three with the two that the last tick applied.
+    assert found["roma_applied_core_seconds_total", "a@w"] == 1.0 * 1 + 2.0 * 3
+    assert found["roma_quota_periods_total", "a@w"] == 40
+    assert found["roma_throttled_periods_total", "a@w"] == 9
+
+
+def test_the_terms_of_the_law_are_those_of_its_last_decision():
+    loop = ticked()
+    story = loop.core.status["a@w"].story
+    story.append(replace(story[-1], demand=Demand(1.5, "", {"load": 1.25, "margin": 0.25})))
+    found = values(collect(loop, "w", ()))
+    assert found["roma_controller_term_cores", "a@w", "a", "load"] == 1.25
+    assert found["roma_controller_term_cores", "a@w", "a", "margin"] == 0.25
+    story.append(replace(story[-1], demand=hold("nothing is known")))
+    names = {name for name, *labels in values(collect(loop, "w", ())) if "a@w" in labels}
+    assert "roma_controller_term_cores" not in names
+
+
+async def test_each_tick_s_lateness_and_actuation_are_counted():
+    loop = ticked()
+    running = asyncio.create_task(loop.run())
+    while loop.ticks < 3:
+        await asyncio.sleep(0)
+    running.cancel()
+    found = values(collect(loop, "w", ()))
+    assert found["roma_tick_jitter_seconds_count", "w"] == 1
+    assert found["roma_actuation_duration_seconds_count", "w"] == 1
+    assert found["roma_actuation_duration_seconds_bucket", "w", "10.0"] == 1
+    assert found["roma_actuation_duration_seconds_sum", "w"] > 0
+    assert found["roma_control_period_seconds", "w"] == 1.0
+
+
 def test_before_the_first_tick_there_is_nothing_to_tell_of_an_executable():
     core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], None, capacity=4.0)
     loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
     told = {name for name, *labels in values(collect(loop, "w", ())) if "m@w" in labels}
-    assert told == {"roma_quota_changes_total", "roma_actuation_failures_total"}
+    assert told == {
+        "roma_quota_changes_total",
+        "roma_actuation_failures_total",
+        "roma_applied_core_seconds_total",
+    }
 
 
-def test_every_chart_of_the_dashboard_asks_for_metrics_that_exist():
+def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     core = Dispatcher([MODEL], gpu=GPU["roma"], cpu=CPU["round_robin"])
+    core.handle(ExecutorAdded(ExecutorSpec("m@w", Device.CPU, ("m",))), now=0.0)
     gpu = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
     names = {
         sample.name
@@ -70,9 +117,14 @@ def test_every_chart_of_the_dashboard_asks_for_metrics_that_exist():
         for metric in metrics
         for sample in metric.samples
     }
-    # Without an answer there is no response time, and no reason without a rejection.
-    names |= {"roma_response_time_seconds"}
-    queries = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-    asked = {name for query in queries for name in re.findall(r"roma_\w+", query)}
-    assert asked - names == set()
+    # Without an answer there is no response time, and no term of a law that is static.
+    names |= {"roma_response_time_seconds", "roma_controller_term_cores"}
+    rules = [rule["expr"] for group in alerts.rules()["groups"] for rule in group["rules"]]
+    recorded = {alerts.recorded(window).partition(":")[2] for window in alerts.WINDOWS}
+    asked = {
+        name
+        for query in [*dashboard.queries("m"), *rules]
+        for name in re.findall(r"roma_\w+(?::\w+)?", query)
+    }
+    assert asked - names - recorded == set()
     assert len(asked) > 12

@@ -1,0 +1,372 @@
+"""OpenTelemetry spans of requests; imported only when `gateway.traces` is on.
+
+    POST /v1/models/{model}:predict   SERVER    all that the gateway does
+    ├── queue                         INTERNAL  arrival to execution, or to the end of waiting
+    └── execute                       CLIENT    sent to answered; the model server's parent
+
+OpenTelemetry's environment variables say where spans go (OTEL_EXPORTER_OTLP_…), how many
+(OTEL_TRACES_SAMPLER), in which batches (OTEL_BSP_…) and under which name (OTEL_SERVICE_NAME).
+They are sent by a thread of their own. While they cannot be, the newest replace the oldest in its
+queue: no request waits or fails, and the log says so once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from opentelemetry.context import Context as SpanParent
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+from opentelemetry.trace import Tracer as SpanSource
+
+from dispatcher.live.backend import Response
+from dispatcher.live.context import Context
+from dispatcher.live.journal import verdict
+from dispatcher.live.routes import Route
+from roma.errors import BackendError, BackendUnreached, ConfigError
+from roma.events import Fail, Reject
+
+log = logging.getLogger(__name__)
+
+FLUSH = 2.0
+"""Seconds that the last spans may take when the program ends."""
+
+
+class Tracer:
+    """Makes the traces of one gateway that listens on `host` and `port`; a thread delivers them."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._common: dict[str, str | int] = {
+            "http.request.method": "POST",
+            "url.scheme": "http",
+            "server.address": host,
+            "server.port": port,
+        }
+        self._said = _Said()
+        self._said.install()
+        resource = Resource.create()
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: "roma"}))
+        try:
+            # Shut down by `close`, within a bound, and not once more at exit, without one.
+            self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+            exporter = _Told(OTLPSpanExporter(), self._said)
+            self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        except (ValueError, OSError) as error:  # an OTEL_… variable that makes no sense
+            self._said.remove()
+            raise ConfigError(f"gateway.traces = true: OpenTelemetry: {error}") from error
+        self._source = self._provider.get_tracer("roma")
+
+    def begin(self, context: Context, route: Route, now: float) -> "Spans":
+        """Begin the trace of a request, or take up the one that it is part of."""
+        parent = SpanParent()  # never what OpenTelemetry calls current: tasks interleave
+        if context.traceparent is not None:
+            parent = set_span_in_context(NonRecordingSpan(_remote(context)), parent)
+        template = _template(route)
+        attributes: dict[str, str | int] = {
+            **self._common,
+            "http.route": template,
+            "url.path": route.path,
+            "roma.model": route.model,
+        }
+        if context.request_id is not None:
+            attributes["roma.request_id"] = context.request_id
+        offset = time.time_ns() - int(now * 1e9)
+        span = self._source.start_span(
+            f"POST {template}",
+            parent,
+            SpanKind.SERVER,
+            attributes,
+            start_time=int(now * 1e9) + offset,
+        )
+        return Spans(self._source, span, route.model, offset)
+
+    async def close(self) -> None:
+        """Deliver what is left, for at most FLUSH seconds."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+                loop.call_soon_threadsafe(done.set)
+
+        # A daemon: the program's end does not wait for it either.
+        threading.Thread(target=shut_down, name="last spans", daemon=True).start()
+        try:
+            await asyncio.wait_for(done.wait(), FLUSH)
+        except TimeoutError:
+            log.warning("gave up on the last spans after %g s", FLUSH)
+        self._said.remove()
+
+
+class Spans:
+    """The spans of one request; of one that is not recorded the context alone.
+
+    `offset` is what the clock of `now` lacks to nanoseconds since 1970: one for all spans of a
+    request, so that they stay in order when somebody sets the wall clock.
+    """
+
+    __slots__ = (
+        "_context",
+        "_execute",
+        "_model",
+        "_offset",
+        "_outcome",
+        "_sla",
+        "_source",
+        "_span",
+        "_waiting_since",
+    )
+
+    def __init__(self, source: SpanSource, span: Span, model: str, offset: int) -> None:
+        self._source = source
+        self._span = span
+        self._context = set_span_in_context(span, SpanParent())
+        self._model = model
+        self._offset = offset
+        self._sla = 0.0
+        self._waiting_since: float | None = None
+        self._execute: Span | None = None
+        self._outcome: tuple[str, str | None] | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits."""
+        return f"{self._span.get_span_context().trace_id:032x}"
+
+    def on_queued(self, now: float, *, sla: float) -> None:
+        """The dispatcher has it."""
+        self._waiting_since, self._sla = now, sla
+        self._span.set_attribute("roma.sla", sla)
+
+    def on_executing(
+        self, executable: str, device: str, address: tuple[str, int], now: float
+    ) -> Mapping[str, str]:
+        """An execution begins; return the headers by which the model server knows its parent."""
+        if not self._span.is_recording():
+            return _headers(self._span.get_span_context())  # as good a parent: nobody sees either
+        self._end_waiting(now)
+        host, port = address
+        attributes: dict[str, str | int] = {
+            "http.request.method": "POST",
+            "server.address": host,
+            "server.port": port,
+            "roma.model": self._model,
+            "roma.executable": executable,
+            "roma.device": device,
+        }
+        span = self._source.start_span(
+            "execute", self._context, SpanKind.CLIENT, attributes, start_time=self._ns(now)
+        )
+        self._execute = span
+        self._span.set_attribute("roma.device", device)
+        return _headers(span.get_span_context())
+
+    def on_executed(self, result: Response | BackendError, now: float) -> None:
+        """An execution ended; after `BackendUnreached` the request waits again."""
+        if self._execute is None:
+            return  # given up before, or not recorded
+        span, self._execute = self._execute, None
+        if isinstance(result, Response):
+            span.set_attribute("http.response.status_code", result.status)
+            if result.status >= 400:
+                _fail(span, str(result.status))
+        else:
+            _fail(span, type(result).__name__, str(result))
+            if isinstance(result, BackendUnreached):
+                self._waiting_since = now
+        span.end(self._ns(now))
+
+    def on_outcome(
+        self, outcome: Response | Reject | Fail, response_time: float, executable: str | None
+    ) -> None:
+        """The dispatcher has decided; `executable` had it last."""
+        self._outcome = word, reason = verdict(outcome)
+        attributes: dict[str, str | bool] = {"roma.outcome": word}
+        if executable is not None:
+            attributes["roma.executable"] = executable
+        if reason is not None:
+            attributes["roma.reason"] = reason
+        if word == "answered":
+            attributes["roma.late"] = response_time > self._sla
+        self._span.set_attributes(attributes)
+
+    def end(self, status: int | None, now: float) -> None:
+        """The client is told `status`; None: it went away."""
+        span = self._span
+        if status is None:
+            self._outcome = "cancelled", None
+            span.set_attribute("roma.outcome", "cancelled")
+        else:
+            span.set_attribute("http.response.status_code", status)
+            if status >= 500:
+                _fail(span, str(status))
+        self._end_waiting(now)
+        if self._execute is not None:
+            self._execute.set_attribute("roma.outcome", (self._outcome or ("failed", None))[0])
+            if status is not None:
+                _fail(self._execute, "given_up")
+            self._execute.end(self._ns(now))
+            self._execute = None
+        span.end(self._ns(now))
+
+    def _end_waiting(self, now: float) -> None:
+        if self._waiting_since is None or not self._span.is_recording():
+            return
+        attributes = {"roma.model": self._model}
+        if self._outcome is not None:
+            word, reason = self._outcome
+            attributes["roma.outcome"] = word
+            if reason is not None:
+                attributes["roma.reason"] = reason
+        start = self._ns(self._waiting_since)
+        self._waiting_since = None
+        span = self._source.start_span(
+            "queue", self._context, attributes=attributes, start_time=start
+        )
+        span.end(self._ns(now))
+
+    def _ns(self, now: float) -> int:
+        return int(now * 1e9) + self._offset
+
+
+class _Said(logging.Handler):
+    """Takes OpenTelemetry's own log lines, which come per batch or per span, and says each once.
+
+    That spans are not delivered is said once until they are again. Its lines are not passed on as
+    they are: an address can hold a password.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._once: set[str] = set()
+        self.failing = False
+
+    def install(self) -> None:
+        """Take the lines."""
+        logger = logging.getLogger("opentelemetry")
+        logger.addHandler(self)
+        logger.propagate = False
+        # A line of its own for each delivery, at level debug, with the address.
+        logging.getLogger("urllib3").setLevel(logging.WARNING)
+
+    def remove(self) -> None:
+        """Leave them to others."""
+        logger = logging.getLogger("opentelemetry")
+        logger.removeHandler(self)
+        logger.propagate = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it, unless it was said."""
+        if record.name.startswith("opentelemetry.exporter"):
+            self.fail(_reason(record))
+        elif "_shared_internal" in record.name:
+            self.fail("the queue is full")
+        elif str(record.msg) not in self._once:
+            self._once.add(str(record.msg))
+            log.warning("OpenTelemetry: %s", record.getMessage())
+
+    def fail(self, reason: str) -> None:
+        """Say that spans are not delivered."""
+        if not self.failing:
+            self.failing = True
+            log.warning("spans are not delivered (%s): check OTEL_EXPORTER_OTLP_ENDPOINT", reason)
+
+    def succeed(self) -> None:
+        """Say that they are again."""
+        if self.failing:
+            self.failing = False
+            log.info("spans are delivered again")
+
+
+class _Told(SpanExporter):
+    """Exports by another one, and tells whether it could."""
+
+    def __init__(self, inner: SpanExporter, said: _Said) -> None:
+        self._inner = inner
+        self._said = said
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans, in the exporter's thread."""
+        try:
+            result = self._inner.export(spans)
+        except Exception as error:  # whatever it is, the thread must live on
+            self._said.fail(type(error).__name__)
+            return SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            self._said.succeed()
+        else:
+            self._said.fail("no reason given")
+        return result
+
+    def shutdown(self) -> None:
+        """Send nothing more."""
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Send what is kept here: nothing."""
+        return self._inner.force_flush(timeout_millis)
+
+
+def _reason(record: logging.LogRecord) -> str:
+    """Return why a delivery failed, as far as that is no secret: a status or the kind of error."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    if str(record.msg).startswith("Transient") and arguments and isinstance(arguments[0], str):
+        return arguments[0]  # the reason phrase of a status
+    for argument in arguments:
+        if isinstance(argument, BaseException):
+            return type(argument).__name__
+        if isinstance(argument, int):
+            return f"status {argument}"
+    return "no reason given"
+
+
+def _remote(context: Context) -> SpanContext:
+    """Return a client's span as OpenTelemetry knows it."""
+    assert context.traceparent is not None
+    _, trace_id, span_id, flags = context.traceparent.split("-")[:4]
+    state = None
+    if context.tracestate is not None:
+        state = TraceState.from_header([context.tracestate])
+    flagged = TraceFlags(int(flags, 16))
+    return SpanContext(int(trace_id, 16), int(span_id, 16), True, flagged, state)
+
+
+def _headers(span: SpanContext) -> Mapping[str, str]:
+    if not span.is_valid:  # OTEL_SDK_DISABLED
+        return {}
+    parent = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+    headers = {"traceparent": parent}
+    if span.trace_state:
+        headers["tracestate"] = span.trace_state.to_header()
+    return headers
+
+
+def _template(route: Route) -> str:
+    """Return a path without what makes it one of many: OpenTelemetry's names are few."""
+    verb = route.path.rpartition(":")[2]
+    middle = "/versions/{version}" if route.version else ""
+    if "/labels/" in route.path:
+        middle = "/labels/{label}"
+    return f"/v1/models/{{model}}{middle}:{verb}"
+
+
+def _fail(span: Span, kind: str, detail: str | None = None) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, detail))

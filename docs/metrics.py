@@ -1,0 +1,105 @@
+"""Write the tables of docs/metrics.md from the collectors that answer scrapes, and from the rules.
+
+`python docs/metrics.py` rewrites the file; `--check` fails if it is out of date.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from controllers.measurement import Demand, Measurement
+from dispatcher.core import Dispatcher
+from dispatcher.live import metrics as dispatcher_metrics
+from dispatcher.schedulers.registry import CPU, GPU
+from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
+from roma.exchange import ExchangeReply, ExecutorReport
+from roma.launch.alerts import ALERTS
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from supervisor.actuators.recording import RecordingActuator
+from supervisor.core import Managed, Reading, Supervisor
+from supervisor.live import metrics as supervisor_metrics
+from supervisor.live.gpus import GpuReading
+from supervisor.live.loop import ControlLoop
+
+FILE = Path(__file__).with_name("metrics.md")
+
+MODEL = ModelSpec("m", Sla(0.5), deadline=1.0, max_waiting=1)
+
+
+def dispatcher() -> list[Metric]:
+    """Return what a dispatcher tells in which everything has happened once."""
+    core = Dispatcher([MODEL], gpu=GPU["roma"], cpu=CPU["round_robin"])
+    events: list[Event] = [
+        ExecutorAdded(ExecutorSpec("m@w", Device.CPU, ("m",))),
+        ExecutorReady("m@w"),
+        *(RequestArrived(Request(i, "m", 0.0, 1.0)) for i in range(3)),
+        ExecutionEnded(1, Result.OK),
+    ]
+    for event in events:
+        core.handle(event, now=0.0)
+    return list(dispatcher_metrics.collect(core, 0.0))
+
+
+def supervisor() -> list[Metric]:
+    """Return what a supervisor tells after three ticks, on a host with a GPU."""
+    core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], _law, capacity=4.0)
+    reply = {"d": ExchangeReply("e", (), (ExecutorReport("m@w", "idle", 0, 0),))}
+    for second in range(3):
+        core.tick(reply, {"m@w": Reading(1.0, 1.0 * second, second, 0)}, now=float(second))
+    loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
+    return list(supervisor_metrics.collect(loop, "w", [GpuReading(0, "", 0.5, 1, 2)]))
+
+
+def _law(state: Any, _: Measurement, **__: float) -> tuple[Demand, Any]:
+    return Demand(1.0, "", {"load": 1.0}), state
+
+
+def render(text: str) -> str:
+    """Return the document with fresh tables between its markers."""
+    tables: Mapping[str, Iterable[Sequence[str]]] = {
+        "dispatcher": map(_metric, dispatcher()),
+        "supervisor": map(_metric, supervisor()),
+        "alerts": (
+            (
+                f"`{alert.name}`" + (f" ({alert.window})" if alert.window else ""),
+                " and ".join(f"`{c.value} {c.bad}`" for c in alert.conditions),
+                alert.hold,
+                alert.severity,
+            )
+            for alert in ALERTS
+        ),
+    }
+    for name, rows in tables.items():
+        lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        head = "| Alert | When | For | Severity |\n|---|---|---|---|"
+        if name != "alerts":
+            head = "| Metric | Type | Labels | Meaning |\n|---|---|---|---|"
+        block = f"<!-- {name} -->\n{head}\n{lines}\n<!-- end -->"
+        text, n = re.subn(
+            rf"<!-- {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL
+        )
+        assert n == 1, name
+    return text
+
+
+def _metric(metric: Metric) -> tuple[str, str, str, str]:
+    assert metric.samples, f"{metric.name}: nothing has happened that it counts"
+    labels = [label for label in metric.samples[0].labels if label != "le"]
+    name = metric.name + ("_total" if metric.type == "counter" else "")
+    return f"`{name}`", metric.type, ", ".join(labels), metric.documentation
+
+
+def main() -> None:
+    """Rewrite or check."""
+    text = FILE.read_text()
+    if "--check" in sys.argv:
+        sys.exit(0 if render(text) == text else f"{FILE} is out of date: run {sys.argv[0]}")
+    FILE.write_text(render(text))
+
+
+if __name__ == "__main__":
+    main()

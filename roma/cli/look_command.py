@@ -1,0 +1,131 @@
+"""`roma status`, `roma top` and `roma explain`: the board and its story, over the network."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from roma.cli.board_table import Screen, board, clock
+from roma.cli.wide import wide_console
+from roma.errors import ExchangeError
+
+LIMIT = 5.0
+"""Seconds that a dispatcher may take to answer."""
+
+PERIOD = 1.0
+"""Seconds between two looks of `roma top`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """The command line of `roma explain`."""
+
+    model: str
+    seconds: float
+    json_output: bool
+
+
+def status(url: str, *, json_output: bool) -> None:
+    """Print the board once."""
+    view = asyncio.run(_fetch(url, "view", {}))
+    if json_output:
+        print(json.dumps(view, indent=2))
+    else:
+        console = wide_console()
+        console.print(board(view, Screen(console.width)))
+
+
+def top(url: str) -> None:
+    """Show the board until Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+        asyncio.run(_top(url))
+
+
+def explain(url: str, options: Explain) -> None:
+    """Print why a model got the cores it got, oldest first."""
+    query = {"model": options.model, "seconds": f"{options.seconds:g}"}
+    story = asyncio.run(_fetch(url, "story", query))
+    if options.json_output:
+        print(json.dumps(story, indent=2))
+        return
+    console = Console(soft_wrap=True)
+    for record in _told(story, options.model):
+        console.print(record)
+    for worker, why in story["silent"].items():
+        line = f"The supervisor of {worker} does not answer ({why}): its decisions are missing."
+        console.print(Text(line, "yellow"))
+    if not (story["decisions"] or story["refusals"][options.model] or story["silent"]):
+        console.print(
+            f"Nothing was decided for {options.model} in the last {options.seconds:g} s: "
+            "no supervisor controls its executables."
+        )
+
+
+def _told(story: Mapping[str, Any], model: str) -> list[Text]:
+    lines = [
+        (d["at"], Text.assemble((f"{clock(d['at'])} {d['executable']} ", "bold"), d["words"]))
+        for d in story["decisions"]
+    ]
+    lines += [
+        (
+            r["at"],
+            Text.assemble(
+                (f"{clock(r['at'])} request {r['request']} refused ", "bold red"),
+                f"({r['reason']}): {r['detail']}",
+            ),
+        )
+        for r in story["refusals"][model]
+    ]
+    return [line for _, line in sorted(lines, key=lambda line: line[0])]
+
+
+async def _top(url: str) -> None:
+    view = await _fetch(url, "view", {})
+    error, since = "", time.time()
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            screen = Screen(console.width, console.height)
+            live.update(board(view, screen, error), refresh=True)
+            await asyncio.sleep(PERIOD)
+            try:
+                view, error = await _fetch(url, "view", {}), ""
+                since = time.time()
+            except ExchangeError as failure:
+                error = f"{failure}; as of {clock(since)}"
+
+
+def _why(error: Exception) -> str:
+    """Return the reason without aiohttp's description of the connection."""
+    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return str(inner) or f"nothing within {LIMIT:g} s"
+
+
+async def _fetch(url: str, what: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a dispatcher's admin port answers."""
+    address = f"{url.rstrip('/')}/control/v1/{what}"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT)) as session,
+            session.get(address, params=query) as response,
+        ):
+            body = await response.read()
+            answer = orjson.loads(body)
+            if response.status != 200:
+                raise ExchangeError(f"{url}: {answer['error']}")
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise ExchangeError(f"{url}: no dispatcher answers: {_why(error)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExchangeError(f"{url}: not a dispatcher's admin port") from error
+    if not isinstance(answer, dict):
+        raise ExchangeError(f"{url}: not a dispatcher's admin port")
+    return answer

@@ -1,0 +1,174 @@
+"""What Prometheus computes ahead and warns of: a promise that burns its budget, a part that fails.
+
+The promises are watched as Google's "The Site Reliability Workbook", chapter 5, proposes: many
+windows, many burn rates. A long window says that it matters, a short one that it still goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OBJECTIVE = 0.98
+"""Share of requests that shall be answered in time: as many may be late as the decision record
+"fewest cores for two percent late" allows. What is left is the budget."""
+
+WINDOWS = ("5m", "30m", "1h", "6h", "3d")
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """A burn rate that is too high in a long and in a short window (the Workbook's table 5-8)."""
+
+    long: str
+    short: str
+    rate: float
+    severity: str
+
+
+BURNS = (
+    Burn("1h", "5m", 14.4, "page"),  # 2 % of a month's budget in an hour
+    Burn("6h", "30m", 6, "page"),  # 5 % of it in six hours
+    Burn("3d", "6h", 1, "ticket"),  # 10 % of it in three days
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A query that always has data, and when it is bad: `value` and a comparison."""
+
+    value: str
+    bad: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """What is wrong if all `conditions` hold for `hold`, in words that say what to do."""
+
+    name: str
+    conditions: Sequence[Condition]
+    hold: str
+    severity: str
+    summary: str
+    description: str
+    window: str = ""
+
+
+def recorded(window: str) -> str:
+    """Return the name under which a window's share of violations is kept."""
+    return f"model:roma_violations:ratio_rate{window}"
+
+
+def violations(window: str) -> str:
+    """Return the query for the share of requests, by model, that broke the promise.
+
+    Late, rejected or failed. What a client withdrew is neither kept nor broken.
+    """
+    return (
+        f"(sum by (model) (rate(roma_late_answers_total[{window}]))"
+        f' + sum by (model) (rate(roma_requests_total{{outcome=~"rejected|failed"}}[{window}])))'
+        f' / sum by (model) (rate(roma_requests_total{{outcome!="cancelled"}}[{window}]))'
+    )
+
+
+def _burning(burn: Burn) -> Alert:
+    bad = f"> {burn.rate * (1 - OBJECTIVE):.4g}"
+    return Alert(
+        "RomaPromiseBurns",
+        [Condition(recorded(w), bad) for w in (burn.long, burn.short)],
+        "0s",
+        burn.severity,
+        "Model {{ $labels.model }} breaks its promise too often",
+        f"Late, rejected or failed in the last {burn.long}: {{{{ $value | humanizePercentage }}}} "
+        f"of its requests; {1 - OBJECTIVE:.0%} may be. Failed: see the executable's log and "
+        "restarts. Late or rejected while demands are cut (roma_worker_demand_met_ratio < 1): give "
+        "the worker cores, or move a model. While they are not cut: cpu.max bounds the model, or "
+        "its promise is shorter than one request takes (roma_execution_duration_seconds).",
+        burn.long,
+    )
+
+
+ALERTS = (
+    *map(_burning, BURNS),
+    Alert(
+        "RomaControlStalled",
+        # Ticks that were done of those that were due.
+        [Condition("rate(roma_ticks_total[2m]) * roma_control_period_seconds", "< 0.5")],
+        "1m",
+        "page",
+        "The supervisor of worker {{ $labels.worker }} hardly ticks",
+        "It did {{ $value | humanizePercentage }} of its control periods: cores do not follow the "
+        "load. See its log and roma_actuation_duration_seconds: an engine or a dispatcher that "
+        "hangs delays a tick. Restarting the supervisor is safe: it reads everything back.",
+    ),
+    Alert(
+        "RomaDispatcherDown",
+        [Condition('up{job="dispatcher"}', "== 0")],
+        "1m",
+        "page",
+        "The dispatcher {{ $labels.instance }} does not answer",
+        "No request is served through it, and supervisors hold all cores where they are. See its "
+        "log, and start it again: it keeps nothing that could be lost.",
+    ),
+    Alert(
+        "RomaSupervisorDown",
+        [Condition('up{job="supervisor"}', "== 0")],
+        "1m",
+        "page",
+        "The supervisor {{ $labels.instance }} does not answer",
+        "Requests are served with the cores applied last, or with safe shares once its lease ran "
+        "out; nothing follows the load. See its log, and start it again: it reads everything back.",
+    ),
+    Alert(
+        "RomaActuationFails",
+        [Condition("increase(roma_actuation_failures_total[2m])", "> 0")],
+        "5m",
+        "ticket",
+        "The cores of {{ $labels.executable }} cannot be set",
+        "For five minutes its quota could not be written, so it keeps the cores it has. See the "
+        "supervisor's log: is the engine or broker away, the container gone, the permission lost?",
+    ),
+    Alert(
+        "RomaWorkerSaturated",
+        [Condition("quantile_over_time(0.9, roma_worker_demand_met_ratio[10m])", "< 1")],
+        "5m",
+        "ticket",
+        "Worker {{ $labels.worker }} has too few cores",
+        "Demands have been cut for a quarter of an hour, now to {{ $value | humanizePercentage }}. "
+        "Add cores or a worker, move a model to another one, or relax a promise.",
+    ),
+    Alert(
+        "RomaExecutableRestarts",
+        [Condition("increase(roma_executable_starts_total[30m])", "> 3")],
+        "0s",
+        "ticket",
+        "Executable {{ $labels.executable }} starts again and again",
+        "It became ready {{ $value | humanize }} times in half an hour; what it was running failed "
+        "each time. See its own log and its memory limit (models.X.memory): out of memory is the "
+        "usual reason.",
+    ),
+)
+
+
+def rules() -> dict[str, Any]:
+    """Return Prometheus' rule file as plain data."""
+    return {
+        "groups": [
+            {
+                "name": "roma-promises",
+                "interval": "30s",
+                "rules": [{"record": recorded(w), "expr": violations(w)} for w in WINDOWS],
+            },
+            {"name": "roma-alerts", "interval": "15s", "rules": [_rule(a) for a in ALERTS]},
+        ]
+    }
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    window = {"window": alert.window} if alert.window else {}
+    return {
+        "alert": alert.name,
+        "expr": " and ".join(f"{c.value} {c.bad}" for c in alert.conditions),
+        "for": alert.hold,
+        "labels": {"severity": alert.severity, **window},
+        "annotations": {"summary": alert.summary, "description": alert.description},
+    }

@@ -1,0 +1,193 @@
+"""Log lines, for people or as JSON: one record is one line, whatever a client has put into it.
+
+What comes from outside can hold line ends, which would forge lines, and escape sequences, which
+terminals obey: control characters are written as text. Secrets have no place here: nobody logs
+bodies, headers or the addresses that hold passwords.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+Format = Literal["console", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+FIELDS = (
+    "request_id",
+    "trace_id",
+    "model",
+    "executable",
+    "outcome",
+    "reason",
+    "response_time",
+    "status",
+    "suppressed",
+)
+"""What a record may carry beside its message (`extra`); JSON has them as keys, where known."""
+
+# C0, DEL, C1; the line separators that are no control characters; marks that turn text around;
+# and what is no character at all.
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_INDENT = "    "
+
+_SHARED = frozenset({"model", "executable", "outcome", "reason", "status"})
+"""Fields that records of one label have in common."""
+
+
+def escaped(text: str) -> str:
+    r"""Return text on one line: control characters as \n, \x1b, \u2028."""
+    return _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """Local time, level, message; a traceback follows, indented, so that no line of it can lie."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line."""
+        record.message = escaped(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: object) -> str:  # noqa: N802
+        """Return the traceback."""
+        return _indented(super().formatException(ei))  # type: ignore[arg-type]
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        """Return where the record was made."""
+        return _indented(stack_info)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, and FIELDS where known.
+
+    The time is RFC 3339 in UTC, with milliseconds.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": escaped(record.getMessage()),
+        }
+        for name in FIELDS:
+            value = record.__dict__.get(name)
+            if value is not None:
+                line[name] = _plain(value)
+        if record.exc_info:
+            line["exception"] = _lines(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = _lines(record.stack_info)
+        return json.dumps(line)
+
+
+def apply(form: Format = "console", level: Level = "info") -> None:
+    """Let this process log so to standard error; called again, the last call holds."""
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if isinstance(h, _Handler)]:
+        root.removeHandler(handler)
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Ours, to be told from others'."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """Since a line of some label was written: how to speak of the others."""
+
+    level: int
+    shared: dict[str, object]
+    timer: asyncio.TimerHandle
+    suppressed: int = 0
+
+
+class Limited:
+    """A logger for what can come in floods: of each label one line per `interval` seconds.
+
+    How many were left out is said in the next one. Labels must be few: they are kept that long.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, loop: asyncio.AbstractEventLoop, interval: float = 1.0
+    ) -> None:
+        self._logger = logger
+        self._loop = loop
+        self._interval = interval
+        self._windows: dict[str, _Window] = {}
+
+    def log(
+        self,
+        label: str,
+        level: int,
+        message: str,
+        *args: object,
+        fields: Mapping[str, object] | None = None,
+        exc_info: bool = False,
+    ) -> None:
+        """Write a line, or count it: `label` says what those that are alike have in common."""
+        if not self._logger.isEnabledFor(level):
+            return
+        window = self._windows.get(label)
+        if window is not None:
+            window.suppressed += 1
+            return
+        fields = fields or {}
+        self._logger.log(level, message, *args, extra=fields, exc_info=exc_info)
+        self._open(label, level, {k: v for k, v in fields.items() if k in _SHARED})
+
+    def close(self) -> None:
+        """Say what was left out so far."""
+        for label, window in self._windows.items():
+            window.timer.cancel()
+            self._tell(label, window)
+        self._windows.clear()
+
+    def _open(self, label: str, level: int, shared: dict[str, object]) -> None:
+        timer = self._loop.call_later(self._interval, self._on_end, label)
+        self._windows[label] = _Window(level, shared, timer)
+
+    def _on_end(self, label: str) -> None:
+        window = self._windows.pop(label)
+        if window.suppressed:
+            self._tell(label, window)
+            self._open(label, window.level, window.shared)
+
+    def _tell(self, label: str, window: _Window) -> None:
+        if window.suppressed:
+            extra = {**window.shared, "suppressed": window.suppressed}
+            self._logger.log(
+                window.level, "%s: %d more like this", label, window.suppressed, extra=extra
+            )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else str(value)
+    return value if isinstance(value, int) else escaped(str(value))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(_INDENT + escaped(line) for line in text.split("\n"))
+
+
+def _lines(text: str) -> str:
+    """Keep line ends, which JSON writes as text."""
+    return "\n".join(escaped(line) for line in text.split("\n"))

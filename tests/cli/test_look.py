@@ -1,0 +1,218 @@
+"""`roma status`, `roma top` and `roma explain` as a user starts them."""
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from rich.console import Console
+
+from roma.cli.board_table import Screen, board, clock
+
+MODEL = {
+    "model": "photos",
+    "state": "late",
+    "why": "900 ms of 500 ms: worker w is short [bold]",
+    "sla": 0.5,
+    "response_time": 0.9,
+    "arrivals": 42.0,
+    "waiting": 5,
+    "in_flight": 2,
+    "gpu_share": 0.25,
+    "demanded": 1.5,
+    "allocated": 1.2,
+    "applied": 1.2,
+    "used": 1.1,
+    "throttled": 0.5,
+    "late_share": 0.031,
+}
+WORKER = {
+    "worker": "w",
+    "answers": True,
+    "silent_for": 0.0,
+    "error": "",
+    "mode": "control",
+    "capacity": 2.0,
+    "demanded": 3.0,
+    "applied": 2.0,
+    "used": 1.5,
+    "eta": 0.66,
+}
+VIEW = {"name": "demo", "at": 1_700_000_000.0, "workers": [WORKER], "models": [MODEL]}
+STORY = {
+    "decisions": [
+        {"at": 1_700_000_001.0, "executable": "photos@w", "words": "It needs 1.5 cores."},
+    ],
+    "refusals": {
+        "photos": [
+            {
+                "at": 1_700_000_000.5,
+                "request": 7,
+                "reason": "deadline",
+                "detail": "waited 1 s",
+                "retry_after": 1,
+            }
+        ]
+    },
+    "silent": {"v": "status 500"},
+}
+
+
+@contextmanager
+def serving(answers):
+    """An admin port that answers these paths, and nothing else."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = self.path.partition("?")[0]
+            status, body = answers.get(path, (404, {"error": f"no {self.path}"}))
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def roma(*arguments):
+    command = [sys.executable, "-m", "roma", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def shown(view, **more):
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(board(view, **more))
+    return console.export_text()
+
+
+def test_the_table_says_who_is_late_and_why():
+    text = shown(VIEW)
+    assert f"demo 1 of 1 models late  {clock(VIEW['at'])}" in text
+    assert "worker w: 3.00 wanted, 2.00 applied, 1.50 used of 2.00 cores  short of cores" in text
+    for cell in (
+        "▲ photos",
+        "900",
+        "500",
+        "42",
+        "5+2",
+        "25%",
+        "1.50",
+        "1.20",
+        "1.10",
+        "50%",
+        "3.1%",
+    ):
+        assert cell in text
+    assert "worker w is short [bold]" in text  # text, not markup
+
+
+def test_what_is_unknown_is_a_dash_and_a_silent_supervisor_is_said():
+    silent = WORKER | {"answers": False, "silent_for": 12.3, "error": "refused", "eta": None}
+    quiet = MODEL | {"state": "ok", "response_time": None, "demanded": None, "late_share": None}
+    text = shown(VIEW | {"workers": [silent], "models": [quiet]})
+    assert "all promises kept" in text
+    assert "silent for 12 s: refused" in text
+    assert text.count(" - ") >= 3
+
+
+def test_a_small_screen_shows_the_worst_and_counts_the_others():
+    models = [MODEL | {"model": f"m{i}"} for i in range(50)]
+    text = shown(VIEW | {"models": models}, screen=Screen(height=20))
+    assert "m0" in text
+    assert "m40" not in text
+    assert len(text.splitlines()) <= 20
+    assert "more that do better" in text
+
+
+def test_a_narrow_screen_shows_fewer_numbers_and_the_reason_still():
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(board(VIEW, Screen(100)))
+    text = console.export_text()
+    assert "throttled" not in text
+    assert "▲ photos" in text
+    assert "900 ms of 500 ms" in text
+
+
+def test_status_prints_the_board_or_its_json():
+    with serving({"/control/v1/view": (200, VIEW)}) as url:
+        assert "photos" in roma("status", "--url", url).stdout
+        assert json.loads(roma("status", "--url", url, "--json").stdout) == VIEW
+
+
+def test_explain_tells_decisions_and_refusals_in_their_order():
+    with serving({"/control/v1/story": (200, STORY)}) as url:
+        done = roma("explain", "photos", "--url", url)
+    assert done.returncode == 0
+    refused, decided, silent = done.stdout.splitlines()
+    assert refused == f"{clock(1_700_000_000.5)} request 7 refused (deadline): waited 1 s"
+    assert decided == f"{clock(1_700_000_001)} photos@w It needs 1.5 cores."
+    assert silent.startswith("The supervisor of v does not answer (status 500)")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((404, {"error": "model = x: must be one of photos"}), "model = x: must be one of photos"),
+        ((200, b"<html>"), "not a dispatcher's admin port"),
+        ((200, []), "not a dispatcher's admin port"),
+        ((500, {"oops": 1}), "not a dispatcher's admin port"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(answer, message):
+    with serving({"/control/v1/story": answer}) as url:
+        done = roma("explain", "x", "--url", url)
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"{url}: {message}"
+
+
+def test_nobody_there():
+    done = roma("status", "--url", "http://127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("http://127.0.0.1:1: no dispatcher answers: ")
+    assert "Connect call failed" in done.stderr
+
+
+def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-m", "roma", "top", "--url"]
+
+    def until(text):
+        seen = b""
+        while text.encode() not in seen:
+            seen += os.read(main, 4096)
+
+    with serving({"/control/v1/view": (200, VIEW)}) as url:
+        process = subprocess.Popen(
+            [*command, url], stdin=terminal, stdout=terminal, stderr=terminal
+        )
+        try:
+            until("1 of 1 models late")
+        except OSError:
+            process.kill()
+            raise
+    try:
+        until("no dispatcher answers")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        os.close(main)
+        os.close(terminal)

@@ -1,0 +1,75 @@
+"""Lines of JSON in a directory: appended, bounded, and never in anybody's way."""
+
+import json
+import threading
+
+import pytest
+
+from roma import chronicle
+from roma.chronicle import Chronicle
+from roma.errors import StoryError
+
+
+def lines(directory, name="models"):
+    return [json.loads(line) for line in chronicle.read(directory, name)]
+
+
+def test_a_run_appends_to_the_last_one_unless_it_begins_anew(tmp_path):
+    Chronicle(tmp_path).write("models", [{"a": 1}])
+    again = Chronicle(tmp_path)
+    again.write("models", [{"a": 2}, {"a": 3}])
+    assert lines(tmp_path) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    anew = Chronicle(tmp_path, fresh=True)
+    anew.write("models", [{"a": 4}])
+    anew.write("models", [{"a": 5}])
+    assert lines(tmp_path) == [{"a": 4}, {"a": 5}]
+    assert lines(tmp_path, "decisions-w") == []
+
+
+def test_a_full_file_makes_room_and_the_one_before_goes(tmp_path):
+    story = Chronicle(tmp_path, largest=40)
+    for n in range(12):
+        story.write("models", [{"n": n}])
+    kept = [line["n"] for line in lines(tmp_path)]
+    assert kept == list(range(kept[0], 12))
+    assert 5 <= len(kept) <= 10
+    assert sum(f.stat().st_size for f in tmp_path.iterdir()) < 2 * 50
+
+
+def test_what_cannot_be_written_is_said_once_and_goes_on_later(tmp_path, caplog):
+    directory = tmp_path / "story"
+    story = Chronicle(directory)
+    directory.rmdir()
+    directory.touch()  # a file where the directory was
+    story.write("models", [{"n": 1}])
+    story.write("models", [{"n": 2}])
+    assert len([r for r in caplog.records if "lines are lost" in r.message]) == 1
+    directory.unlink()
+    directory.mkdir()
+    story.write("models", [{"n": 3}])
+    assert lines(directory) == [{"n": 3}]
+
+
+def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypatch, caplog):
+    story, gate, began = Chronicle(tmp_path), threading.Event(), threading.Event()
+    write = story.write
+
+    def hang(name, records):
+        began.set()
+        gate.wait(10)
+        write(name, records)
+
+    monkeypatch.setattr(story, "write", hang)
+    story.offer("models", [{"n": 1}])
+    began.wait(10)
+    story.offer("models", [{"n": 2}])  # returns at once
+    assert "the disk does not keep up" in caplog.text
+    gate.set()
+    story.close()
+    assert lines(tmp_path) == [{"n": 1}]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoryError, match=r"story = .*file/x: cannot be written"):
+        Chronicle(tmp_path / "file" / "x")

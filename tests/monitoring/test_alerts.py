@@ -1,0 +1,247 @@
+"""Each alert fires when it must and stays quiet when it must not, by Prometheus' own promtool.
+
+A case gives series in promtool's notation, one sample a minute, and which alerts fire at its end.
+Rules are evaluated every ten minutes of a day, else every minute: a window of days is slow to add.
+"""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from roma.launch.alerts import ALERTS, BURNS, OBJECTIVE, WINDOWS, rules
+
+DAY = 24 * 60
+
+ANSWERED = 'roma_requests_total{model="m", device="cpu", outcome="answered"}'
+FAILED = 'roma_requests_total{model="m", device="", outcome="failed"}'
+REJECTED = 'roma_requests_total{model="m", device="", outcome="rejected"}'
+CANCELLED = 'roma_requests_total{model="m", device="", outcome="cancelled"}'
+LATE = 'roma_late_answers_total{model="m"}'
+TICKS, PERIOD = 'roma_ticks_total{worker="w"}', 'roma_control_period_seconds{worker="w"}'
+DISPATCHER, SUPERVISOR = 'up{job="dispatcher"}', 'up{job="supervisor"}'
+FAILURES = 'roma_actuation_failures_total{executable="m@w"}'
+MET = 'roma_worker_demand_met_ratio{worker="w"}'
+STARTS = 'roma_executable_starts_total{executable="m@w"}'
+
+
+def counter(*parts):
+    """Return a counter's samples; a part is (minutes, increase per minute)."""
+    values, at = ["0"], 0
+    for minutes, rate in parts:
+        values.append(f"{at + rate}+{rate}x{minutes - 1}")
+        at += rate * minutes
+    return " ".join(values)
+
+
+def served(*parts, by=LATE):
+    """A thousand requests a minute; a part is (minutes, share of them that ends as `by` says)."""
+    ends = [(minutes, round(1000 * share)) for minutes, share in parts]
+    # A late answer is an answer, too; what ends otherwise is none.
+    answered = [(m, 1000 if by == LATE else 1000 - n) for m, n in ends]
+    none = counter(*[(m, 0) for m, _ in ends])
+    return dict.fromkeys((LATE, FAILED, REJECTED, CANCELLED), none) | {
+        ANSWERED: counter(*answered),
+        by: counter(*ends),
+    }
+
+
+def burns(*windows):
+    return {("RomaPromiseBurns", window) for window in windows}
+
+
+CASES = {
+    # Promises: each burn rate just above and just below, and what has ended.
+    "kept": (served((DAY, 0.019)), set()),
+    "always a bit too late": (served((DAY, 0.021)), burns("3d")),
+    "was a bit too late": (served((DAY, 0.03), (370, 0)), set()),
+    "broken for six hours": (served((2 * DAY, 0), (360, 0.13)), burns("6h")),
+    "not enough in six hours": (served((2 * DAY, 0), (360, 0.11)), set()),
+    "two days after a bad day": (served((DAY, 0.1), (2 * DAY, 0), (350, 0.03)), burns("3d")),
+    "four days after a bad day": (served((DAY, 0.1), (4 * DAY, 0), (350, 0.03)), set()),
+    "broken for an hour": (served((DAY, 0), (60, 0.3)), burns("1h")),
+    "not enough in an hour": (served((DAY, 0), (60, 0.27)), set()),
+    "a bad minute": (served((DAY, 0), (9, 0), (1, 1)), set()),
+    "a bad hour that is over": (served((2 * DAY, 0), (60, 0.6), (10, 0)), set()),
+    "failed for an hour": (served((DAY, 0), (60, 0.3), by=FAILED), burns("1h")),
+    "rejected for an hour": (served((DAY, 0), (60, 0.3), by=REJECTED), burns("1h")),
+    "all is rejected": (served((60, 1), by=REJECTED), burns("1h", "6h", "3d")),
+    "clients went away": (served((60, 0.5), by=CANCELLED), set()),
+    "they do not hide the others": (
+        served((60, 0.03)) | {ANSWERED: counter((60, 100)), CANCELLED: counter((60, 900))},
+        burns("1h", "6h", "3d"),
+    ),
+    "nobody came": (served((60, 0)) | {ANSWERED: counter((60, 0))}, set()),
+    # Control.
+    "ticks": ({TICKS: counter((30, 60)), PERIOD: "1x30"}, set()),
+    "slow ticks by configuration": ({TICKS: counter((30, 1)), PERIOD: "60x30"}, set()),
+    "few ticks are missed": ({TICKS: counter((30, 50)), PERIOD: "1x30"}, set()),
+    "no tick": (
+        {TICKS: counter((20, 60), (5, 0)), PERIOD: "1x25"},
+        {"RomaControlStalled"},
+    ),
+    "every third tick": (
+        {TICKS: counter((20, 60), (5, 20)), PERIOD: "1x25"},
+        {"RomaControlStalled"},
+    ),
+    "all is up": ({DISPATCHER: "1x10", SUPERVISOR: "1x10"}, set()),
+    "a missed scrape": ({DISPATCHER: "1x10 0", SUPERVISOR: "1x10 0"}, set()),
+    "no dispatcher": ({DISPATCHER: "1x10 0x2", SUPERVISOR: "1x12"}, {"RomaDispatcherDown"}),
+    "no supervisor": ({DISPATCHER: "1x12", SUPERVISOR: "1x10 0x2"}, {"RomaSupervisorDown"}),
+    "quotas move": ({FAILURES: counter((30, 0))}, set()),
+    "a quota failed once": ({FAILURES: counter((20, 0), (1, 1), (9, 0))}, set()),
+    "quotas failed and move again": ({FAILURES: counter((20, 0), (9, 60), (5, 0))}, set()),
+    "quotas fail": ({FAILURES: counter((20, 0), (9, 60))}, {"RomaActuationFails"}),
+    # A worker.
+    "idle": ({MET: " ".join(["Inf"] * 30)}, set()),
+    "enough cores": ({MET: "1.2x30"}, set()),
+    "a burst": ({MET: "1.2x30 0.7x6 1.2x3"}, set()),
+    "too few cores": ({MET: "1.2x30 0.7x16"}, {"RomaWorkerSaturated"}),
+    "too few cores but for a moment": ({MET: "1.2x30 0.7x14 1.1 0.7x6"}, {"RomaWorkerSaturated"}),
+    # Executables.
+    "started": ({STARTS: "0x5 1x30"}, set()),
+    "restarted now and then": ({STARTS: "1x5 2x15 3x15"}, set()),
+    "restarts again and again": ({STARTS: "1x5 2x5 3x5 4x5 5x5"}, {"RomaExecutableRestarts"}),
+    "restarted long ago": ({STARTS: "1 2 3 4 5 6 7x40"}, set()),
+    "its dispatcher starts again": ({STARTS: "1x20 0 1 1 1x3 0 1"}, set()),
+}
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+
+    def run(*arguments, cwd):
+        return subprocess.run(
+            ["promtool", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def minutes(series):
+    """How many minutes the longest series lasts."""
+    values = (_length(text) for text in series.values())
+    return max(values) - 1
+
+
+def _length(text):
+    return sum(int(part.partition("x")[2]) + 1 if "x" in part else 1 for part in text.split())
+
+
+def run_tests(directory, promtool, tests, interval):
+    file = {
+        "rule_files": ["alerts.yaml"],
+        "evaluation_interval": interval,
+        # Else promtool takes them in any order, and alerts see what was recorded one interval ago.
+        "group_eval_order": [group["name"] for group in rules()["groups"]],
+        "tests": tests,
+    }
+    (directory / "tests.yaml").write_text(json.dumps(file))
+    done = promtool("test", "rules", "tests.yaml", cwd=directory)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def label(name, window=""):
+    labels = f'alertname="{name}"' + (f', window="{window}"' if window else "")
+    return f"{{{labels}}}"
+
+
+def test_the_rules_are_valid(tmp_path, promtool):
+    (tmp_path / "alerts.yaml").write_text(json.dumps(rules()))
+    done = promtool("check", "rules", "--lint-fatal", "alerts.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_each_case_fires_what_it_must_and_nothing_else(long, tmp_path, promtool):
+    cases = {name: case for name, case in CASES.items() if (minutes(case[0]) >= DAY) == long}
+    interval = "10m" if long else "1m"
+    data = rules()
+    for group in data["groups"]:
+        group["interval"] = interval
+    (tmp_path / "alerts.yaml").write_text(json.dumps(data))
+    firing = "count by (alertname, window) (ALERTS{alertstate='firing'})"
+    tests = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": [{"series": s, "values": v} for s, v in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": firing,
+                    "eval_time": f"{minutes(series)}m",
+                    "exp_samples": [
+                        {"labels": label(*(a if isinstance(a, tuple) else (a,))), "value": 1}
+                        for a in sorted(expected)
+                    ],
+                }
+            ],
+        }
+        for name, (series, expected) in cases.items()
+    ]
+    run_tests(tmp_path, promtool, tests, interval)
+
+
+def test_every_alert_has_a_case_in_which_it_fires():
+    fired = {a if isinstance(a, tuple) else (a, "") for _, found in CASES.values() for a in found}
+    assert fired == {(alert.name, alert.window) for alert in ALERTS}
+
+
+def test_every_window_that_a_burn_rate_looks_at_is_recorded():
+    assert {w for burn in BURNS for w in (burn.long, burn.short)} == set(WINDOWS)
+    assert max(burn.rate for burn in BURNS) * (1 - OBJECTIVE) < 1  # else it could never fire
+
+
+def test_what_an_alert_says_is_filled_in(tmp_path, promtool):
+    """As a person reads it: no template is left, and the number is the one that is bad."""
+    (tmp_path / "alerts.yaml").write_text(json.dumps(rules()))
+    (alert,) = [a for a in ALERTS if a.name == "RomaDispatcherDown"]
+    burn = next(a for a in ALERTS if a.window == "1h")
+    series = served((60, 1), by=FAILED) | {'up{job="dispatcher", instance="d:1"}': "0x60"}
+    said = [
+        (
+            alert.name,
+            {"severity": "page", "job": "dispatcher", "instance": "d:1"},
+            alert.summary.replace("{{ $labels.instance }}", "d:1"),
+            alert.description,
+        ),
+    ]
+    tests = {
+        "interval": "1m",
+        "input_series": [{"series": s, "values": v} for s, v in series.items()],
+        "alert_rule_test": [
+            {
+                "eval_time": "1h",
+                "alertname": name,
+                "exp_alerts": [
+                    {
+                        "exp_labels": labels,
+                        "exp_annotations": {"summary": summary, "description": description},
+                    }
+                ],
+            }
+            for name, labels, summary, description in said
+        ],
+    }
+    tests["alert_rule_test"].append(
+        {
+            "eval_time": "1h",
+            "alertname": burn.name,
+            "exp_alerts": [
+                {
+                    "exp_labels": {"severity": b.severity, "window": b.long, "model": "m"},
+                    "exp_annotations": {
+                        "summary": "Model m breaks its promise too often",
+                        "description": burn.description.replace(
+                            "{{ $value | humanizePercentage }}", "100%"
+                        ).replace("last 1h", f"last {b.long}"),
+                    },
+                }
+                for b in BURNS
+            ],
+        }
+    )
+    run_tests(tmp_path, promtool, [tests], "1m")
