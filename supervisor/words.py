@@ -43,8 +43,10 @@ def limit(decision: Decision) -> Limit:
     d = decision
     if d.failure:
         return Limit.FAILURE
+    if d.demand.cores is None:
+        return Limit.HELD
     if d.measurement is None:
-        return Limit.HELD if d.demand.cores is None else Limit.NOT_READY
+        return Limit.NOT_READY
     if d.short:
         return Limit.WORKER_SHORT
     if d.demand.terms.get("clip", 0.0) < 0 and d.wanted >= d.maximum - GRID:

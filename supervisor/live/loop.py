@@ -9,6 +9,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from roma import chronicle as chronicles
 from roma.chronicle import Chronicle
@@ -73,16 +74,19 @@ class ControlLoop:
         """Tick until cancelled."""
         clock = asyncio.get_running_loop().time
         due = clock()
-        while True:
-            await asyncio.sleep(due - clock())
-            late = clock() - due
-            self.jitters.append(late)
-            self.jitter.add(late)
-            await self.tick()
-            # The next tick of the grid that is still ahead.
-            passed = max(1, math.ceil((clock() - due) / self.period))
-            self.missed += passed - 1
-            due += passed * self.period
+        try:
+            while True:
+                await asyncio.sleep(due - clock())
+                late = clock() - due
+                self.jitters.append(late)
+                self.jitter.add(late)
+                await self.tick()
+                # The next tick of the grid that is still ahead.
+                passed = max(1, math.ceil((clock() - due) / self.period))
+                self.missed += passed - 1
+                due += passed * self.period
+        finally:
+            self._end_story()
 
     async def tick(self) -> None:
         """Run one control period."""
@@ -136,11 +140,19 @@ class ControlLoop:
     def _tell(self, decisions: Sequence[Decision]) -> None:
         """Write down what was decided a period ago: by now the kernel has said what it grants."""
         if self._chronicle is not None and decisions:
-            at = wall_clock(asyncio.get_running_loop().time())
-            more = {"worker": self._worker, "law": self._law}
-            records = [plain(d, at=at(d.time), **more) for d in decisions]
-            name = chronicles.decisions(self._worker)
-            self._chronicle.offer(name, records)
+            self._chronicle.offer(chronicles.decisions(self._worker), self._records(decisions))
+
+    def _end_story(self) -> None:
+        """Write down the last decisions; what the kernel made of them nobody will know."""
+        if self._chronicle is not None:
+            self._chronicle.close()
+            name, last = chronicles.decisions(self._worker), self._records(self.core.last())
+            self._chronicle.write(name, last)
+
+    def _records(self, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+        at = wall_clock(asyncio.get_running_loop().time())
+        more = {"worker": self._worker, "law": self._law}
+        return [plain(d, at=at(d.time), **more) for d in decisions]
 
     async def _confirm(self) -> None:
         message = ExchangeRequest(self._worker, self.core.readings())

@@ -157,6 +157,11 @@ def test_a_decision_in_words():
             "The cores are held at 1.200: dispatcher d did not answer for 1.0 s.",
         ),
         (
+            {"demand": Demand(None, "the cost of a request is not known yet")},
+            Limit.HELD,
+            "The cores are held at 1.200: the cost of a request is not known yet.",
+        ),
+        (
             {
                 "measurement": None,
                 "demand": Demand(1.0, "the executable is not ready", {"initial": 1.0}),
