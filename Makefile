@@ -8,7 +8,7 @@ COMPILED := build/compiled
 DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 
-.PHONY: help install demo compare test check bench wheel images clean lock
+.PHONY: help install demo compare test check bench wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -54,6 +54,9 @@ $(COMPILED)/.built: $(VENV)/.installed $(SOURCES)
 
 images:  ## Container images roma/control:dev and roma/model-server:dev (needs a Docker engine).
 	compose/build.sh
+
+pictures: install  ## The documents' pictures of the live page, from a real deployment (needs Chromium).
+	PYTHONPATH=. $(BIN)/python docs/pictures.py
 
 lock: install  ## Write constraints.txt anew from what is installed.
 	$(BIN)/pip freeze --exclude-editable > constraints.txt

@@ -93,6 +93,8 @@ class Board:
             response_time=m.response_time,
             error=error,
             arrivals=m.arrivals / m.seconds,
+            ended=m.ended / m.seconds,
+            broken=m.broken / m.seconds,
             gpu_share=m.answered_gpu / m.answered if m.answered else None,
             late_share=broken / ended if ended else None,
             waiting=m.waiting,

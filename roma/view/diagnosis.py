@@ -99,7 +99,9 @@ def _symptom(case: Case) -> str:
         return f"{m.failed} requests failed just now: "
     if m.waiting and m.oldest_age > sla.response_time:
         return f"{m.waiting} wait, the oldest for {units.milliseconds(m.oldest_age):.0f} ms: "
-    if m.response_time is not None and m.response_time > sla.set_point:
+    # Below the SLA the measured time is no reason for promises that broke a moment ago.
+    bound = sla.response_time if case.broken else sla.set_point
+    if m.response_time is not None and m.response_time > bound:
         measured, promised = (units.milliseconds(s) for s in (m.response_time, sla.response_time))
         return f"{measured:.0f} ms of {promised:.0f} ms: "
     return f"{case.broken:.0f} late in the last {LATELY} s: " if case.broken else ""

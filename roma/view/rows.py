@@ -84,7 +84,9 @@ class Row:
     """One model now. Seconds, requests per second, cores, shares.
 
     `error` is how far the response time, or the age of what waits, is above (+) or below (-) the
-    SLA, as a share of it. `late_share` covers the last minute: late, refused and failed requests.
+    SLA, as a share of it. `ended` and `broken` are requests per second: those that count for the
+    promise, and of them the late, refused and failed ones; `late_share` is their share in the last
+    minute.
     """
 
     model: str
@@ -96,6 +98,8 @@ class Row:
     response_time: float | None
     error: float | None
     arrivals: float
+    ended: float
+    broken: float
     gpu_share: float | None
     late_share: float | None
     waiting: int

@@ -218,3 +218,15 @@ def test_what_waits_too_long_is_late_although_the_answers_are_fast():
     assert row.state is State.LATE
     assert row.error == pytest.approx(0.6)
     assert row.why.startswith("30 wait, the oldest for 800 ms: ")
+
+
+def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_again():
+    scene = Scene()
+    scene.look(arrivals=10, answered=10, late=5)
+    row = scene.look(arrivals=10, answered=10, response_time=0.3)
+    assert row.state is State.LATE
+    assert row.why.startswith("5 late in the last 5 s: ")
+    for _ in range(5):
+        row = scene.look(arrivals=10, answered=10, response_time=0.3)
+    assert row.state is State.TIGHT
+    assert row.why.startswith("300 ms of 500 ms: ")
