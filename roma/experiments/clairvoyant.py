@@ -9,6 +9,7 @@ requests later than their SLA or not at all. Per model and slot boundary t, in r
     cost·ΔC ≤ slot·u(k)                 the cores of second k carry its slots
     Σ gpu_time·ΔG ≤ gpus·slot           the models share the GPUs
     ΣL ≤ ⌊late_share·N⌋                 over the whole run and all N requests
+    cost·ΣΔC(k) ≤ κ·z(k) + μ·Σz(i)      cores at the minimum answer nobody (below)
     minimum ≤ u(k) ≤ maximum, Σu(k) ≤ capacity;  minimise Σu
 
 Every simplification lets it do with less, never with more, than a real policy:
@@ -23,11 +24,27 @@ Every simplification lets it do with less, never with more, than a real policy:
   0.1 s on average. A shorter slot gives a higher (better) bound in more time.
 - What is due after `duration` need not be served, although it counts as a request.
 
+**Cores at the minimum.** Divisible requests could live on the minima, a tenth of each per second; a
+real request is computed whole by one replica, within its SLA. Let f be a replica's share of the
+minimum, u(k) its cores in second k, z = u - f ≥ 0, and w(k) what it computes in that second of
+requests that it answers in time. Such a request works in at most n = ⌈D/slot⌉ + 1 slots in a row,
+so in one of the seconds that they touch the replica has at least v = cost/(n·slot) cores. Where the
+minimum alone is enough, v ≤ f, nothing follows. Otherwise, with g = min(1, (n - 1)·slot), κ =
+v/(v - f), μ = g·f/(v - f), and i over the seconds that n slots around one of second k can touch:
+
+- u(k) ≥ v: w(k) ≤ u(k) = z(k) + f ≤ κ·z(k), because z(k) ≥ v - f.
+- u(k) < v: whatever worked in k reaches a second with z(i) ≥ v - f, before k or after it; on that
+  side of k it has at most n - 1 slots. With s = 1 or 2 such sides, w(k) ≤ min(1, s·g)·u(k) ≤ z(k) +
+  s·g·f, and μ·Σz(i) ≥ s·g·f.
+
+So w(k) ≤ κ·z(k) + μ·Σz(i) in both cases, and summed over the replicas it is a row of the program.
+
 It holds under these conditions: cores change at whole seconds only; a quota carries slot·u within
 a slot and no more (quota periods divide the slot and start with it, no burst; the kernel refills a
-quota that is set in mid-period, which a late actuation gains from); `cost` and `gpu_time` are those
-of every request. If they vary, they must be means over the requests of the run, and a policy that
-gives up the most expensive ones could do with less.
+quota that is set in mid-period, which a late actuation gains from); a request stays with the device
+that began it; `cost` and `gpu_time` are those of every request. If they vary, they must be means
+over the requests of the run, and a policy that gives up the most expensive ones, or computes the
+cheapest where others do not fit, could do with less.
 """
 
 import math
@@ -62,7 +79,7 @@ class ModelLoad:
     """The requests of one model and what they need; seconds, cores, core-seconds per request.
 
     `arrivals` in any order, within the run. `gpu_time` is None if no GPU serves the model.
-    `minimum` and `maximum` bound the cores of all its executables together.
+    `minimum` and `maximum` bound the cores of all its `replicas` together, whose minima are equal.
     """
 
     arrivals: Sequence[float]
@@ -71,6 +88,7 @@ class ModelLoad:
     response_time: float
     minimum: float
     maximum: float
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +141,8 @@ def _check(models: Mapping[str, ModelLoad], capacity: float, duration: float, sl
     for name, m in models.items():
         if not (m.cost > 0 and m.response_time > 0 and (m.gpu_time is None or m.gpu_time > 0)):
             raise ValueError(f"{name}: cost, gpu_time and response_time must be > 0")
+        if m.replicas < 1:
+            raise ValueError(f"{name}: replicas = {m.replicas}: must be ≥ 1")
         if not 0 <= m.minimum <= m.maximum:
             raise ValueError(f"{name}: minimum = {m.minimum}: must be in [0, {m.maximum}]")
         if any(not 0 <= a < duration for a in m.arrivals):
@@ -177,6 +197,7 @@ class _Program:
             rate = limits.add(slots, np.zeros(slots)) + j
             limits.put(rate, on_cpu, m.cost)
             limits.put(rate, u[second], -lengths)
+            _whole_requests(limits, m, slot, u, on_cpu)
             step = balance.add(slots, np.zeros(slots)) + j
             balance.put(step, total, 1.0)
             balance.put(step[1:], total[:-1], -1.0)
@@ -199,7 +220,7 @@ class _Program:
             A_eq=self._equal,
             b_eq=self._equals,
             bounds=np.column_stack((self._lower, self._upper)),
-            method="highs-ipm",
+            method="highs-ds",  # the interior point method stalls on some of these
         )
         if result.status == 2:
             return None
@@ -240,6 +261,27 @@ class _Rows:
         rows, cols, values = (np.concatenate(part) for part in zip(*self._entries, strict=True))
         matrix = csr_array((values, (rows, cols)), shape=(self._count, columns))
         return matrix, np.concatenate(self._sides)
+
+
+def _whole_requests(
+    limits: _Rows, m: ModelLoad, slot: float, u: NDArray[np.int_], on_cpu: NDArray[np.int_]
+) -> None:
+    """Add w(k) ≤ κ·z(k) + μ·Σz(i) for every second; the module docstring proves it."""
+    touched = math.ceil(m.response_time / slot - _EDGE) + 1
+    v, f = m.cost / (touched * slot), m.minimum / m.replicas
+    if v <= f:
+        return
+    kappa = v / (v - f)
+    mu = min(1.0, (touched - 1) * slot) * f / (v - f)
+    reach = math.ceil((touched - 1) * slot - _EDGE)
+    k, second = np.arange(len(u)), np.arange(len(on_cpu)) // round(1 / slot)
+    around = np.minimum(k, reach) + np.minimum(k[::-1], reach)
+    rows = limits.add(len(u), -(kappa + mu * around) * m.minimum)
+    limits.put(rows + second, on_cpu, m.cost)
+    limits.put(rows + k, u, -kappa)
+    for away in range(1, reach + 1):
+        limits.put(rows + k[away:], u[:-away], -mu)
+        limits.put(rows + k[:-away], u[away:], -mu)
 
 
 def _arrived(

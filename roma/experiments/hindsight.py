@@ -1,10 +1,11 @@
 """`hindsight`: what the clairvoyant's own plan costs when it is really played.
 
-The bound of `clairvoyant` is a lower one: its requests are divisible, its GPUs preemptible. Here
-its allocation is played second by second in the simulated plant, with whole requests and the same
-dispatcher as every law. What is then late must be bought back, so the plans for 0, 1 and 2 % late
-are enlarged in steps, and the cheapest that keeps the promise is reported. A policy that knows the
-future needs no less than the bound, and no more than this or any law that keeps the promise.
+The bound of `clairvoyant` is a lower one: its requests are divisible, but for what a minimum cannot
+do, and its GPUs preemptible. Here its allocation is played second by second in the simulated plant,
+with whole requests and the same dispatcher as every law. What is then late must be bought back, so
+the plans for 0, 1 and 2 % late are enlarged in steps, and the cheapest that keeps the promise is
+reported. A policy that knows the future needs no less than the bound, and no more than this or any
+law that keeps the promise.
 """
 
 from collections.abc import Mapping, Sequence

@@ -110,6 +110,7 @@ def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
             response_time=model.response_time,
             minimum=workload.minimum * workload.workers,
             maximum=workload.cores * workload.workers,
+            replicas=workload.workers,
         )
     return loads
 

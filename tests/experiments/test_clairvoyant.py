@@ -1,13 +1,20 @@
 """The clairvoyant bound against cases computed by hand, and against policies that really serve."""
 
+import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roma.experiments import clairvoyant, systems
 from roma.experiments.clairvoyant import Infeasible, ModelLoad, bound
+from roma.experiments.lab import clairvoyant_bound
+from roma.experiments.workloads import Model, Service, Workload
+from roma.plant import LoadConfig
+from roma.sim.simulation import Simulation
 
 ONE = ModelLoad([0.0], cost=1.0, gpu_time=None, response_time=1.0, minimum=0.0, maximum=10.0)
 
@@ -148,6 +155,7 @@ def test_a_models_own_maximum_binds_it():
         ({"cost": 0.0}, {}, "m: cost"),
         ({"gpu_time": 0.0}, {}, "m: cost, gpu_time"),
         ({"minimum": 11.0}, {}, r"m: minimum = 11\.0"),
+        ({"replicas": 0}, {}, r"m: replicas = 0"),
         ({"arrivals": [3.0]}, {}, r"arrivals must be in \[0, 3\)"),
         ({"minimum": 9.0}, {"capacity": 8.0}, r"sum of the minima \(9\)"),
     ],
@@ -180,7 +188,7 @@ def gpu_ends(arrivals, gpu_time):
 
 
 times = st.lists(st.floats(0, 7.9), max_size=25).map(sorted)
-allocations = st.lists(st.floats(0.05, 4.0), min_size=8, max_size=8)
+allocations = st.lists(st.just(0.05) | st.floats(0.05, 4.0), min_size=8, max_size=8)
 slas = st.floats(0.05, 2.0)
 
 
@@ -235,3 +243,123 @@ def test_the_bound_is_near_what_a_good_policy_needs():
     )
     load = ModelLoad(arrivals, cost, None, sla, 0.0, 4.0)
     assert least(load, duration=30).core_seconds > 0.9 * cores * 30
+
+
+# Whole requests: what a minimum cannot do.
+
+PAIR = ModelLoad(paced(2, 8), cost=0.5, gpu_time=0.6, response_time=0.5, minimum=0.1, maximum=4.0)
+"""The GPU has time for five of six requests. One that the CPU answers needs 0.83 cores."""
+
+
+def fluid(monkeypatch, *args, **kwargs):
+    """Return the bound without the rows about whole requests."""
+    with monkeypatch.context() as patch:
+        patch.setattr(clairvoyant, "_whole_requests", lambda *_: None)
+        return least(*args, **kwargs)
+
+
+def test_work_costs_more_than_the_minimum_that_could_not_do_it(monkeypatch):
+    divisible = fluid(monkeypatch, PAIR, gpus=1, duration=8.0)
+    whole = least(PAIR, gpus=1, duration=8.0)
+    # Half a second of GPU time for each, a sixth of its work is left.
+    work = 16 / 6 * PAIR.cost
+    assert divisible.core_seconds == pytest.approx(work)
+    v, f, g = 0.5 / 0.6, 0.1, 0.5
+    per_core = v / (v - f) + 2 * g * f / (v - f)  # κ + 2μ
+    assert whole.core_seconds == pytest.approx(8 * f + work / per_core, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"minimum": 0.0}, {"minimum": 0.9, "maximum": 4.0}, {"replicas": 10}],
+    ids=["nothing is wasted without a minimum", "the minimum is enough", "a tenth each"],
+)
+def test_only_a_minimum_too_small_for_a_request_is_wasted(monkeypatch, changes):
+    load = replace(PAIR, **changes)
+    divisible = fluid(monkeypatch, load, gpus=1, duration=8.0).core_seconds
+    whole = least(load, gpus=1, duration=8.0).core_seconds
+    assert whole >= divisible - 1e-9
+    assert (whole > divisible + 1e-6) == ("replicas" in changes)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cost", "sla", "minimum", "cores"),
+    [
+        ([0.0, 1.0, 2.0], 0.5, 1.0, 0.3, [0.5, 0.5, 0.5]),  # all of it is used, minimum included
+        ([0.8], 0.4, 0.8, 0.1, [0.1, 0.38 / 0.6, 0.1]),  # 0.2 s at the minimum, the rest after it
+        ([0.4, 1.8], 0.4, 0.8, 0.1, [0.38 / 0.6, 0.1, 0.38 / 0.6]),  # and the same from both sides
+    ],
+)
+def test_what_a_request_really_uses_of_a_minimum_counts(arrivals, cost, sla, minimum, cores):
+    load = ModelLoad(arrivals, cost, None, sla, minimum, maximum=4.0)
+    ends = finish_times(arrivals, cost, cores)
+    assert not late(arrivals, np.array(ends) - 1e-9, sla)
+    assert least(load).core_seconds == pytest.approx(sum(cores))
+
+
+def served_whole(arrivals, on_cpu, cores, load):
+    """Return whether every request ends in time: first come, first served on either device."""
+    own = [a for a, here in zip(arrivals, on_cpu, strict=True) if here]
+    others = [a for a, here in zip(arrivals, on_cpu, strict=True) if not here]
+    ends = finish_times(own, load.cost, cores) + gpu_ends(others, load.gpu_time)
+    return all(
+        end <= a + load.response_time + 1e-9 for a, end in zip(own + others, ends, strict=True)
+    )
+
+
+@pytest.mark.parametrize("arrivals", [(0.1, 0.5, 0.9, 1.6), (0.8, 0.9, 1.0, 2.0), (0.0, 0.7, 1.4)])
+def test_no_allocation_found_by_trying_all_does_with_less(monkeypatch, arrivals):
+    """One GPU, one replica, three seconds: every choice of devices, every allocation of a grid."""
+    load = replace(PAIR, arrivals=list(arrivals), maximum=3.0)
+    grid = [0.1, *np.arange(0.2, 3.01, 0.2)]
+    found = min(
+        sum(cores)
+        for cores in product(grid, repeat=3)
+        for on_cpu in product((False, True), repeat=len(arrivals))
+        if served_whole(arrivals, on_cpu, cores, load)
+    )
+    whole = least(load, gpus=1, duration=3.0).core_seconds
+    assert fluid(monkeypatch, load, gpus=1, duration=3.0).core_seconds <= whole <= found + 1e-9
+
+
+SHARED = Workload(
+    "shared",
+    "Two models, two workers, one GPU each",
+    (
+        Model("a", 0.38, Service(0.10, 0.05, noise=0.0, gpu_noise=0.0), LoadConfig(profile="30")),
+        Model("b", 0.54, Service(0.25, 0.06, noise=0.0, gpu_noise=0.0), LoadConfig(profile="14")),
+    ),
+    duration=12.0,
+)
+
+
+def test_a_quota_serves_from_its_first_period_to_its_last():
+    """Five periods within 0.38 s: two tenths of a core carry a tenth of a core-second."""
+
+    def twice_a_second(duration, seed):
+        return iter([k + part for k in range(round(duration)) for part in (0.05, 0.55)])
+
+    service = Service(0.1, 0.05, noise=0.0)
+    alone = replace(SHARED, models=(Model("a", 0.38, service, twice_a_second),), workers=1, gpus=0)
+    played = Simulation(alone.scenario(systems.OURS, 1, script={"a@w1": [0.2] * 12})).run()
+    assert played.late_share == 0
+    assert clairvoyant_bound(alone, 1, 0.0).core_seconds == pytest.approx(played.core_seconds)
+
+
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_no_plan_played_in_the_laboratory_does_with_less(seed):
+    """Plans of all kinds, most of them just above or below what one request needs."""
+    draw = random.Random(seed)
+    most = draw.choice((0.4, 0.8, 1.5, 3.0))
+    busy = draw.random()
+    script = {
+        f"{model}@{worker}": [
+            draw.uniform(0.15, most) if draw.random() < busy else 0.1 for _ in range(12)
+        ]
+        for model in "ab"
+        for worker in ("w1", "w2")
+    }
+    scenario = SHARED.scenario(systems.OURS, seed, script=script)
+    played = Simulation(scenario).run()
+    reference = clairvoyant_bound(SHARED, seed, played.late_share)
+    assert reference.core_seconds <= played.core_seconds + 1e-6
