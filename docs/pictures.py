@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
 from playwright.async_api import Browser, async_playwright, expect
 
 from roma.demo import inputs, models
@@ -62,8 +61,8 @@ async def take(browser: Browser, url: str) -> None:
     phone = {"device_scale_factor": 2}
     await shot(browser, url, "light", (1440, 600), "light")
     await shot(browser, url, "dark", (1440, 600), "dark")
-    await shot(browser, f"{url}/#model=photos", "detail", (1440, 1080), "light")
-    await shot(browser, f"{url}/#model=photos", "detail-dark", (1440, 1080), "dark")
+    await shot(browser, f"{url}/#model=photos", "detail", (1440, 1000), "light")
+    await shot(browser, f"{url}/#model=photos", "detail-dark", (1440, 1000), "dark")
     await shot(browser, url, "phone", (390, 844), "light", **phone)
 
 
@@ -83,10 +82,6 @@ async def shot(
         await expect(page.locator(".decisions .words").nth(3)).to_be_visible()
     path = FOLDER / f"{name}.png"
     await page.screenshot(path=path)
-    # Few colours and no gradients: a palette shows the same in a third of the bytes.
-    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
     print(f"{path}: {path.stat().st_size // 1024} KiB")
     await context.close()
 
