@@ -67,7 +67,7 @@ def run() -> None:
         looks.append(time.process_time() - start)
     costs = {
         "look at the board": (_median(looks), 1.0),
-        "one open page": (_time(lambda: _event("view", board.view)), 1.0),
+        "one open page": (_time(lambda: _event("view", _dumped(board.view))), 1.0),
         "a scrape of /metrics": (
             _time(lambda: generate_latest(_Found(metrics.collect(core, float(LOOKS))))),
             1 / SCRAPE_INTERVAL,

@@ -6,20 +6,25 @@
 A disk that is full or slow to come back costs lines, never a control period or a request.
 """
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from roma.errors import StoryError
+from roma.errors import ConfigError, StoryError
 
 MODELS = "models"
 
 LARGEST = 64 * 2**20
-"""Bytes. A file that reaches it becomes NAME.1.jsonl, and the one before that goes."""
+"""Bytes. A file that reaches it becomes NAME+1.jsonl, and the one before that goes."""
+
+LAST = 1.0
+"""Seconds that the last lines may take."""
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +43,34 @@ class Chronicle:
         self._largest = largest
         self._begun: set[str] = set()
         self._failing = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="story")
         self._writing: Future[None] | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoryError(f"story = {directory}: cannot be written: {error}") from error
+            raise ConfigError(f"story = {directory}: cannot be written: {error}") from error
 
     def offer(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records soon, on a thread of its own; while the disk hangs they are left out."""
         if self._writing is not None and not self._writing.done():
             self._fail("the disk does not keep up")
             return
-        self._writing = self._thread.submit(self.write, name, records)
+        self._writing = done = Future[None]()
 
-    def close(self) -> None:
-        """Wait for what was offered."""
-        self._thread.shutdown()
+        def write() -> None:
+            self.write(name, records)
+            done.set_result(None)
+
+        # A daemon: the interpreter does not wait for a disk that hangs.
+        threading.Thread(target=write, name="story", daemon=True).start()
+
+    async def close(self, name: str = "", records: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write the last records too; a disk that hangs costs them, not the program's end."""
+        if self._writing is not None:
+            await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
+        if records:
+            self.offer(name, records)
+            assert self._writing is not None
+            await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
 
     def write(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append records to the file `name`; what cannot be written is said once and left out."""
@@ -69,7 +85,7 @@ class Chronicle:
                 file.write(lines)
                 full = file.tell() >= self._largest
             if full:
-                path.replace(self.directory / f"{name}.1.jsonl")
+                path.replace(self.directory / f"{name}+1.jsonl")
         except OSError as error:
             self._fail(str(error))
         else:
@@ -95,4 +111,4 @@ def read(directory: Path, name: str) -> list[bytes]:
 
 def files(directory: Path, name: str) -> tuple[Path, Path]:
     """Return where records of this name lie, oldest first."""
-    return directory / f"{name}.1.jsonl", directory / f"{name}.jsonl"
+    return directory / f"{name}+1.jsonl", directory / f"{name}.jsonl"

@@ -346,7 +346,7 @@ class Config(Section):
     @property
     def supervisor_urls(self) -> dict[str, str]:
         """Where each worker's supervisor answers."""
-        host = self.control.host
+        host = f"[{self.control.host}]" if ":" in self.control.host else self.control.host
         return {
             w.name: self.gateway.supervisors.get(w.name) or f"http://{host}:{self.control_port(w)}"
             for w in self.workers

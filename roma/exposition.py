@@ -74,8 +74,8 @@ class _Found(Collector):
 async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
     """Answer GET /metrics, in the text format or in OpenMetrics as the client asks.
 
-    The books are read at once; the text, which takes longer, is made on a thread, so that no
-    request waits for it.
+    The books are read at once; the text, which takes longer, is made on a thread: a request waits
+    for a turn of the interpreter, not for all of it.
     """
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     body = await asyncio.to_thread(encode, _Found(list(metrics)))

@@ -100,6 +100,7 @@ class _Decided:
     demand: Demand
     measurement: Measurement | None
     fresh: bool
+    used: float | None
 
 
 class Supervisor:
@@ -222,7 +223,7 @@ class Supervisor:
             status.cost = status.cost.update(
                 measurement.usage, measurement.completed_here, managed.cost
             )
-        return _Decided(self._want(status, demand), demand, measurement, fresh)
+        return _Decided(self._want(status, demand), demand, measurement, fresh, used)
 
     def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:
         """Fit the demands to the worker, and write down why everyone got what they got."""
@@ -231,7 +232,8 @@ class Supervisor:
         for status, d, exact, granted in zip(
             self._all(), decided, result.exact, result.granted, strict=True
         ):
-            status.demand = d.want.demand
+            # Who was never read wants nothing, rather than 0 cores.
+            status.demand = None if status.applied is None else d.want.demand
             status.allocation = None if status.applied is None else granted
             status.story.append(
                 Decision(
@@ -241,7 +243,7 @@ class Supervisor:
                     dt=dt,
                     fresh=d.fresh,
                     measurement=d.measurement,
-                    used=status.used if status.reading is not None else None,
+                    used=d.used,
                     demand=d.demand,
                     minimum=status.managed.minimum,
                     maximum=status.managed.maximum,

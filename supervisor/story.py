@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from controllers.base import Law
 from controllers.measurement import Demand, Measurement
 from roma.errors import StoryError
+from supervisor.sharing import GRID
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Decision:
     @property
     def short(self) -> bool:
         """Whether the worker had less for this executable than it wanted."""
-        return self.total > self.capacity and self.exact < self.wanted
+        return self.total > self.capacity and self.exact < self.wanted - GRID / 2
 
 
 _DECISION = TypeAdapter(Decision)
@@ -83,11 +84,16 @@ def parse(line: bytes | str) -> Decision:
 def replay(law: Law, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, Demand]]:
     """Feed the recorded measurements of one executable to its law; yield what it demands.
 
-    What came before the law's first known state (`fresh`) cannot be replayed and is left out.
+    What came before the law's first known state (`fresh`), or after a decision that is missing,
+    cannot be replayed and is left out until the law begins anew.
     """
     state: Any = None
     known = False
+    last: float | None = None
     for decision in decisions:
+        # Each knows how long after the one before it came, to the bit.
+        known = known and last is not None and decision.time - last == decision.dt
+        last = decision.time
         if decision.measurement is None:
             continue
         known = known or decision.fresh

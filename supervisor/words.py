@@ -91,7 +91,8 @@ def _answered(m: Measurement) -> list[str]:
 def _asked(d: Decision) -> str:
     demand = d.demand
     if demand.cores is None:
-        return f"The cores are held at {d.wanted:.3f}: {demand.why}."
+        held = "" if d.allocation is None else f" at {d.wanted:.3f}"
+        return f"The cores are held{held}: {demand.why}."
     terms = " ".join(
         f"{value:+.3f} {_TERMS.get(name, name.replace('_', ' '))}"
         for name, value in demand.terms.items()
@@ -108,7 +109,8 @@ def _shared(d: Decision) -> str:
     if d.eta is None or d.eta >= 1:
         more = "" if d.exact <= d.wanted + GRID else ", and spare ones are handed out"
         return f"{worker}{more}: it gets {d.allocation:.3f}."
-    kept = f", first of all its {d.floor:.3f} for one request in time" if d.floor else ""
+    first = min(d.floor, d.wanted)
+    kept = f", first of all {first:.3f} for one request in time" if 0 < first <= d.exact else ""
     return f"The worker is short (η = {d.eta:.2f}): {worker}; it gets {d.allocation:.3f}{kept}."
 
 

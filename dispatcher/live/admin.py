@@ -7,7 +7,7 @@ Two halves, because in-flight limits must follow an allocation at once, not a pe
 them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/page.py).
 """
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from dispatcher import reports
 from dispatcher.live import metrics
@@ -26,6 +26,9 @@ def application(driver: Driver, watch: Watch, epoch: str) -> web.Application:
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
 
     async def applied(request: web.Request) -> web.Response:
+        if hdrs.ORIGIN in request.headers:
+            # The page has made this port one for browsers: another site's page must not write here.
+            return web.json_response({"error": "not for browsers"}, status=403)
         try:
             message = exchange.parse_request(await request.read())
         except ExchangeError as error:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import orjson
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
 
 from dispatcher import reports
 from dispatcher.live.driver import Driver
@@ -26,7 +26,10 @@ PERIOD = 1.0
 """Seconds between two looks."""
 
 ASK_LIMIT = 0.5
-"""Seconds that a supervisor may take to answer."""
+"""Seconds that a supervisor may take to say how things are."""
+
+TELL_LIMIT = 3.0
+"""Seconds that it may take to tell what it decided: a quarter of an hour is a lot to tell."""
 
 _WORKER = (
     "mode",
@@ -57,6 +60,7 @@ class Watch:
         directory = config.control.story
         self._chronicle = None if directory is None else Chronicle(directory)
         self._told = driver.clock()
+        self._json: bytes | None = None
 
     @property
     def view(self) -> View:
@@ -94,17 +98,31 @@ class Watch:
             now=now,
             at=story.wall_clock(now)(now),
         )
+        self._json = None
         if self._chronicle is not None:
             self._chronicle.offer(chronicle.MODELS, self._records(moments, now))
         woken, self._fresh = self._fresh, asyncio.Event()
         woken.set()
 
-    async def follow(self) -> AsyncIterator[View]:
-        """Yield the present view, and then every new one."""
+    async def close(self) -> None:
+        """Write down what happened since the last look."""
+        if self._chronicle is not None:
+            await self.look()
+            await self._chronicle.close()
+
+    async def follow(self) -> AsyncIterator[bytes]:
+        """Yield the present view as JSON, and then every new one."""
         while True:
             fresh = self._fresh
-            yield self.view
+            yield self.json
             await fresh.wait()
+
+    @property
+    def json(self) -> bytes:
+        """The view as JSON, made once per look however many look at it."""
+        if self._json is None:
+            self._json = orjson.dumps(self.view)
+        return self._json
 
     def refusals(self, model: str, since: float) -> list[dict[str, Any]]:
         """Return the refusals of a model after `since` on the dispatcher's clock, oldest first."""
@@ -117,10 +135,11 @@ class Watch:
         """Return what was decided for a model, or for all, in the last seconds, and by whom not."""
         now = self._driver.clock()
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
+        asked = self._asked(model)
         answers = await asyncio.gather(
-            *(self._get(url, "story", query) for url in self._supervisors.values())
+            *(self._get(url, "story", query, TELL_LIMIT) for url in asked.values())
         )
-        told = dict(zip(self._supervisors, answers, strict=True))
+        told = dict(zip(asked, answers, strict=True))
         decisions = [d for a in answers if isinstance(a, dict) for d in a.get("decisions", ())]
         decisions.sort(key=lambda d: (d["at"], d["executable"]))
         models = self._driver.core.queues if model is None else (model,)
@@ -131,28 +150,38 @@ class Watch:
             "silent": {name: a for name, a in told.items() if isinstance(a, str)},
         }
 
+    def _asked(self, model: str | None) -> dict[str, str]:
+        """Return the supervisors that may have decided something for a model."""
+        executors = self._driver.core.executors
+        hosts = {e.spec.worker for e in executors if model in (None, *e.spec.models)}
+        return {worker: url for worker, url in self._supervisors.items() if worker in hosts}
+
     async def _ask(self, worker: str, url: str) -> tuple[Worker, Mapping[str, Any]]:
-        answer, now = await self._get(url, "state", {}), self._driver.clock()
+        answer, now = await self._get(url, "state", {}, ASK_LIMIT), self._driver.clock()
         if isinstance(answer, str):
             return Worker(worker, url, False, now - self._heard[worker], answer), {}
         self._heard[worker] = now
         known = {key: answer[key] for key in _WORKER if key in answer}
         return Worker(worker, url, True, **known), answer.get("executables", {})
 
-    async def _get(self, url: str, what: str, query: Mapping[str, str]) -> dict[str, Any] | str:
+    async def _get(
+        self, url: str, what: str, query: Mapping[str, str], limit: float
+    ) -> dict[str, Any] | str:
         """Return what a supervisor answers, or why it does not."""
         try:
             async with self._session.get(
-                f"{url}/control/v1/{what}", params=query, timeout=ClientTimeout(total=ASK_LIMIT)
+                f"{url}/control/v1/{what}", params=query, timeout=ClientTimeout(total=limit)
             ) as response:
                 body = await response.read()
                 if response.status != 200:
                     return f"status {response.status}"
                 answer = orjson.loads(body)
+        except TimeoutError:  # an OSError too
+            return f"no answer within {limit:g} s"
+        except ClientConnectorError as error:
+            return str(error.os_error)  # without aiohttp's description of the connection
         except (ClientError, OSError, ValueError) as error:
             return str(error) or type(error).__name__
-        except TimeoutError:
-            return f"no answer within {ASK_LIMIT:g} s"
         return answer if isinstance(answer, dict) else "its answer is no object"
 
     def _records(self, moments: Sequence[Moment], now: float) -> list[dict[str, Any]]:
@@ -173,3 +202,4 @@ async def watching(driver: Driver, config: Config, epoch: str) -> AsyncIterator[
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            await watch.close()

@@ -69,7 +69,7 @@ def _story(config: Config, law: str, options: Options) -> Chronicle | None:
     directory = options.story / law if len(options.laws) > 1 else options.story
     ours = {chronicle.decisions(worker.name) for worker in config.workers}
     for file in sorted(directory.glob(f"{chronicle.decisions('*')}.jsonl")):
-        if file.name.removesuffix(".jsonl").removesuffix(".1") not in ours:
+        if file.name.removesuffix(".jsonl").removesuffix("+1") not in ours:
             raise ConfigError(f"--story = {directory}: has {file.name}, of another deployment")
     return Chronicle(directory, fresh=True, largest=sys.maxsize)
 

@@ -24,6 +24,7 @@ class Panel:
     unit: str
     queries: Queries
     kind: str = "timeseries"
+    signed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ ROWS = (
                 "Terms of the control law, cores",
                 "short",
                 (("roma_controller_term_cores", "{{executable}} {{term}}"),),
+                signed=True,
             ),
             Panel(
                 "Cores of the worker",
@@ -323,5 +325,6 @@ def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     if panel.kind == "heatmap":
         described["options"] = {"calculate": False, "yAxis": {"unit": panel.unit}}
     else:
-        described["fieldConfig"] = {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []}
+        floor = {} if panel.signed else {"min": 0}
+        described["fieldConfig"] = {"defaults": {"unit": panel.unit, **floor}, "overrides": []}
     return described

@@ -120,7 +120,7 @@ class Artist:
         axes.set_ylabel("response time\nms")
         self._bad(axes, track.name)
         response = self._worst(track, track.response)
-        self._line(axes, 1000 * response, "response", f"{track.statistic.value}, or oldest waiting")
+        self._line(axes, 1000 * response, "response", f"{track.statistic.value}, or oldest inside")
         for name, role, label in (("sla", "sla", "SLA"), ("set_point", "aim", "aim")):
             values = self._worst(track, track[name])
             self._line(axes, 1000 * values, role, label, linestyle="--", linewidth=1.0)

@@ -315,7 +315,7 @@ def _method(c: Content) -> Iterable[Html]:
             "supervisor). Requests are counted in the second in which they end or arrive; what "
             "waits or runs when the record ends is counted as arrived only.",
             "Response time: queue plus execution, as the statistic that the promise names, over "
-            "the dispatcher's window at each second; or the age of the oldest waiting request, if "
+            "the dispatcher's window at each second; or the age of the oldest request inside, if "
             "that is more. “Worst” is its highest value, “over SLA” the seconds in which it was "
             "above.",
             "A promise is kept if no more requests were late, refused or failed than its statistic "

@@ -64,6 +64,7 @@ _LOOKS = (
     "mean_time",
     "oldest_age",
     "waiting",
+    "in_flight",
     "refused",
     *_COUNTS,
 )
@@ -112,9 +113,9 @@ class ModelTrack:
 
     @property
     def response(self) -> Numbers:
-        """The promise's statistic, or the age of what waits if that is more; NaN: neither."""
-        waiting = np.where(self["waiting"] > 0, self["oldest_age"], np.nan)
-        return np.asarray(np.fmax(self["response_time"], waiting))
+        """The promise's statistic, or the age of what waits or runs if more; NaN: neither."""
+        inside = np.where(self["waiting"] + self["in_flight"] > 0, self["oldest_age"], np.nan)
+        return np.asarray(np.fmax(self["response_time"], inside))
 
     @cached_property
     def gaps(self) -> list[Span]:
@@ -169,8 +170,12 @@ class ExecutableTrack:
 
     @property
     def used_seconds(self) -> float:
-        """Core-seconds used: each decision knows what was used since the one before."""
-        return float(np.nansum(self["used"] * self["dt"]))
+        """Core-seconds used: each decision knows what was used since the one before.
+
+        After a gap that is a mean over the gap; of it, as of what was applied, one period counts.
+        """
+        seconds = np.minimum(self["dt"], typical(self["at"]))
+        return float(np.nansum(self["used"] * seconds))
 
 
 class Run:
@@ -249,7 +254,7 @@ def _read_models(run: Run) -> None:
 
 def _read_decisions(run: Run) -> None:
     names = f"{chronicle.decisions('*')}.jsonl"
-    # NAME.1.jsonl, which goes before NAME.jsonl, does so by name as well.
+    # NAME+1.jsonl, which goes before NAME.jsonl, does so by name as well.
     for file in sorted(run.directory.glob(names)):
         run.files.append(file)
         number = len(run.files) - 1

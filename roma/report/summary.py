@@ -1,5 +1,6 @@
 """Adds a run up: what was promised to whom, what became of it, and what it took."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -90,9 +91,20 @@ def cores(tracks: list[ExecutableTrack], capacity: float = 0.0) -> Cores:
 def worker_cores(run: Run) -> dict[str, Cores]:
     """Return the same by worker, with what all its cores would have come to."""
     return {
-        worker: cores(tracks, max(t.core_seconds("capacity") for t in tracks))
-        for worker, tracks in sorted(run.workers.items())
+        worker: cores(tracks, _capacity(tracks)) for worker, tracks in sorted(run.workers.items())
     }
+
+
+def _capacity(tracks: list[ExecutableTrack]) -> float:
+    """Return the core-seconds that a worker had while any of its executables was decided about."""
+    at = np.concatenate([t["at"] for t in tracks])
+    end = np.concatenate([t.end for t in tracks])
+    capacity = np.concatenate([t["capacity"] for t in tracks])
+    covered, total = -math.inf, 0.0
+    for i in np.argsort(at, kind="stable"):
+        total += capacity[i] * max(0.0, end[i] - max(at[i], covered))
+        covered = max(covered, end[i])
+    return float(total)
 
 
 def total(parts: dict[str, Cores]) -> Cores:

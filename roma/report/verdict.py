@@ -73,7 +73,7 @@ def why(run: Run, model: str, limits: Counter[Limit]) -> str:
 def share(value: float) -> str:
     """Return a share in percent, never 0 for something."""
     percent = 100 * value
-    if percent == 0 or percent >= 9.95:
+    if percent <= 0 or percent >= 9.95:
         return f"{percent:.0f} %"
     return f"{percent:.1f} %" if percent >= 0.1 else "< 0.1 %"
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from roma.exchange import ExchangeReply
-from roma.model import ExecutorSpec, ModelSpec
+from roma.model import Device, ExecutorSpec, ModelSpec
 from roma.view.diagnosis import IDLE_AFTER, LATELY, Case, diagnose
-from roma.view.history import LENGTH, History
+from roma.view.history import COLUMNS, History
 from roma.view.moments import Moment, Moments
 from roma.view.rows import Executable, Row, View, Worker
 
@@ -27,6 +27,7 @@ class Board:
         self.view = View(name, 0.0, [], [])
         self._name = name
         self._moments = Moments()
+        self._arrived: dict[str, int] = {}
 
     def take(
         self,
@@ -44,9 +45,10 @@ class Board:
         executables. Returns the moments that came of it.
         """
         moments = self._moments.take(reply, now)
+        self._arrived = {m.model: m.arrivals for m in reply.models}
         workers = {name: worker for name, (worker, _) in supervisors.items()}
         found = _executables(reply, executors, supervisors)
-        samples = {m.model: _sample(m, found.get(m.model, [])) for m in moments}
+        samples = {m.model: _sample(m, found.get(m.model, []), workers) for m in moments}
         self.history.add(at, samples)
         lately = _Lately(self.history)
         rows = [
@@ -67,7 +69,7 @@ class Board:
         lately: "_Lately",
     ) -> Row:
         sla, model = spec.sla, m.model
-        y = max(m.response_time or 0.0, m.oldest_age if m.waiting else 0.0)
+        y = max(m.response_time or 0.0, m.oldest_age if m.waiting or m.in_flight else 0.0)
         error = y / sla.response_time - 1 if y > 0 else None
         ended, broken = lately.minute_ended[model], lately.minute_broken[model]
         case = Case(
@@ -80,7 +82,7 @@ class Board:
             broken=lately.broken[model],
             ended=lately.ended[model],
             arrivals=lately.arrivals[model],
-            ever=lately.ever[model],
+            ever=self._arrived[model] > 0,
         )
         state, why = diagnose(case)
         return Row(
@@ -100,11 +102,7 @@ class Board:
             waiting=m.waiting,
             in_flight=m.in_flight,
             oldest_age=m.oldest_age,
-            demanded=_sum(e.demand for e in executables),
-            allocated=_sum(e.allocation for e in executables),
-            applied=_sum(e.applied for e in executables),
-            used=_sum(e.used for e in executables),
-            throttled=max((e.throttled for e in executables if e.throttled is not None), default=0),
+            **_cores(executables, workers),
             executables=executables,
         )
 
@@ -118,7 +116,6 @@ class _Lately:
         self.ended = history.totals("ended", LATELY)
         self.broken = history.totals("broken", LATELY)
         self.arrivals = history.totals("arrivals", IDLE_AFTER)
-        self.ever = history.totals("arrivals", LENGTH)
 
 
 _FROM_SUPERVISOR = (
@@ -163,30 +160,42 @@ def _executables(
     return found
 
 
-def _sample(m: Moment, executables: Sequence[Executable]) -> tuple[float, ...]:
-    """Return one sample in the order of `history.COLUMNS`."""
+_TOTALS = {"demanded": "demand", "allocated": "allocation", "applied": "applied", "used": "used"}
 
-    def cores(values: Iterable[float | None]) -> float:
-        total = _sum(values)
-        return math.nan if total is None else total
 
-    return (
-        math.nan if m.response_time is None else m.response_time,
-        m.waiting,
-        m.oldest_age,
-        max((e.throttled or 0.0 for e in executables), default=0.0),
-        m.arrivals / m.seconds,
-        m.answered_gpu / m.answered if m.answered else math.nan,
-        m.ended / m.seconds,
-        m.broken / m.seconds,
-        cores(e.demand for e in executables),
-        cores(e.allocation for e in executables),
-        cores(e.applied for e in executables),
-        cores(e.used for e in executables),
+def _cores(
+    executables: Sequence[Executable], workers: Mapping[str, Worker]
+) -> dict[str, float | None]:
+    """Return what a model's executables have together, and the most throttled one's share.
+
+    All of it is unknown while a supervisor of one of them is silent: what the others say is less,
+    and would look as if cores had been taken away.
+    """
+    controlled = [e for e in executables if e.applied is not None]
+    silent = any(
+        e.device == Device.CPU and e.worker in workers and not workers[e.worker].answers
+        for e in executables
     )
+    if silent or not controlled:
+        return dict.fromkeys((*_TOTALS, "throttled"))
+    found: dict[str, float | None] = {
+        name: sum(getattr(e, key) or 0.0 for e in controlled) for name, key in _TOTALS.items()
+    }
+    return found | {"throttled": max(e.throttled or 0.0 for e in controlled)}
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of what is known, None if nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _sample(
+    m: Moment, executables: Sequence[Executable], workers: Mapping[str, Worker]
+) -> tuple[float, ...]:
+    """Return one sample in the order of `history.COLUMNS`."""
+    found = {
+        "response_time": m.response_time,
+        "waiting": m.waiting,
+        "oldest_age": m.oldest_age,
+        "arrivals": m.arrivals / m.seconds,
+        "on_gpu": m.answered_gpu / m.answered if m.answered else None,
+        "ended": m.ended / m.seconds,
+        "broken": m.broken / m.seconds,
+        **_cores(executables, workers),
+    }
+    return tuple(math.nan if (v := found[name]) is None else v for name in COLUMNS)

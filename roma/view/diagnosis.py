@@ -33,7 +33,7 @@ class Case:
     """One model's facts; `error` as in `Row`, `executables` those that can run it.
 
     `broken` and `ended` count the requests of the last `LATELY` seconds, `arrivals` those of the
-    last `IDLE_AFTER`, `ever` those of the whole history.
+    last `IDLE_AFTER`; `ever` tells whether one has ever come.
     """
 
     moment: Moment
@@ -45,7 +45,7 @@ class Case:
     broken: float
     ended: float
     arrivals: float
-    ever: float
+    ever: bool
 
     @property
     def hosts(self) -> list[Worker]:
@@ -97,14 +97,15 @@ def _symptom(case: Case) -> str:
         return f"{n} requests refused just now ({reason.replace('_', ' ')}): "
     if m.failed:
         return f"{m.failed} requests failed just now: "
-    if m.waiting and m.oldest_age > sla.response_time:
-        return f"{m.waiting} wait, the oldest for {units.milliseconds(m.oldest_age):.0f} ms: "
+    if (m.waiting or m.in_flight) and m.oldest_age > sla.response_time:
+        oldest = units.milliseconds(m.oldest_age)
+        return f"{m.waiting} wait and {m.in_flight} run, the oldest for {oldest:.0f} ms: "
     # Below the SLA the measured time is no reason for promises that broke a moment ago.
     bound = sla.response_time if case.broken else sla.set_point
     if m.response_time is not None and m.response_time > bound:
         measured, promised = (units.milliseconds(s) for s in (m.response_time, sla.response_time))
         return f"{measured:.0f} ms of {promised:.0f} ms: "
-    return f"{case.broken:.0f} late in the last {LATELY} s: " if case.broken else ""
+    return f"{case.broken:.0f} promises broken in the last {LATELY} s: " if case.broken else ""
 
 
 def _obstacle(case: Case) -> str:

@@ -35,7 +35,7 @@ class History:
 
     def __init__(self, length: int = LENGTH, total: int = TOTAL) -> None:
         self._most, self._total = length, total
-        self._models: list[str] = []
+        self._models: dict[str, int] = {}
         self._times = np.full(length, np.nan)
         self._data = np.full((len(COLUMNS), 0, length), np.nan, np.float32)
         self._next = 0
@@ -43,7 +43,7 @@ class History:
 
     def add(self, at: float, samples: Mapping[str, Sequence[float]]) -> None:
         """Record one sample per model, in the order of `COLUMNS`; others are forgotten."""
-        if list(samples) != self._models:
+        if list(samples) != list(self._models):
             self._fit(list(samples))
         place, length = self._next, len(self._times)
         self._times[place] = at
@@ -57,7 +57,7 @@ class History:
         if model not in self._models:
             return np.empty(0, np.float32)
         places = self._places(seconds + skip)[: -skip or None]
-        ring: npt.NDArray[np.float32] = self._data[COLUMNS.index(column), self._models.index(model)]
+        ring: npt.NDArray[np.float32] = self._data[COLUMNS.index(column), self._models[model]]
         return ring[places]
 
     def totals(self, column: str, seconds: int) -> dict[str, float]:
@@ -70,7 +70,7 @@ class History:
         if model not in self._models:
             return None
         places = self._places(self._count - self._count % every)
-        ring = self._data[:, self._models.index(model), :]
+        ring = self._data[:, self._models[model], :]
         blocks = ring[:, places].reshape(len(COLUMNS), -1, every)
         at = np.ascontiguousarray(self._times[places].reshape(-1, every)[:, -1])
         found: Series = {"at": at}
@@ -86,7 +86,7 @@ class History:
     @property
     def models(self) -> Sequence[str]:
         """Return the models that have samples."""
-        return self._models
+        return list(self._models)
 
     def _places(self, newest: int) -> npt.NDArray[np.intp]:
         """Return where the newest samples are, oldest first."""
@@ -103,8 +103,9 @@ class History:
         data = np.full((len(COLUMNS), len(models), length), np.nan, np.float32)
         for i, model in enumerate(models):
             if model in self._models:
-                data[:, i, :count] = self._data[:, self._models.index(model), :][:, places]
-        self._times, self._data, self._models = times, data, models
+                data[:, i, :count] = self._data[:, self._models[model], :][:, places]
+        self._times, self._data = times, data
+        self._models = {model: i for i, model in enumerate(models)}
         self._count, self._next = count, count % length
 
 

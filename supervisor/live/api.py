@@ -6,8 +6,9 @@ GET /metrics, GET /healthz
 """
 
 import asyncio
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
@@ -20,8 +21,11 @@ from supervisor.core import Status
 from supervisor.live import metrics
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
-from supervisor.story import plain
+from supervisor.story import Decision, plain
 from supervisor.words import Limit, explain, limit
+
+MOST = 3000
+"""Decisions told at once, the newest: about 3 MB."""
 
 GPU_LIMIT = 1.0
 """Seconds that a scrape waits for the GPUs."""
@@ -38,7 +42,10 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
             seconds = story.seconds_of(request.query)
         except StoryError as error:
             return web.json_response({"error": str(error)}, status=400)
-        return _json(decisions(loop, worker, request.query.get("model"), seconds))
+        now = asyncio.get_running_loop().time()
+        found = decisions(loop, request.query.get("model"), now - seconds)
+        # Words take longer than a tick may wait for them.
+        return await asyncio.to_thread(_told, found, worker, now)
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -106,19 +113,21 @@ def _status(status: Status) -> dict[str, Any]:
     }
 
 
-def decisions(loop: ControlLoop, worker: str, model: str | None, seconds: float) -> dict[str, Any]:
-    """Return the decisions of the last `seconds`, oldest first, of one model or of all."""
-    now = asyncio.get_running_loop().time()
-    at = story.wall_clock(now)
+def decisions(loop: ControlLoop, model: str | None, since: float) -> list[Decision]:
+    """Return the decisions after `since`, of one model or of all: the last `MOST`, oldest first."""
     found = [
-        plain(d, at=at(d.time), worker=worker, words=explain(d))
+        replace(d)  # the last one still changes
         for status in loop.core.status.values()
         if model is None or status.managed.model.name == model
-        for d in status.story
-        if d.time > now - seconds
+        for d in itertools.takewhile(lambda d: d.time > since, reversed(status.story))
     ]
-    found.sort(key=lambda record: record["time"])
-    return {"worker": worker, "at": at(now), "decisions": found}
+    return sorted(found, key=lambda d: d.time)[-MOST:]
+
+
+def _told(found: Sequence[Decision], worker: str, now: float) -> web.Response:
+    at = story.wall_clock(now)
+    told = [plain(d, at=at(d.time), worker=worker, words=explain(d)) for d in found]
+    return _json({"worker": worker, "at": at(now), "decisions": told})
 
 
 def _json(content: object) -> web.Response:

@@ -60,6 +60,8 @@ class ControlLoop:
         self._worker = worker
         self._law = law
         self._chronicle = chronicle
+        self._complete: Sequence[Decision] = ()
+        """Decisions of the last period: nothing will be added to them once this one's are made."""
         self._silent: set[str] = set()
         self._failing: set[str] = set()
         self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
@@ -86,10 +88,11 @@ class ControlLoop:
                 self.missed += passed - 1
                 due += passed * self.period
         finally:
-            self._end_story()
+            await self._end_story()
 
     async def tick(self) -> None:
         """Run one control period."""
+        self._complete = self.core.last()
         if self._change is not None:
             managed, self._actuator, done = self._change
             self._change = None
@@ -98,7 +101,6 @@ class ControlLoop:
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
         clock = asyncio.get_running_loop().time
         now = clock()
-        complete = self.core.last()
         wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
         # Also when nothing changes: it tells whoever keeps a lease that somebody controls.
         started = clock()
@@ -107,7 +109,8 @@ class ControlLoop:
         self._note(results)
         self.ticks += 1
         await self._confirm()
-        self._tell(complete)
+        self._tell(self._complete)
+        self._complete = ()
 
     async def _reports(self) -> Mapping[str, ExchangeReply | None]:
         replies = await asyncio.gather(*(self._report(peer) for peer in self._peers))
@@ -142,12 +145,13 @@ class ControlLoop:
         if self._chronicle is not None and decisions:
             self._chronicle.offer(chronicles.decisions(self._worker), self._records(decisions))
 
-    def _end_story(self) -> None:
+    async def _end_story(self) -> None:
         """Write down the last decisions; what the kernel made of them nobody will know."""
         if self._chronicle is not None:
-            self._chronicle.close()
-            name, last = chronicles.decisions(self._worker), self._records(self.core.last())
-            self._chronicle.write(name, last)
+            known = {id(d) for d in self._complete}
+            last = [*self._complete, *(d for d in self.core.last() if id(d) not in known)]
+            name = chronicles.decisions(self._worker)
+            await self._chronicle.close(name, self._records(last))
 
     def _records(self, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         at = wall_clock(asyncio.get_running_loop().time())

@@ -201,7 +201,11 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
 
     with serving({"/control/v1/view": (200, VIEW)}) as url:
         process = subprocess.Popen(
-            [*command, url], stdin=terminal, stdout=terminal, stderr=terminal
+            [*command, url],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
         )
         try:
             until("1 of 1 models late")

@@ -7,7 +7,7 @@ import pytest
 
 from roma import chronicle
 from roma.chronicle import Chronicle
-from roma.errors import StoryError
+from roma.errors import ConfigError
 
 
 def lines(directory, name="models"):
@@ -50,7 +50,7 @@ def test_what_cannot_be_written_is_said_once_and_goes_on_later(tmp_path, caplog)
     assert lines(directory) == [{"n": 3}]
 
 
-def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypatch, caplog):
+async def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypatch, caplog):
     story, gate, began = Chronicle(tmp_path), threading.Event(), threading.Event()
     write = story.write
 
@@ -65,11 +65,21 @@ def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypatch, c
     story.offer("models", [{"n": 2}])  # returns at once
     assert "the disk does not keep up" in caplog.text
     gate.set()
-    story.close()
-    assert lines(tmp_path) == [{"n": 1}]
+    await story.close("models", [{"n": 3}])
+    assert lines(tmp_path) == [{"n": 1}, {"n": 3}]
+
+
+async def test_a_disk_that_hangs_for_good_does_not_hold_up_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(chronicle, "LAST", 0.05)
+    story, gate = Chronicle(tmp_path), threading.Event()
+    monkeypatch.setattr(story, "write", lambda name, records: gate.wait(30))
+    story.offer("models", [{"n": 1}])
+    await story.close("models", [{"n": 2}])
+    assert not gate.is_set()
+    gate.set()
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoryError, match=r"story = .*file/x: cannot be written"):
+    with pytest.raises(ConfigError, match=r"story = .*file/x: cannot be written"):
         Chronicle(tmp_path / "file" / "x")

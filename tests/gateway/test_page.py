@@ -135,6 +135,19 @@ async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(stage
     await asyncio.gather(*calls)
 
 
+async def test_another_sites_page_cannot_say_what_was_applied(stage, tmp_path):
+    fake, _ = await opened(stage, tmp_path)
+    reading = {"executor": fake.executable, "applied": 3.0, "usage": 0, "throttled": 0}
+    message = {"worker": "local", "executors": [reading]}
+    url = f"{stage.admin}/control/v1/applied"
+    async with stage.session.post(url, json=message, headers={"Origin": "http://evil"}) as answer:
+        assert answer.status == 403
+    assert stage.core.executors[fake.executable].cores != 3.0
+    async with stage.session.post(url, json=message) as answer:
+        assert answer.status == 204
+    assert stage.core.executors[fake.executable].cores == 3.0
+
+
 async def test_what_is_asked_wrongly_is_named(stage, tmp_path):
     await opened(stage, tmp_path)
     for path, status, error in [

@@ -1,13 +1,10 @@
 """The one-second loop in virtual time: a grid of ticks, none caught up, nothing that stops it."""
 
 import asyncio
-import json
 
 import pytest
 
 from controllers import registry
-from roma import chronicle
-from roma.chronicle import Chronicle
 from roma.errors import ActuationError, ExchangeError
 from roma.exchange import ExchangeReply, ExecutorReport
 from roma.model import ModelSpec, Sla
@@ -118,17 +115,3 @@ async def test_models_change_between_two_ticks_and_never_within_one(looptime):
     assert second.ticks == [3, 4]
     assert list(loop.core.status) == ["n@w"]
     running.cancel()
-
-
-async def test_every_decision_is_written_down_the_last_one_too(looptime, tmp_path):
-    loop = build(Kernel(), Dispatcher())
-    loop._chronicle = Chronicle(tmp_path)
-    await run_for(loop, 3.5)
-    await asyncio.sleep(0)  # the loop ends
-    lines = [json.loads(line) for line in chronicle.read(tmp_path, "decisions-w")]
-    # While the thread still writes a line, virtual time may pass: lines may be left out, never twice.
-    times = [line["time"] for line in lines]
-    assert times == sorted(set(times))
-    assert times[-1] == 3
-    assert lines[-1]["observed"] is None
-    assert lines[0]["observed"] == 1.0

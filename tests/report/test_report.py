@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import orjson
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from roma.cli.app import app
 from roma.errors import StoryError
 from roma.report.build import build
 from roma.report.episodes import episodes
-from roma.report.read import read
+from roma.report.read import ExecutableTrack, read
 from roma.report.summary import summaries, total, worker_cores
 from roma.sim.scenario import SupervisorFault
 from roma.sim.simulation import Simulation
@@ -259,7 +260,7 @@ def test_a_second_is_enough(run, tmp_path):
 def test_two_files_of_one_story_are_read_in_their_order(run, tmp_path):
     lines = (run[1] / "decisions-w.jsonl").read_bytes().splitlines(keepends=True)
     copied(run, tmp_path, decisions_w=b"".join(lines[40:]))
-    (tmp_path / "decisions-w.1.jsonl").write_bytes(b"".join(lines[:40]))
+    (tmp_path / "decisions-w+1.jsonl").write_bytes(b"".join(lines[:40]))
     split, whole = read(tmp_path), read(run[1])
     for name in ("at", "applied", "limit"):
         assert (split.executables["w/m@w"][name] == whole.executables["w/m@w"][name]).all()
@@ -306,3 +307,25 @@ def test_a_simulation_without_faults_has_no_gap(tmp_path):
     found = read(tmp_path)
     assert [t.gaps for t in (*found.models.values(), *found.executables.values())] == [[], []]
     assert (found.whole.start, found.whole.end) == (0.0, 20.0)
+
+
+def test_what_a_worker_had_is_counted_once_whoever_ran_on_it():
+    class Recorded:
+        """Tracks of executables that come and go: `a` for 100 s, then `b`."""
+
+        def __init__(self):
+            self.workers = {"w": [self.track("a@w", 0), self.track("b@w", 100)]}
+
+        @staticmethod
+        def track(name, begin):
+            track = ExecutableTrack(name, name[0], "w")
+            at = np.arange(begin, begin + 100, 1.0)
+            known = {"at": at, "dt": np.ones(100)}
+            cores = {"wanted": 3.0, "allocation": 3.0, "applied": 3.0, "used": 2.0}
+            cores |= {"total": 3.0, "capacity": 4.0}
+            track.columns = known | {k: np.full(100, v) for k, v in cores.items()}
+            return track
+
+    (found,) = worker_cores(Recorded()).values()
+    assert (found.applied, found.all) == (600, 800)
+    assert found.saved == 0.25

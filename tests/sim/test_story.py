@@ -96,8 +96,8 @@ def test_a_run_of_broken_seconds_is_told_to_its_end(tmp_path):
 
 
 def test_a_story_is_begun_anew_each_time(tmp_path):
-    (tmp_path / "models.1.jsonl").write_text("what an earlier run had rotated away\n")
+    (tmp_path / "models+1.jsonl").write_text("what an earlier run had rotated away\n")
     _, first = told(golden("rules"), tmp_path)
     _, second = told(golden("rules"), tmp_path)
     assert first == second
-    assert not (tmp_path / "models.1.jsonl").exists()
+    assert not (tmp_path / "models+1.jsonl").exists()

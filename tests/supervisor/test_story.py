@@ -144,7 +144,7 @@ def test_a_decision_in_words():
             {"total": 4.0, "exact": 0.6, "allocation": 0.6, "applied": 0.6},
             Limit.WORKER_SHORT,
             "The worker is short (η = 0.50): 4.00 of the worker's 2.00 cores are wanted; it gets "
-            "0.600, first of all its 0.250 for one request in time.",
+            "0.600, first of all 0.250 for one request in time.",
         ),
         (
             {"demand": Demand(2.0, "y", {"feed_forward": 3.0, "clip": -1.0}), "wanted": 2.0},
@@ -205,3 +205,28 @@ def test_a_line_that_is_no_decision_names_the_field():
         parse(orjson.dumps(good | {"capacity": "many"}))
     with pytest.raises(StoryError, match="not a decision"):
         parse(b'{"time": 1.0')
+
+
+def test_what_the_record_does_not_say_is_not_said():
+    idle = decision(wanted=0.1, floor=0.3, exact=0.05, allocation=0.05, total=4.0, applied=0.05)
+    assert "first of all" not in explain(idle)
+    hair = decision(total=4.0, exact=1.2 - 1e-12)
+    assert limit(hair) is Limit.NONE
+    unread = build().status["m@w"]
+    assert unread.demand is None
+
+
+def test_an_executable_that_was_never_read_wants_nothing_rather_than_no_cores():
+    world = World(build())
+    world.tick(unreadable=True)
+    assert world.status.demand is None
+    assert "The cores are held: " in explain(last(world))
+    assert last(world).used is None
+
+
+def test_after_a_decision_that_is_missing_nothing_is_replayed_until_the_law_begins_anew():
+    world = World(build())
+    story = [run(world, 1) for _ in range(8)]
+    law = registry.build("adaptive", {})
+    whole = [d.time for d, _ in replay(law, story)]
+    assert [d.time for d, _ in replay(law, story[:4] + story[5:])] == [t for t in whole if t < 5]

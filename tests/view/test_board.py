@@ -85,7 +85,8 @@ def test_cores_of_several_executables_add_up():
             at=second,
         )
     row = board.view.models[0]
-    assert row.applied == 0.5  # a silent supervisor's numbers are absent, not old
+    assert row.applied is None  # of two hosts one is silent: 0.5 would look like cores taken away
+    assert row.executables[0].applied == 0.5
     assert row.executables[1].applied is None
 
 
@@ -217,7 +218,7 @@ def test_what_waits_too_long_is_late_although_the_answers_are_fast():
     row = steady(Scene(), answered=1, response_time=0.1, waiting=30, oldest_age=0.8)
     assert row.state is State.LATE
     assert row.error == pytest.approx(0.6)
-    assert row.why.startswith("30 wait, the oldest for 800 ms: ")
+    assert row.why.startswith("30 wait and 0 run, the oldest for 800 ms: ")
 
 
 def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_again():
@@ -225,8 +226,27 @@ def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_
     scene.look(arrivals=10, answered=10, late=5)
     row = scene.look(arrivals=10, answered=10, response_time=0.3)
     assert row.state is State.LATE
-    assert row.why.startswith("5 late in the last 5 s: ")
+    assert row.why.startswith("5 promises broken in the last 5 s: ")
     for _ in range(5):
         row = scene.look(arrivals=10, answered=10, response_time=0.3)
     assert row.state is State.TIGHT
     assert row.why.startswith("300 ms of 500 ms: ")
+
+
+def test_a_request_that_hangs_is_late_although_nothing_waits():
+    row = steady(Scene(), answered=0, response_time=None, in_flight=1, oldest_age=50.0)
+    assert row.state is State.LATE
+    assert row.why.startswith("0 wait and 1 run, the oldest for 50000 ms: ")
+
+
+def test_a_model_that_served_long_ago_is_not_new():
+    scene = Scene()
+    scene.look(arrivals=1, answered=1, response_time=0.1)
+    scene.board.history._data[:] = 0  # its past has left the ring
+    assert scene.look().why == "no request now"
+
+
+def test_unknown_cores_are_unknown_not_none():
+    known = {f: getattr(WORKER, f) for f in WORKER.__dataclass_fields__}
+    row = steady(Scene(worker=Worker(**known | {"answers": False})))
+    assert (row.applied, row.throttled) == (None, None)

@@ -179,7 +179,8 @@ export class Chart {
     say(this.when, this.pointed ? clock(this.pointed.at) : 'now');
     put(this.element, 'data-pointed', Boolean(this.pointed));
     put(this.plot, 'aria-valuenow', this.pointed ? Math.round(this.pointed.at - this.now) : 0);
-    put(this.plot, 'aria-valuetext', `${this.pointed ? clock(this.pointed.at) : 'now'}: ${this.plan.lines.map((l, i) => `${l.label} ${texts[i]}`).join(', ')}`);
+    // Who listens to the latest values would hear nothing else.
+    if (this.pointed || document.activeElement !== this.plot) put(this.plot, 'aria-valuetext', `${this.pointed ? clock(this.pointed.at) : 'now'}: ${this.plan.lines.map((l, i) => `${l.label} ${texts[i]}`).join(', ')}`);
     if (!this.x) return;
     put(this.cross, 'd', this.pointed ? `M${this.x(this.pointed.at).toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}` : '');
     arrange(this.dots, this.pointed ? this.#spots(this.pointed) : []);

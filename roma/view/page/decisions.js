@@ -7,6 +7,9 @@ import { terms } from './terms.js';
 /** Cores. A smaller change is none to speak of. */
 const MOVED = 0.005;
 
+/** Refusals of a model that the dispatcher remembers (dispatcher/queues.py). */
+const REMEMBERED = 50;
+
 /** Items in the document at most. */
 const MOST = 600;
 
@@ -38,6 +41,11 @@ class Item {
     this.several = several;
     if (moment.decision) this.#decided(moment, several);
     else this.#refused(moment.refusals);
+    // A period later the kernel's word comes, and a second of refusals may still grow.
+    const said = moment.decision ? `${moment.decision.observed} ${moment.decision.failure}` : String(moment.refusals.length);
+    if (said !== this.said) this.body.replaceChildren();
+    this.said = said;
+    this.#open();
   }
 
   #decided({ decision, before }, several) {
@@ -54,7 +62,8 @@ class Item {
     const last = refusals.at(-1);
     this.moved = true;
     put(this.element, 'data-kind', 'refusal');
-    say(this.move, `✕ ${count(refusals.length, 'refusal')}`);
+    const least = refusals.length >= REMEMBERED ? 'at least ' : '';
+    say(this.move, `✕ ${least}${count(refusals.length, 'refusal')}`);
     say(this.words, `Refused (${words(last.reason)}): ${last.detail}`);
   }
 
@@ -86,7 +95,7 @@ export class Decisions {
     this.note = el('p.note', { hidden: true });
     this.moves = el('input', { type: 'checkbox' });
     this.moves.addEventListener('change', () => this.#draw());
-    this.pause = el('button', { type: 'button', 'aria-pressed': 'false' }, 'Pause');
+    this.pause = el('button', { type: 'button' }, 'Pause');
     this.pause.addEventListener('click', () => this.#hold());
     this.element = el(
       'section', { 'aria-label': 'Decisions' },
@@ -111,7 +120,6 @@ export class Decisions {
   #hold() {
     this.held = this.held ? null : true;
     this.since = this.shown?.[0]?.at ?? 0;
-    put(this.pause, 'aria-pressed', String(Boolean(this.held)));
     say(this.pause, this.held ? 'Go on' : 'Pause');
     if (this.story) this.update(this.story);
   }
@@ -133,8 +141,11 @@ export class Decisions {
   #draw() {
     const items = (this.shown ?? []).map((m) => this.items.get(m.key));
     const chosen = this.moves.checked ? items.filter((item) => item.moved) : items;
-    if (chosen.length) arrange(this.list, chosen.map((item) => item.element));
-    else arrange(this.list, [this.none ??= el('li.none', {}, 'Nothing was decided in the last minutes: nobody controls the cores of what runs this model, or it has only just begun.')]);
+    this.none ??= el('li.none');
+    say(this.none, items.length
+      ? 'Nothing moved and nothing was refused in the last minutes.'
+      : 'Nothing was decided in the last minutes: nobody controls the cores of what runs this model, or it has only just begun.');
+    arrange(this.list, chosen.length ? chosen.map((item) => item.element) : [this.none]);
   }
 }
 

@@ -114,8 +114,12 @@ export class Detail {
     arrange(this.below, [this.decisions.element, this.aside]);
     arrange(this.latest, []);
     this.cells.clear();
-    this.story = new Story(model, (story) => this.#told(story));
+    this.#begin();
     this.refetch();
+  }
+
+  #begin() {
+    this.story = new Story(this.model, (story) => this.#told(story));
   }
 
   /** Fetch what the server remembers of this model; what is known here stays. */
@@ -123,7 +127,7 @@ export class Detail {
     const { model, series } = this;
     if (!model) return;
     try {
-      const answer = await fetch(`control/v1/history?${new URLSearchParams({ model })}`);
+      const answer = await fetch(`control/v1/history?${new URLSearchParams({ model })}`, { signal: AbortSignal.timeout(5000) });
       if (!answer.ok) return;
       series.join(await answer.json());
       this.onNews();
@@ -143,7 +147,11 @@ export class Detail {
     const row = view.models.find((m) => m.model === this.model);
     show(this.content, Boolean(row));
     show(this.mark.element, Boolean(row));
+    show(this.below, Boolean(row));
+    if (row && !this.story) this.#begin();
     if (!row) {
+      this.story?.stop();
+      this.story = null;
       say(this.why, view.models.length ? 'No model of this name is served.' : 'Waiting for the first look at the models.');
       return;
     }

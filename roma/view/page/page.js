@@ -11,6 +11,12 @@ import { Workers } from './workers.js';
 
 const MEASURE = 'roma:update';
 
+/** Milliseconds for which a dispatcher without models has only just started. */
+const STARTING = 5000;
+
+/** States that people are told of at once. */
+const GRAVE = ['down', 'late'];
+
 const at = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 class Page {
@@ -21,11 +27,12 @@ class Page {
     this.detail = new Detail(at('detail'), () => this.draw());
     /** @type {any} the last view */
     this.view = null;
-    /** @type {Map<string, string>} the states that were announced */
+    /** @type {Map<string, boolean>} whether a model was in a grave state */
     this.states = new Map();
     this.drawing = false;
     this.scrolled = 0;
-    this.came = false;
+    /** When a view with models came last. */
+    this.filled = -Infinity;
   }
 
   start() {
@@ -40,15 +47,19 @@ class Page {
     this.stream.start();
     addEventListener('hashchange', () => this.route());
     document.addEventListener('keydown', (event) => this.key(event));
+    document.querySelector('.skip').addEventListener('click', (event) => {
+      event.preventDefault(); // the address says which model is open
+      at('content').focus();
+    });
     this.route();
   }
 
   /** @param {any} view */
   take(view) {
-    // A dispatcher that has just started has no rows for a second: what is known stays.
-    const fresh = !view.models.length && this.view?.models.length && !this.emptied;
-    this.emptied = fresh;
-    if (fresh) return;
+    // A dispatcher that has just started has no rows for some looks: what is known stays.
+    if (view.models.length) this.filled = performance.now();
+    const fresh = performance.now() - this.filled < STARTING;
+    if (!view.at || (!view.models.length && this.view?.models.length && fresh)) return;
     this.view = view;
     this.memory.add(view);
     this.detail.add(view);
@@ -112,10 +123,11 @@ class Page {
     if (this.view) this.head();
   }
 
-  /** Tell those who listen what changed: states of models, not numbers. */
+  /** Tell those who listen which models broke their promise or keep it again; no numbers. */
   announce(view) {
-    const changed = view.models.filter((m) => (this.states.get(m.model) ?? m.state) !== m.state);
-    this.states = new Map(view.models.map((m) => [m.model, m.state]));
+    const grave = (m) => GRAVE.includes(m.state);
+    const changed = view.models.filter((m) => (this.states.get(m.model) ?? grave(m)) !== grave(m));
+    this.states = new Map(view.models.map((m) => [m.model, grave(m)]));
     if (!changed.length) return;
     const told = changed.slice(0, 3).map((m) => `${m.model}: ${WORDS[shown(m)]}, ${m.why}.`);
     if (changed.length > 3) told.push(`${count(changed.length - 3, 'other model')} changed.`);
@@ -133,7 +145,7 @@ class Page {
     this.detail.open(model);
     if (this.view) this.paint();
     if (model) {
-      this.came = this.routed;
+      if (this.routed && !before) history.replaceState({ from: 'overview' }, '');
       scrollTo(0, 0);
       this.detail.heading.focus({ preventScroll: true });
     } else {
@@ -145,7 +157,7 @@ class Page {
 
   /** Back to all models: where the reader came from, or a page of its own after a link. */
   leave() {
-    if (this.came) history.back();
+    if (history.state?.from === 'overview') history.back();
     else location.hash = '';
   }
 

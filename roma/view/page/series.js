@@ -37,7 +37,13 @@ export class Series {
   /** Add what a view says. @param {number} at @param {Record<string, any>} row */
   add(at, row) {
     const last = this.points.at(-1);
-    if (last && at <= last.at) return;
+    // Somebody set the server's clock back: what it called later is no longer true.
+    if (last && at < last.at - GAP) this.points = this.points.filter((point) => point.at < at);
+    else if (last && at <= last.at) return;
+    this.#append(this.points.at(-1), at, row);
+  }
+
+  #append(last, at, row) {
     if (last && this.#place(at) === this.#place(last.at)) this.#merge(last, at, row);
     else this.#push(at, row);
     this.#trim();

@@ -10,6 +10,9 @@ import { words } from './format.js';
 const FIRST = 300;
 const PERIOD = 1000;
 
+/** Milliseconds after which everything is asked for again while a worker is silent. */
+const AGAIN = 15_000;
+
 /** Seconds asked for beyond those since the last answer. */
 const OVERLAP = 4;
 
@@ -32,7 +35,9 @@ export class Story {
     this.refusals = new Map();
     /** @type {Record<string, string>} workers whose decisions are missing, and why */
     this.silent = {};
+    /** When an answer came, and when one that covered everything was asked for. */
     this.heard = 0;
+    this.asked = 0;
     this.failure = '';
     this.stopped = false;
     void this.#run();
@@ -50,8 +55,12 @@ export class Story {
   }
 
   async #ask() {
-    const passed = (Date.now() - this.heard) / 1000 + OVERLAP;
-    const seconds = this.heard ? Math.min(FIRST, Math.ceil(passed)) : FIRST;
+    const now = performance.now();
+    const passed = Math.ceil((now - this.heard) / 1000) + OVERLAP;
+    // What a silent worker decided meanwhile is asked for again, but not every second.
+    const missing = Object.keys(this.silent).length > 0 && now - this.asked > AGAIN;
+    const seconds = Math.min(KEPT, this.heard ? Math.max(passed, missing ? FIRST : 0) : FIRST);
+    if (seconds >= FIRST) this.asked = now;
     const query = new URLSearchParams({ model: this.model, seconds: String(seconds) });
     try {
       const answer = await fetch(`control/v1/story?${query}`, { signal: AbortSignal.timeout(5000) });
@@ -59,11 +68,11 @@ export class Story {
       if (!answer.ok) throw new Error(told.error);
       if (this.stopped) return;
       this.#take(told);
-      // What a silent worker decided meanwhile is asked for again when it answers.
-      if (!Object.keys(told.silent).length) this.heard = Date.now();
+      this.heard = performance.now();
       this.failure = '';
     } catch (error) {
-      this.failure = error instanceof TypeError ? 'the dispatcher does not answer' : String(error.message || error);
+      const unheard = error instanceof TypeError || error.name === 'TimeoutError';
+      this.failure = unheard ? 'the dispatcher does not answer' : String(error.message || error);
     }
     if (!this.stopped) this.onNews(this);
   }

@@ -3,7 +3,8 @@
  *
  * EventSource gives up for good when the answer is no stream (a restart, 503 for too many pages),
  * and never notices a dispatcher that holds the line and says nothing. So every failure closes it
- * and a new one is opened. Where only the stream is refused, the page asks for single views.
+ * and a new one is opened. Where only the stream is refused, the page asks for single views; so does
+ * a page that nobody looks at, because a browser has six lines to a host for all its tabs together.
  */
 
 /** Milliseconds without a view after which the dispatcher counts as lost. */
@@ -17,6 +18,9 @@ const LAST_RETRY = 4000;
 
 /** Milliseconds between two single views. */
 const POLL = 1000;
+
+/** Milliseconds between two single views of a page that nobody looks at: for its title. */
+const AWAY = 5000;
 
 export class Stream {
   /**
@@ -35,33 +39,40 @@ export class Stream {
     /** Whether the open line has brought a view. */
     this.flowing = false;
     this.asking = false;
-    this.started = Date.now();
+    /** Whether it was looked away from until now, and no view has come since. */
+    this.returning = false;
+    this.started = performance.now();
   }
 
   /** Open the line and keep it. */
   start() {
-    this.started = Date.now();
+    this.started = performance.now();
     this.#open();
     setInterval(() => this.#mind(), 500);
+    document.addEventListener('visibilitychange', () => {
+      this.returning = !document.hidden;
+      this.due = 0;
+      this.#mind();
+    });
   }
 
   /** @returns {'connecting'|'live'|'polling'|'lost'} */
   get state() {
-    const quiet = Date.now() - (this.heard || this.started);
-    if (quiet > QUIET) return 'lost';
+    const quiet = performance.now() - (this.heard || this.started);
+    if (quiet > QUIET + (document.hidden || this.returning ? 3 * AWAY : 0)) return 'lost';
     if (!this.heard) return 'connecting';
     return this.polling ? 'polling' : 'live';
   }
 
   /** Seconds since the last view. */
   get silent() {
-    return (Date.now() - (this.heard || this.started)) / 1000;
+    return (performance.now() - (this.heard || this.started)) / 1000;
   }
 
   #open() {
     const source = new EventSource('control/v1/stream');
     this.source = source;
-    this.opened = Date.now();
+    this.opened = performance.now();
     source.addEventListener('history', (event) => this.on.history(JSON.parse(event.data)));
     source.addEventListener('view', (event) => {
       this.delay = FIRST_RETRY;
@@ -80,14 +91,22 @@ export class Stream {
     this.source?.close();
     this.source = null;
     this.flowing = false;
-    this.due = Date.now() + this.delay;
+    this.due = performance.now() + this.delay;
     this.delay = Math.min(2 * this.delay, LAST_RETRY);
   }
 
   #mind() {
-    const now = Date.now();
-    if (this.source && now - Math.max(this.heard, this.opened) > PATIENCE) this.#close();
-    if (!this.source && now >= this.due) this.#open();
+    const now = performance.now();
+    if (document.hidden) {
+      if (this.source) this.#close();
+      if (now - this.heard >= AWAY) void this.#ask();
+    } else {
+      if (this.source && now - Math.max(this.heard, this.opened) > PATIENCE) {
+        this.#close();
+        void this.#ask(); // something on the way may hold a stream back, and nothing else
+      }
+      if (!this.source && now >= this.due) this.#open();
+    }
     this.on.state(this);
   }
 
@@ -101,7 +120,7 @@ export class Stream {
         if (!answer.ok) break;
         const view = await answer.json();
         if (this.flowing) break;
-        this.polling = true;
+        this.polling = !document.hidden;
         this.#take(view);
         await new Promise((resolve) => setTimeout(resolve, POLL));
       } while (this.polling);
@@ -113,7 +132,8 @@ export class Stream {
   }
 
   #take(view) {
-    this.heard = Date.now();
+    this.heard = performance.now();
+    this.returning = false;
     this.on.view(view);
   }
 }
