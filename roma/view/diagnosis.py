@@ -98,8 +98,9 @@ def _symptom(case: Case) -> str:
     if m.failed:
         return f"{m.failed} requests failed just now: "
     if (m.waiting or m.in_flight) and m.oldest_age > sla.response_time:
+        inside = [f"{n} {act}" for n, act in ((m.waiting, "wait"), (m.in_flight, "run")) if n]
         oldest = units.milliseconds(m.oldest_age)
-        return f"{m.waiting} wait and {m.in_flight} run, the oldest for {oldest:.0f} ms: "
+        return f"{' and '.join(inside)}, the oldest for {oldest:.0f} ms: "
     # Below the SLA the measured time is no reason for promises that broke a moment ago.
     bound = sla.response_time if case.broken else sla.set_point
     if m.response_time is not None and m.response_time > bound:

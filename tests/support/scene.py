@@ -8,6 +8,7 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 
+import orjson
 from aiohttp import web
 
 from controllers.measurement import Demand, Measurement
@@ -80,6 +81,10 @@ class Scene:
     @property
     def view(self):
         return self.board.view
+
+    @property
+    def json(self):
+        return orjson.dumps(self.view)
 
     @property
     def models(self):
@@ -159,7 +164,7 @@ class Scene:
         try:
             while True:
                 waiter.clear()
-                yield self.view
+                yield self.json
                 await waiter.wait()
         finally:
             self._waiters.remove(waiter)

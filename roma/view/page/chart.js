@@ -180,7 +180,9 @@ export class Chart {
     put(this.element, 'data-pointed', Boolean(this.pointed));
     put(this.plot, 'aria-valuenow', this.pointed ? Math.round(this.pointed.at - this.now) : 0);
     // Who listens to the latest values would hear nothing else.
-    if (this.pointed || document.activeElement !== this.plot) put(this.plot, 'aria-valuetext', `${this.pointed ? clock(this.pointed.at) : 'now'}: ${this.plan.lines.map((l, i) => `${l.label} ${texts[i]}`).join(', ')}`);
+    const moved = this.pointed !== this.told;
+    this.told = this.pointed;
+    if (moved || this.pointed || document.activeElement !== this.plot) put(this.plot, 'aria-valuetext', `${this.pointed ? clock(this.pointed.at) : 'now'}: ${this.plan.lines.map((l, i) => `${l.label} ${texts[i]}`).join(', ')}`);
     if (!this.x) return;
     put(this.cross, 'd', this.pointed ? `M${this.x(this.pointed.at).toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}` : '');
     arrange(this.dots, this.pointed ? this.#spots(this.pointed) : []);

@@ -31,8 +31,8 @@ class Page {
     this.states = new Map();
     this.drawing = false;
     this.scrolled = 0;
-    /** When a view with models came last. */
-    this.filled = -Infinity;
+    /** Since when views have had no models; 0 if the last one had. */
+    this.empty = 0;
   }
 
   start() {
@@ -57,9 +57,9 @@ class Page {
   /** @param {any} view */
   take(view) {
     // A dispatcher that has just started has no rows for some looks: what is known stays.
-    if (view.models.length) this.filled = performance.now();
-    const fresh = performance.now() - this.filled < STARTING;
-    if (!view.at || (!view.models.length && this.view?.models.length && fresh)) return;
+    this.empty = view.models.length ? 0 : this.empty || performance.now();
+    const fresh = this.empty && performance.now() - this.empty < STARTING;
+    if (!view.at || (fresh && this.view?.models.length)) return;
     this.view = view;
     this.memory.add(view);
     this.detail.add(view);
