@@ -4,14 +4,14 @@ It joins what the dispatcher counts with what the supervisors decided. Where a s
 its last word is not shown as if it were news: its numbers are absent.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from roma.exchange import ExchangeReply
 from roma.model import Device, ExecutorSpec, ModelSpec
 from roma.view.diagnosis import IDLE_AFTER, LATELY, Case, diagnose
-from roma.view.history import COLUMNS, History
+from roma.view.history import History
 from roma.view.moments import Moment, Moments
 from roma.view.rows import Executable, Row, View, Worker
 
@@ -48,11 +48,18 @@ class Board:
         self._arrived = {m.model: m.arrivals for m in reply.models}
         workers = {name: worker for name, (worker, _) in supervisors.items()}
         found = _executables(reply, executors, supervisors)
-        samples = {m.model: _sample(m, found.get(m.model, []), workers) for m in moments}
-        self.history.add(at, samples)
+        cores = {m.model: _cores(found.get(m.model, []), workers) for m in moments}
+        self.history.add(at, {m.model: _sample(m, cores[m.model]) for m in moments})
         lately = _Lately(self.history)
         rows = [
-            self._row(m, models[m.model], found.get(m.model, []), workers, lately)
+            self._row(
+                m,
+                models[m.model],
+                found.get(m.model, []),
+                workers,
+                cores=cores[m.model],
+                lately=lately,
+            )
             for m in moments
             if m.model in models
         ]
@@ -66,6 +73,8 @@ class Board:
         spec: ModelSpec,
         executables: list[Executable],
         workers: Mapping[str, Worker],
+        *,
+        cores: "_Cores",
         lately: "_Lately",
     ) -> Row:
         sla, model = spec.sla, m.model
@@ -102,7 +111,11 @@ class Board:
             waiting=m.waiting,
             in_flight=m.in_flight,
             oldest_age=m.oldest_age,
-            **_cores(executables, workers),
+            demanded=cores.demanded,
+            allocated=cores.allocated,
+            applied=cores.applied,
+            used=cores.used,
+            throttled=cores.throttled,
             executables=executables,
         )
 
@@ -160,42 +173,50 @@ def _executables(
     return found
 
 
-_TOTALS = {"demanded": "demand", "allocated": "allocation", "applied": "applied", "used": "used"}
+@dataclass(frozen=True, slots=True)
+class _Cores:
+    """What a model's executables have together, and the most throttled one's share."""
+
+    demanded: float | None = None
+    allocated: float | None = None
+    applied: float | None = None
+    used: float | None = None
+    throttled: float | None = None
 
 
-def _cores(
-    executables: Sequence[Executable], workers: Mapping[str, Worker]
-) -> dict[str, float | None]:
-    """Return what a model's executables have together, and the most throttled one's share.
+def _cores(executables: Sequence[Executable], workers: Mapping[str, Worker]) -> _Cores:
+    """Return the sums; all unknown while a supervisor of one of them is silent.
 
-    All of it is unknown while a supervisor of one of them is silent: what the others say is less,
-    and would look as if cores had been taken away.
+    What the others say is less, and would look as if cores had been taken away.
     """
-    controlled = [e for e in executables if e.applied is not None]
-    silent = any(
-        e.device == Device.CPU and e.worker in workers and not workers[e.worker].answers
-        for e in executables
-    )
-    if silent or not controlled:
-        return dict.fromkeys((*_TOTALS, "throttled"))
-    found: dict[str, float | None] = {
-        name: sum(getattr(e, key) or 0.0 for e in controlled) for name, key in _TOTALS.items()
-    }
-    return found | {"throttled": max(e.throttled or 0.0 for e in controlled)}
+    demanded = allocated = applied = used = throttled = 0.0
+    controlled = False
+    for e in executables:
+        if e.applied is not None:
+            controlled = True
+            demanded += e.demand or 0.0
+            allocated += e.allocation or 0.0
+            applied += e.applied
+            used += e.used or 0.0
+            throttled = max(throttled, e.throttled or 0.0)
+        elif e.device == Device.CPU and e.worker in workers and not workers[e.worker].answers:
+            return _Cores()
+    return _Cores(demanded, allocated, applied, used, throttled) if controlled else _Cores()
 
 
-def _sample(
-    m: Moment, executables: Sequence[Executable], workers: Mapping[str, Worker]
-) -> tuple[float, ...]:
+def _sample(m: Moment, cores: _Cores) -> tuple[float | None, ...]:
     """Return one sample in the order of `history.COLUMNS`."""
-    found = {
-        "response_time": m.response_time,
-        "waiting": m.waiting,
-        "oldest_age": m.oldest_age,
-        "arrivals": m.arrivals / m.seconds,
-        "on_gpu": m.answered_gpu / m.answered if m.answered else None,
-        "ended": m.ended / m.seconds,
-        "broken": m.broken / m.seconds,
-        **_cores(executables, workers),
-    }
-    return tuple(math.nan if (v := found[name]) is None else v for name in COLUMNS)
+    return (
+        m.response_time,
+        m.waiting,
+        m.oldest_age,
+        cores.throttled,
+        m.arrivals / m.seconds,
+        m.answered_gpu / m.answered if m.answered else None,
+        m.ended / m.seconds,
+        m.broken / m.seconds,
+        cores.demanded,
+        cores.allocated,
+        cores.applied,
+        cores.used,
+    )

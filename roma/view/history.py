@@ -41,7 +41,7 @@ class History:
         self._next = 0
         self._count = 0
 
-    def add(self, at: float, samples: Mapping[str, Sequence[float]]) -> None:
+    def add(self, at: float, samples: Mapping[str, Sequence[float | None]]) -> None:
         """Record one sample per model, in the order of `COLUMNS`; others are forgotten."""
         if list(samples) != list(self._models):
             self._fit(list(samples))
