@@ -206,6 +206,9 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
             stdout=terminal,
             stderr=terminal,
             env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+            # A shell starts what runs in its background with this signal ignored. Setting it takes
+            # no lock.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         try:
             until("1 of 1 models late")
@@ -218,5 +221,6 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
         assert process.wait(20) == 0
     finally:
         process.kill()
+        process.wait()
         os.close(main)
         os.close(terminal)
