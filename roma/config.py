@@ -21,6 +21,7 @@ from pydantic import (
 from roma import logs, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
+from roma.gateway_config import GatewayConfig
 from roma.model import Device, ModelSpec, Sla, Statistic
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
@@ -149,29 +150,6 @@ class ControlConfig(Section):
     story: FilePath | None = None
     """Directory that takes every decision and every model's every second as lines of JSON, for
     `roma report`; relative to roma.yaml. Two files of 64 MiB per worker at most. Default: none."""
-
-
-class GatewayConfig(Section):
-    """Where clients and supervisors reach the dispatcher."""
-
-    host: Host = "127.0.0.1"
-    port: Port = 8501
-    """TensorFlow Serving's REST port."""
-    admin_host: Host = "127.0.0.1"
-    admin_port: Port = 8500
-    """The live page, metrics and the supervisors' exchange."""
-    supervisors: dict[Name, Url] = Field(default_factory=dict)
-    """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
-    max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
-    """A larger request body is refused with 413."""
-    backend_timeout: Seconds = 60.0
-    """Longest wait for a model server's answer, in seconds."""
-    drain_timeout: Seconds = 10.0
-    """On SIGTERM, how long requests in flight may take to finish, in seconds."""
-    traces: bool = False
-    """Export OpenTelemetry spans of each request over OTLP/HTTP; needs the extra `otel`. Where to,
-    and how many, say OpenTelemetry's environment variables: OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_TRACES_SAMPLER…"""
 
 
 class LogConfig(Section):

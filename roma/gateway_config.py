@@ -1,0 +1,34 @@
+"""The `gateway` section of roma.yaml: where the dispatcher is reached, and within which bounds.
+
+Times are seconds, sizes are bytes.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from roma.strict_yaml import Section
+from roma.workers import Host, Name, Port, Seconds, Url
+
+
+class GatewayConfig(Section):
+    """Where clients and supervisors reach the dispatcher."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8501
+    """TensorFlow Serving's REST port."""
+    admin_host: Host = "127.0.0.1"
+    admin_port: Port = 8500
+    """The live page, metrics and the supervisors' exchange."""
+    supervisors: dict[Name, Url] = Field(default_factory=dict)
+    """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
+    max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
+    """A larger request body is refused with 413."""
+    backend_timeout: Seconds = 60.0
+    """Longest wait for a model server's answer, in seconds."""
+    drain_timeout: Seconds = 10.0
+    """On SIGTERM, how long requests in flight may take to finish, in seconds."""
+    traces: bool = False
+    """Export OpenTelemetry spans of each request over OTLP/HTTP; needs the extra `otel`. Where to,
+    and how many, say OpenTelemetry's environment variables: OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_TRACES_SAMPLER…"""
