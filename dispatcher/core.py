@@ -5,7 +5,6 @@ commands that carry it out. `next_wakeup()` says when it wants a `Woken` event. 
 decreases. Every admitted request ends exactly once: answered, failed, rejected or cancelled.
 """
 
-import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,6 +60,8 @@ class _Ticket:
     request: Request
     state: RequestState
     runs: int = 0
+    execution: int = 0
+    """The one that it runs in, or ran in last."""
 
 
 class Dispatcher:
@@ -86,8 +87,10 @@ class Dispatcher:
         self._renew_policies(0.0)
         self._tickets: dict[int, _Ticket] = {}
         self._executions: dict[int, Execution] = {}
-        self._execution_ids = itertools.count(1)
+        self._next_execution = 1
         self._deadlines: list[tuple[float, int]] = []
+        self._abandoned: list[tuple[float, int, str]] = []
+        """When an execution that nobody waits for is predicted to end, its number and executor."""
         self._wait_until: float | None = None
         self._story: deque[tuple[float, Event]] = deque(maxlen=STORY_LENGTH)
 
@@ -99,6 +102,8 @@ class Dispatcher:
             self._observe(event, now, commands)
             if self._deadlines and self._deadlines[0][0] <= now:
                 self._expire(now, commands)
+            if self._abandoned and self._abandoned[0][0] <= now:
+                self._free_abandoned(now)
             self._dispatch(now, commands)
         except InvalidTransition as error:
             error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))
@@ -107,15 +112,17 @@ class Dispatcher:
 
     def next_wakeup(self) -> float | None:
         """Return when `Woken` should be handled, or None if nothing is due without an event."""
-        deadlines, tickets = self._deadlines, self._tickets
+        deadlines, tickets, wakeup = self._deadlines, self._tickets, self._wait_until
+        if self._abandoned:
+            free = self._abandoned[0][0]
+            wakeup = free if wakeup is None else min(free, wakeup)
         while deadlines:
             deadline, request_id = deadlines[0]
             ticket = tickets.get(request_id)
-            if ticket is not None and ticket.state is _QUEUED:
-                wait_until = self._wait_until
-                return deadline if wait_until is None else min(deadline, wait_until)
+            if ticket is not None and (ticket.state is _QUEUED or ticket.request.strict):
+                return deadline if wakeup is None else min(deadline, wakeup)
             heappop(deadlines)
-        return self._wait_until
+        return wakeup
 
     def running(self) -> Iterable[Execution]:
         """Return what runs now, oldest first."""
@@ -135,7 +142,7 @@ class Dispatcher:
             case ExecutionEnded():
                 self._on_ended(event.execution, event.result, now)
             case RequestCancelled(request_id):
-                self._on_cancelled(request_id, now)
+                self._on_cancelled(request_id, now, commands)
             case ExecutionUnreached(execution):
                 self._on_unreached(execution, now, commands)
             case Woken():
@@ -202,7 +209,7 @@ class Dispatcher:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
 
-    def _on_cancelled(self, request_id: int, now: float) -> None:
+    def _on_cancelled(self, request_id: int, now: float, commands: list[Command]) -> None:
         ticket = self._tickets.get(request_id)
         if ticket is None:
             return
@@ -213,8 +220,8 @@ class Dispatcher:
         if was_waiting:
             queue.remove(request_id)
             self._notify_queue(queue, now)
-        # A running execution goes on: no model server stops computing for a closed connection,
-        # so its executor stays busy until it really is free.
+        else:
+            self._abandon(ticket.execution, now, commands)
 
     def _add_executor(self, spec: ExecutorSpec, now: float) -> None:
         unknown = set(spec.models) - set(self.queues)
@@ -294,7 +301,8 @@ class Dispatcher:
         executor.step(ExecutorStep.LOSE)
         executor.suspect = False
         for execution in executor.running.values():
-            self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
+            if execution.id in self._executions:  # else nobody waits for it
+                self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
         executor.abandon(now)
         self._notify_executor(executor, now)
         for model in executor.spec.models:
@@ -310,17 +318,45 @@ class Dispatcher:
             if ticket is not None:
                 self._fail(ticket, detail, commands)
 
+    def _abandon(self, execution_id: int, now: float, commands: list[Command]) -> None:
+        """Give up an execution that nobody waits for any more.
+
+        Few model servers stop computing for a closed connection, and none says that it has: the
+        slot counts as taken until the execution was predicted to end.
+        """
+        execution = self._executions[execution_id]
+        if any(request.id in self._tickets for request in execution.requests):
+            return
+        del self._executions[execution_id]
+        commands.append(Abort(execution_id))
+        expected = self.executors[execution.executor].expected(execution.model)
+        ends = execution.requests[0].deadline if expected is None else execution.started + expected
+        heappush(self._abandoned, (max(now, ends), execution_id, execution.executor))
+
+    def _free_abandoned(self, now: float) -> None:
+        while self._abandoned and self._abandoned[0][0] <= now:
+            _, execution_id, name = heappop(self._abandoned)
+            if name not in self.executors:
+                continue
+            executor = self.executors[name]
+            execution = executor.running.get(execution_id)
+            if execution is not None:  # else the executor was lost meanwhile
+                executor.finish(execution, now)
+                self._notify_executor(executor, now)
+
     # Decisions
 
     def _expire(self, now: float, commands: list[Command]) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
             _, request_id = heappop(self._deadlines)
-            if self._is_waiting(request_id):
-                ticket = self._tickets[request_id]
-                waited = now - ticket.request.arrived
-                self._reject(
-                    ticket, Reason.DEADLINE, f"deadline passed after {waited:.3f} s", now, commands
-                )
+            ticket = self._tickets.get(request_id)
+            if ticket is None or not (ticket.state is _QUEUED or ticket.request.strict):
+                continue
+            was_running = ticket.state is not _QUEUED
+            detail = f"deadline passed after {now - ticket.request.arrived:.3f} s"
+            self._reject(ticket, Reason.DEADLINE, detail, now, commands)
+            if was_running:
+                self._abandon(ticket.execution, now, commands)
 
     def _dispatch(self, now: float, commands: list[Command]) -> None:
         self._wait_until = None
@@ -356,11 +392,13 @@ class Dispatcher:
             ticket = self._tickets[first.id]
             ticket.state = REQUEST[ticket.state, _RUN]
             ticket.runs += 1
+            ticket.execution = self._next_execution
             queue.remove(first.id)
             batch.append(first)
         if not batch:
             return
-        number, name = next(self._execution_ids), choice.executor
+        number, name = self._next_execution, choice.executor
+        self._next_execution += 1
         execution = Execution(number, name, choice.model, tuple(batch), now)
         self._executions[number] = execution
         executor.start(execution)
@@ -373,8 +411,10 @@ class Dispatcher:
         self, ticket: _Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
     ) -> None:
         queue = self.queues[ticket.request.model]
+        was_waiting = ticket.state is _QUEUED
         self._end(ticket, RequestStep.REJECT)
-        queue.remove(ticket.request.id)
+        if was_waiting:
+            queue.remove(ticket.request.id)
         queue.rejected[reason] += 1
         wait = self.executors.wait(queue.spec.name, len(queue))
         command = Reject(ticket.request.id, reason, wait, detail)
@@ -397,10 +437,6 @@ class Dispatcher:
     def _end(self, ticket: _Ticket, step: RequestStep) -> None:
         ticket.state = REQUEST[ticket.state, step]
         del self._tickets[ticket.request.id]
-
-    def _is_waiting(self, request_id: int) -> bool:
-        ticket = self._tickets.get(request_id)
-        return ticket is not None and ticket.state is _QUEUED
 
     def _notify_queue(self, queue: ModelQueue, now: float) -> None:
         for scheduler in self.schedulers:

@@ -68,6 +68,8 @@ REQUEST = LifeCycle(
         (_R.RUNNING, _RS.ANSWER): _R.ANSWERED,
         (_R.RUNNING, _RS.FAIL): _R.FAILED,
         (_R.RUNNING, _RS.CANCEL): _R.CANCELLED,
+        # The client's own deadline passed.
+        (_R.RUNNING, _RS.REJECT): _R.REJECTED,
     },
 )
 

@@ -16,6 +16,14 @@ class Statistic(StrEnum):
     EACH = "each"
 
 
+class Priority(StrEnum):
+    """Which requests of a model go first."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+    """Runs in what interactive requests leave over, and has no promise."""
+
+
 class Device(StrEnum):
     """What an executable computes on."""
 
@@ -74,9 +82,15 @@ class ExecutorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One inference request: `arrived` and `deadline` are points on the core's clock."""
+    """One inference request: `arrived` and `deadline` are points on the core's clock.
+
+    `strict`: the deadline is the client's own. Nobody waits for an answer after it, so what still
+    runs then is given up; the model's own deadline lets it end.
+    """
 
     id: int
     model: str
     arrived: float
     deadline: float
+    strict: bool = False
+    priority: Priority = Priority.INTERACTIVE

@@ -7,7 +7,8 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from dispatcher.live import admin
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
+from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
 from dispatcher.live.roster import Roster
 from dispatcher.live.watch import watching
@@ -41,8 +43,17 @@ sends in this time is answered, and the answer closes the connection (RFC 9112 s
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A dispatcher that serves."""
+
+    gateway: Gateway
+    server: Server
+    roster: Roster
+
+
 @contextlib.asynccontextmanager
-async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
+async def running(config: Config) -> AsyncIterator["Running"]:
     """Serve until the block ends; then stop accepting, drain and close."""
     pools: dict[str, Pool] = {}
     gateway_config = config.gateway
@@ -50,17 +61,10 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
     journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
     gateway = Gateway(
-        driver,
-        pools,
-        journal,
-        tracer,
-        max_body_bytes=gateway_config.max_body_bytes,
-        backend_timeout=gateway_config.backend_timeout,
+        driver, pools, journal, tracer, backend_timeout=gateway_config.backend_timeout
     )
-    # What is left after draining is given up: waiting for it twice would break the promise.
-    server = web.ServerRunner(gateway.http, shutdown_timeout=SHUTDOWN_TIMEOUT)
+    server = Server(gateway, gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes)
     epoch = secrets.token_hex(8)
-    await server.setup()
     held = contextlib.AsyncExitStack()
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
@@ -71,20 +75,23 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
         )
         held.push_async_callback(control.cleanup)
         await control.setup()
-        site = await _listen(server, gateway_config.host, gateway_config.port, "gateway")
-        await _listen(
-            control, gateway_config.admin_host, gateway_config.admin_port, "gateway.admin"
-        )
+        host, port = gateway_config.host, gateway_config.port
+        with _refusals("gateway.port", host, port):
+            await server.listen(host, port)
+        host, port = gateway_config.admin_host, gateway_config.admin_port
+        with _refusals("gateway.admin_port", host, port):
+            await web.TCPSite(control, host, port).start()
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, gateway, pools, watchers)
-            yield gateway, roster
-            gateway.draining = True
-            await site.stop()
-            await _drain(driver, gateway.http, gateway_config.drain_timeout)
+            yield Running(gateway, server, roster)
+            gateway.draining = server.is_draining = True
+            server.stop_listening()
+            await _drain(driver, server, gateway_config.drain_timeout)
             roster.stop()
     finally:
-        await server.cleanup()
+        # What is left after draining is given up: waiting for it twice would break the promise.
+        await server.close(SHUTDOWN_TIMEOUT)
         await held.aclose()
         driver.close()
         journal.close()
@@ -107,10 +114,10 @@ async def run(config: Config, file: Path) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config) as (_, roster):
+    async with running(config) as serving:
         g = config.gateway
         log.info("gateway listens on http://%s:%d", g.host, g.port)
-        following = asyncio.create_task(_follow(roster, file, config))
+        following = asyncio.create_task(_follow(serving.roster, file, config))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         if following.done():
@@ -136,16 +143,15 @@ async def _follow(roster: Roster, file: Path, config: Config) -> None:
         await roster.follow(changed)
 
 
-async def _listen(runner: web.BaseRunner, host: str, port: int, key: str) -> web.TCPSite:
-    site = web.TCPSite(runner, host, port)
+@contextlib.contextmanager
+def _refusals(key: str, host: str, port: int) -> Iterator[None]:
     try:
-        await site.start()
+        yield
     except OSError as error:
-        raise LaunchError(f"{key}.port = {port}: cannot listen on {host}: {error}") from error
-    return site
+        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
 
 
-async def _drain(driver: Driver, server: web.Server, timeout: float) -> None:
+async def _drain(driver: Driver, server: Server, timeout: float) -> None:
     """Wait until what was admitted has ended; in-flight limits make that short."""
     loop = asyncio.get_running_loop()
     lingering = loop.time() + min(LINGER, timeout)

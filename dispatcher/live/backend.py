@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
@@ -30,21 +30,51 @@ SWEEP = 0.1
 """Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
 
 
-@dataclass(frozen=True, slots=True)
+MAX_PREFIXES = 256
+"""Beginnings of heads remembered per backend."""
+
+
+@dataclass(slots=True)  # frozen costs three times as much to make, per request
 class Response:
-    """A model server's answer, untouched."""
+    """An answer: a model server's, untouched, or the gateway's own.
+
+    `more` are whole header lines; `close` ends the client's connection.
+    """
 
     status: int
     content_type: str
     content_encoding: str | None
     body: bytes
+    more: str = ""
+    close: bool = False
+
+
+@dataclass(slots=True)
+class Message:
+    """What a model server gets of a request; `more` are whole header lines."""
+
+    path: str
+    body: bytes
+    content_type: str = "application/json"
+    content_encoding: str | None = None
+    more: str = ""
 
 
 Done = Callable[[Response | BackendError], None]
 
 
-class Connection(asyncio.Protocol):
-    """One TCP connection; `send` may be called again after `done` was."""
+class Attempt(Protocol):
+    """A message on its way."""
+
+    def abort(self) -> None:
+        """Nobody waits for the answer any more: let the model server know."""
+
+
+class Connection:
+    """One TCP connection; `send` may be called again after `done` was.
+
+    What asyncio asks of a protocol without its base class: a compiled class cannot have that.
+    """
 
     __slots__ = (
         "_body",
@@ -52,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_content_type",
         "_done",
         "_is_framed",
+        "_more",
         "_parser",
         "_pool",
         "_until_close",
@@ -78,11 +109,12 @@ class Connection(asyncio.Protocol):
         self._is_framed = self._until_close = False
         self._content_type = "application/json"
         self._content_encoding: str | None = None
+        self._more = ""
         self.timeout = timeout
         self.deadline = self._pool.deadline(timeout)
         self.transport.write(head + body)
 
-    def give_up(self) -> None:
+    def fail(self) -> None:
         """Close at once; a request in flight ends with an error."""
         self._finish(BackendLost("given up: the connection was closed here"))
         self.abort()
@@ -111,6 +143,15 @@ class Connection(asyncio.Protocol):
             self._finish(BackendLost(f"not an HTTP response: {error}"))
             self.abort()
 
+    def eof_received(self) -> None:
+        """Let the transport close."""
+
+    def pause_writing(self) -> None:
+        """Do nothing: one request is on its way at a time."""
+
+    def resume_writing(self) -> None:
+        """Do nothing, likewise."""
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what was in flight."""
         self.transport = None
@@ -119,7 +160,9 @@ class Connection(asyncio.Protocol):
             # The end of the connection is the end of the body (RFC 9112 §6.3).
             status = self._parser.get_status_code()
             body = b"".join(self._body)
-            self._finish(Response(status, self._content_type, self._content_encoding, body))
+            self._finish(
+                Response(status, self._content_type, self._content_encoding, body, self._more)
+            )
             return
         self._finish(BackendLost(f"connection closed before the answer: {exc or 'end of file'}"))
 
@@ -134,6 +177,8 @@ class Connection(asyncio.Protocol):
             self._content_type = value.decode("latin-1")
         elif length == 16 and name.lower() == b"content-encoding":
             self._content_encoding = value.decode("latin-1")
+        elif length == 31 and name.lower() == b"inference-header-content-length":
+            self._more = f"Inference-Header-Content-Length: {value.decode('latin-1')}\r\n"
 
     def on_headers_complete(self) -> None:
         """Note whether only the end of the connection will end the body."""
@@ -148,13 +193,14 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:  # an interim response: the final one has headers of its own
             self._content_type, self._content_encoding = "application/json", None
+            self._more = ""
             return
         if self._done is None:
             self.abort()  # a second answer to one request: this peer cannot be trusted
             return
-        response = Response(
-            status, self._content_type, self._content_encoding, b"".join(self._body)
-        )
+        body = self._body
+        whole = body[0] if len(body) == 1 else b"".join(body)
+        response = Response(status, self._content_type, self._content_encoding, whole, self._more)
         if self._parser.should_keep_alive():
             self._pool.release(self)
         elif self.transport is not None:
@@ -180,6 +226,7 @@ class Pool:
         self.host = host
         self.port = port
         self._host_header = f"Host: {host}:{port}\r\n"
+        self._prefixes: dict[tuple[str, str, str | None], bytes] = {}
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -188,40 +235,48 @@ class Pool:
     def __repr__(self) -> str:
         return f"<Pool {self.host}:{self.port}: {len(self._all)} open, {len(self._idle)} idle>"
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes,
-        done: Done,
-        *,
-        timeout: float,
-        content_type: str = "application/json",
-        content_encoding: str | None = None,
-        more: str = "",
-    ) -> None:
-        """Send a request; `done` is called exactly once, from the event loop.
+    def send(self, message: Message, done: Done, *, timeout: float, more: str = "") -> Attempt:
+        """Post a message; `done` is called exactly once, from the event loop.
 
-        `more` are whole header lines.
+        `more` are whole header lines beside the message's own.
         """
-        encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
-        head = (
-            f"{method} {path} HTTP/1.1\r\n{self._host_header}Content-Type: {content_type}\r\n"
-            f"{encoding}{more}Content-Length: {len(body)}\r\n\r\n"
-        ).encode("utf-8", "surrogateescape")  # the inverse of how aiohttp decoded them
+        key = message.path, message.content_type, message.content_encoding
+        prefix = self._prefixes.get(key) or self._prefix(*key)
+        extra = message.more + more
+        if extra:
+            prefix += extra.encode("latin-1")
+        body = message.body
+        return self._request(
+            b"%sContent-Length: %d\r\n\r\n" % (prefix, len(body)), body, done, timeout
+        )
+
+    def _request(self, head: bytes, body: bytes, done: Done, timeout: float) -> Attempt:
         while self._idle:
             connection = self._idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():
                 connection.send(head, body, done, timeout)
-                return
-        task = asyncio.get_running_loop().create_task(self._connect(head, body, done, timeout))
+                return connection
+        connecting = Connecting(done)
+        task = asyncio.get_running_loop().create_task(
+            self._connect(head, body, connecting, timeout)
+        )
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
+        return connecting
 
-    async def fetch(
-        self, method: str, path: str, body: bytes = b"", *, timeout: float, more: str = ""
-    ) -> Response:
-        """Send a request and wait for its answer; raise a `BackendError`."""
+    def _prefix(self, path: str, content_type: str, content_encoding: str | None) -> bytes:
+        """Return the beginning of a head that many requests share."""
+        encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
+        prefix = (
+            f"POST {path} HTTP/1.1\r\n{self._host_header}Content-Type: {content_type}\r\n{encoding}"
+        ).encode("latin-1")
+        if len(self._prefixes) >= MAX_PREFIXES:  # clients name types as they like
+            self._prefixes.clear()
+        self._prefixes[path, content_type, content_encoding] = prefix
+        return prefix
+
+    async def fetch(self, path: str, *, timeout: float, more: str = "") -> Response:
+        """Get what is at a path; raise a `BackendError`."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def done(result: Response | BackendError) -> None:
@@ -232,8 +287,13 @@ class Pool:
             else:
                 future.set_exception(result)
 
-        self.request(method, path, body, done, timeout=timeout, more=more)
-        return await future
+        head = f"GET {path} HTTP/1.1\r\n{self._host_header}{more}\r\n".encode("latin-1")
+        attempt = self._request(head, b"", done, timeout)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            attempt.abort()
+            raise
 
     def deadline(self, timeout: float) -> float:
         """Return when a request sent now is out of time, and see to it that this is noticed."""
@@ -270,32 +330,63 @@ class Pool:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
         for connection in list(self._all):
-            connection.give_up()
+            connection.fail()
         # One turn of the loop lets the transports close.
         await asyncio.sleep(0)
 
-    async def _connect(self, head: bytes, body: bytes, done: Done, timeout: float) -> None:
-        loop = asyncio.get_running_loop()
+    async def _connect(
+        self, head: bytes, body: bytes, connecting: "Connecting", timeout: float
+    ) -> None:
+        loop, connection = asyncio.get_running_loop(), Connection(self)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self), self.host, self.port
+                await loop.create_connection(
+                    lambda: cast(asyncio.Protocol, connection), self.host, self.port
                 )
         except asyncio.CancelledError:
-            done(BackendUnreached(f"given up while connecting to {self.host}:{self.port}"))
+            connecting.done(
+                BackendUnreached(f"given up while connecting to {self.host}:{self.port}")
+            )
             raise
         except (ConnectionError, TimeoutError) as error:
-            done(BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error!r}"))
+            connecting.done(
+                BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error!r}")
+            )
             return
         except OSError as error:
             # Out of descriptors, say: the fault is here, the executable is as well as before.
             gone = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
             kind = BackendUnreached if gone else BackendError
-            done(kind(f"cannot connect to {self.host}:{self.port}: {error}"))
+            connecting.done(kind(f"cannot connect to {self.host}:{self.port}: {error}"))
             return
         except Exception as error:  # whatever it is, `done` must be called
             log.exception("cannot connect to %s:%d", self.host, self.port)
-            done(BackendError(f"cannot connect to {self.host}:{self.port}: {error}"))
+            connecting.done(BackendError(f"cannot connect to {self.host}:{self.port}: {error}"))
             return
         self._all.add(connection)
-        connection.send(head, body, done, timeout)
+        if connecting.is_aborted:
+            self.release(connection)
+            return
+        connecting.connection = connection
+        connection.send(head, body, connecting.done, timeout)
+
+
+class Connecting:
+    """A message that waits for its connection, and what became of it."""
+
+    __slots__ = ("connection", "done", "is_aborted")
+
+    def __init__(self, done: Done) -> None:
+        self.done = done
+        self.connection: Connection | None = None
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        """Send nothing, or close the connection that it was sent on."""
+        self.is_aborted, self.done = True, _nobody
+        if self.connection is not None:
+            self.connection.abort()
+
+
+def _nobody(_: Response | BackendError) -> None:
+    """Hear an answer that nobody waits for."""

@@ -9,16 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from multidict import MultiMapping, istr
-
 from dispatcher.live.backend import Response
 from dispatcher.live.routes import Route
 from roma.errors import BackendError
 from roma.events import Fail, Reject
 
-REQUEST_ID = istr("X-Request-Id")
-TRACEPARENT = istr("traceparent")
-TRACESTATE = istr("tracestate")
+REQUEST_ID = "X-Request-Id"
 
 MAX_STATE = 512
 """Characters of a `tracestate` that are passed on (W3C §3.3.1.5 asks for at least these)."""
@@ -108,18 +104,19 @@ class Context:
         return f"{lines}{REQUEST_ID}: {self.request_id}\r\n" if self.request_id else lines
 
 
-def carried(headers: MultiMapping[str]) -> Context | None:
-    """Return what a request's headers bring along, or None if that is nothing."""
-    request_id, traceparent = headers.get(REQUEST_ID), headers.get(TRACEPARENT)
-    if request_id is None and traceparent is None:
-        return None
+def carried(
+    request_id: str | None, traceparent: str | None, tracestate: str | None
+) -> Context | None:
+    """Return what these headers bring along, or None if that is nothing.
+
+    Fields of one name are one list (RFC 9110 §5.3). So two parents are none: which of them is
+    meant, nobody can know.
+    """
     if request_id is not None and not _ID.fullmatch(request_id):
         request_id = None
-    # Two parents are none: which of them is meant, nobody can know.
-    if traceparent is None or not is_parent(traceparent) or len(headers.getall(TRACEPARENT)) > 1:
+    if traceparent is None or not is_parent(traceparent):
         return None if request_id is None else Context(request_id)
-    # Fields of one name are one list (RFC 9110 §5.3).
-    return Context(request_id, traceparent, state(",".join(headers.getall(TRACESTATE, ()))))
+    return Context(request_id, traceparent, state(tracestate or ""))
 
 
 def is_parent(text: str) -> bool:

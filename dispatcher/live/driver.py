@@ -10,11 +10,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.backend import Pool, Response
+from dispatcher.live.backend import Attempt, Message, Pool, Response
 from dispatcher.live.context import Context
 from roma.errors import BackendError, BackendLost, BackendUnreached
 from roma.events import (
@@ -36,28 +36,54 @@ from roma.events import (
     Woken,
 )
 from roma.logs import Limited
-from roma.model import Request
+from roma.model import ModelSpec, Priority, Request
 
 log = logging.getLogger(__name__)
 
 Outcome = Response | Reject | Fail
 
+_INTERACTIVE = Priority.INTERACTIVE
 
-@dataclass(slots=True, eq=False)
+
 class Call:
-    """What a client asked for, as opaque bytes, and the future that brings its outcome."""
+    """What a client asked for, until its outcome is known.
 
-    id: int
-    model: str
-    path: str
-    body: bytes
-    content_type: str
-    content_encoding: str | None
-    future: "asyncio.Future[Outcome]"
-    arrived: float
-    context: Context | None = None
-    executor: str | None = None
-    """The one that it was last sent to."""
+    `deadline` is the client's own, in seconds after arrival, None for the model's default.
+    """
+
+    __slots__ = (
+        "arrived",
+        "context",
+        "deadline",
+        "executor",
+        "id",
+        "message",
+        "model",
+        "priority",
+    )
+
+    def __init__(
+        self,
+        model: str,
+        message: Message,
+        *,
+        deadline: float | None = None,
+        priority: Priority = Priority.INTERACTIVE,
+        context: Context | None = None,
+    ) -> None:
+        self.id = 0
+        self.model = model
+        self.message = message
+        self.deadline = deadline
+        self.priority = priority
+        self.context = context
+        self.arrived = 0.0
+        self.executor: str | None = None
+        """The one that it was last sent to."""
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Take the outcome; called exactly once, and never after `Driver.cancel`."""
+        raise NotImplementedError
 
 
 class Driver:
@@ -82,41 +108,36 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._calls: dict[int, Call] = {}
+        self._attempts: dict[int, Attempt] = {}
+        """By execution: what is on its way to an executable."""
         self.doubts: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By executor: set when an answer broke off or a connection was refused."""
         self._complaints = Limited(log, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    def submit(
-        self,
-        model: str,
-        path: str,
-        body: bytes,
-        content_type: str = "application/json",
-        content_encoding: str | None = None,
-        *,
-        context: Context | None = None,
-    ) -> Call:
-        """Queue a request; its outcome comes in the call's future."""
-        now = self.clock()
-        request_id = next(self._ids)
-        spec = self.core.queues[model].spec
-        call = self._calls[request_id] = Call(
-            request_id,
-            model,
-            path,
-            body,
-            content_type,
-            content_encoding,
-            self._loop.create_future(),
-            now,
-            context,
-        )
+    def submit(self, call: Call) -> None:
+        """Queue a call; the outcome may come before this returns."""
+        now = call.arrived = self.clock()
+        request_id = call.id = next(self._ids)
+        self._calls[request_id] = call
+        spec = self.core.queues[call.model].spec
+        context = call.context
         if context is not None and context.trace is not None:
             context.trace.on_queued(now, sla=spec.sla.response_time)
-        self.handle(RequestArrived(Request(request_id, model, now, now + spec.deadline)))
-        return call
+        own = call.deadline
+        if own is None and call.priority is _INTERACTIVE:
+            request = Request(request_id, call.model, now, now + spec.deadline)
+        else:
+            request = Request(
+                request_id,
+                call.model,
+                now,
+                now + self._longest(spec, call),
+                strict=own is not None,
+                priority=call.priority,
+            )
+        self.handle(RequestArrived(request))
 
     def cancel(self, call: Call) -> None:
         """Give up a call whose client went away: its place in the queue is free."""
@@ -161,33 +182,31 @@ class Driver:
                 self._execute(command)
             case Reject() | Fail():
                 self._resolve(command.request, command)
-            case Abort():
-                # Nobody waits any more; the answer, if one comes, is ignored by the core.
-                pass
+            case Abort(execution):
+                attempt = self._attempts.pop(execution, None)
+                if attempt is not None:
+                    attempt.abort()
             case _:
                 assert_never(command)
+
+    def _longest(self, spec: ModelSpec, call: Call) -> float:
+        """Return how long a call may take: what its client says, within what is promised to all.
+
+        Nobody may loosen a promise for himself: the others of his queue would wait for him.
+        """
+        limit = self._timeout if call.priority is Priority.BATCH else spec.deadline
+        return limit if call.deadline is None else min(call.deadline, limit)
 
     def _execute(self, command: Execute) -> None:
         # The policies of this release run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
         call = self._calls[request]
         call.executor = command.executor
-
-        def done(result: Response | BackendError) -> None:
-            if call.context is not None and call.context.trace is not None:
-                call.context.trace.on_executed(result, self.clock())
-            self._on_done(command, request, result)
-
+        done = partial(self._on_done, command, call)
+        more = self._headers(call, command) if call.context or call.deadline else ""
         try:
-            self._pools[command.executor].request(
-                "POST",
-                call.path,
-                call.body,
-                done,
-                timeout=self._timeout,
-                content_type=call.content_type,
-                content_encoding=call.content_encoding,
-                more="" if call.context is None else self._headers(call.context, command),
+            self._attempts[command.execution] = self._pools[command.executor].send(
+                call.message, done, timeout=self._timeout, more=more
             )
         except Exception as error:  # whatever it is, the execution must end in the core's books
             what = f"executable {command.executor}: cannot send"
@@ -195,14 +214,21 @@ class Driver:
             failure = BackendError(f"cannot send: {error}")
             self._loop.call_soon(done, failure)
 
-    def _headers(self, context: Context, command: Execute) -> str:
-        """Return what the model server shall know of a request's context."""
+    def _headers(self, call: Call, command: Execute) -> str:
+        """Return what the model server shall know of a request beside its message."""
+        lines, context = "", call.context
+        if call.deadline is not None:
+            left = call.arrived + call.deadline - self.clock()
+            lines = f"X-Request-Timeout-Ms: {max(1, round(left * 1000))}\r\n"
+        if context is None:
+            return lines
         if context.trace is None:
-            return context.lines
+            return lines + context.lines
         name, pool = command.executor, self._pools[command.executor]
         device = self.core.executors[name].spec.device
         address = (pool.host, pool.port)
-        return context.lines_with(context.trace.on_executing(name, device, address, self.clock()))
+        told = context.trace.on_executing(name, device, address, self.clock())
+        return lines + context.lines_with(told)
 
     def _complain(self, executor: str, error: BackendError) -> None:
         label = f"executable {executor}: {type(error).__name__}"
@@ -211,27 +237,30 @@ class Driver:
             label, logging.WARNING, "executable %s: %s", executor, error, fields=fields
         )
 
-    def _on_done(self, command: Execute, request: int, result: Response | BackendError) -> None:
-        if isinstance(result, Response):
+    def _on_done(self, command: Execute, call: Call, result: Response | BackendError) -> None:
+        self._attempts.pop(command.execution, None)
+        if call.context is not None and call.context.trace is not None:
+            call.context.trace.on_executed(result, self.clock())
+        if result.__class__ is Response:
             self.handle(ExecutionEnded(command.execution, judge(result.status)))
-            self._resolve(request, result)
+            self._resolve(call.id, result)
         elif isinstance(result, BackendUnreached):
             self._complain(command.executor, result)
             self.handle(ExecutionUnreached(command.execution))
             self.doubts[command.executor].set()
         else:
+            assert isinstance(result, BackendError)
             self._complain(command.executor, result)
             if isinstance(result, BackendLost) and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()
             self.handle(ExecutionEnded(command.execution, Result.ERROR))
-            self._resolve(request, Fail(request, f"executable {command.executor}: {result}"))
+            self._resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 
     def _resolve(self, request: int, outcome: Outcome) -> None:
         call = self._calls.pop(request, None)
-        # A client can go away after the outcome was decided and before it was told.
-        if call is not None and not call.future.done():
-            call.future.set_result(outcome)
+        if call is not None:  # else cancelled, or told already
+            call.on_outcome(outcome)
 
     def _arm(self, wakeup: float) -> None:
         """Keep one timer at or before the core's next wake-up; an early one does no harm."""

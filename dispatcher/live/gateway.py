@@ -1,35 +1,33 @@
-"""The clients' door: TensorFlow Serving's REST API on aiohttp's low-level server.
+"""The clients' door: what an HTTP request asks for, and what its outcome is in HTTP's words.
 
-Bodies are opaque: row and columnar formats, base64 and compression pass untouched in both
-directions. Errors have TensorFlow Serving's shape, `{"error": "…"}`, and its status codes, plus
+Bodies are opaque: row and columnar formats, base64, binary tensors and compression pass untouched
+in both directions. Errors have the shape of TensorFlow Serving and of the Open Inference Protocol,
+`{"error": "…"}`, and TensorFlow Serving's status codes, plus
 
     413 body too large          429 queue full or predicted late, with Retry-After
     502 executable failed       503 no executable, with Retry-After
-    408 body came too slowly    504 deadline passed in the queue, or no answer in time
+    408 request came too slowly 504 deadline passed, or no answer in time
 
-An X-Request-Id comes back on every answer. A request that brings none and leaves no trace goes its
-way without a look at either.
+A client may name its own deadline (X-Request-Timeout-Ms). An X-Request-Id comes back on every
+answer. A request that brings none and leaves no trace goes its way without a look at either.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, assert_never, cast
+from typing import assert_never
 
 import orjson
-from aiohttp import hdrs, web
 
 from dispatcher.executors import RECOVERY
-from dispatcher.live import passthrough, routes
-from dispatcher.live.backend import Pool, Response
+from dispatcher.live import routes
+from dispatcher.live.backend import Message, Pool, Response
 from dispatcher.live.context import REQUEST_ID, Context, Tracer, carried
 from dispatcher.live.driver import Call, Driver, Outcome
+from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.request import Request
 from dispatcher.live.journal import Journal
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
-
-BODY_TIMEOUT = 30.0
-"""Seconds a client may take to send a body once its headers are here."""
 
 DRAIN_RETRY = 5.0
 """Seconds after which a client may try again while the gateway restarts."""
@@ -41,17 +39,49 @@ _REJECTED = {
     Reason.NO_EXECUTABLE: 503,
 }
 
+_MAX_TIMEOUT_DIGITS = 9
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
+
 
 class _Refused(Exception):
-    """A body that will not be read."""
+    """A request that goes no further."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
+class HttpCall(Call):
+    """A call that an HTTP connection waits for."""
+
+    __slots__ = ("_gateway", "connection")
+
+    def __init__(
+        self,
+        gateway: "Gateway",
+        connection: Connection,
+        route: routes.Route,
+        message: Message,
+        *,
+        deadline: float | None,
+        context: Context | None,
+    ) -> None:
+        super().__init__(route.model, message, deadline=deadline, context=context)
+        self._gateway = gateway
+        self.connection = connection
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Tell the client."""
+        self._gateway.on_outcome(self, outcome)
+
+    def cancel(self) -> None:
+        """The client went away."""
+        self._gateway.on_cancelled(self)
+
+
 class Gateway:
-    """Turns HTTP requests into calls and outcomes into HTTP responses."""
+    """Turns HTTP requests into calls and outcomes into HTTP responses; the server's `Handler`."""
 
     def __init__(
         self,
@@ -60,236 +90,224 @@ class Gateway:
         journal: Journal,
         tracer: Tracer | None = None,
         *,
-        max_body_bytes: int,
         backend_timeout: float,
     ) -> None:
         self._driver = driver
         self._journal = journal
         self._tracer = tracer
         self._pools = pools
-        self._max_body_bytes = max_body_bytes
         self._backend_timeout = backend_timeout
+        self._looking_up: set[asyncio.Task[None]] = set()
         self.draining = False
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
         self.joining: set[str] = set()
         """Models that came while we run: until they are loaded nobody is unready for them."""
-        self.http = self._server()
 
-    def _server(self) -> web.Server:
-        """Return the aiohttp server; a client that disconnects cancels its handler."""
+    # The server's handler
 
-        def request_factory(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
-            return web.BaseRequest(
-                message,
-                payload,
-                protocol,
-                writer,
-                task,
-                protocol._loop,
-                client_max_size=self._max_body_bytes,
-            )
-
-        return web.Server(
-            self.handle,
-            request_factory=request_factory,
-            handler_cancellation=True,
-            auto_decompress=False,
-            access_log=None,
-        )
-
-    def handle(self, request: web.BaseRequest) -> Coroutine[Any, Any, web.StreamResponse]:
-        """Answer one HTTP request."""
-        context = carried(request.headers)
-        if context is None and self._tracer is None:
-            return self._respond(request)
-        return self._respond_within(request, context or Context())
-
-    async def _respond_within(
-        self, request: web.BaseRequest, context: Context
-    ) -> web.StreamResponse:
-        """Answer a request that brings a context along, or shall be traced."""
-        route = routes.parse(request.method, request.raw_path)
-        if self._tracer is not None and route is not None and route.is_inference:
-            context.trace = self._tracer.begin(context, route, self._driver.clock())
-        status = None
-        try:
-            response = await self._respond(request, context)
-            status = response.status
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            status = 500  # as aiohttp will say
-            raise
-        finally:
-            if context.trace is not None:
-                context.trace.end(status, self._driver.clock())
-        if context.request_id is not None:
-            if isinstance(response, passthrough.Passthrough):
-                response.more = f"{REQUEST_ID}: {context.request_id}\r\n"
-            else:
-                response.headers[REQUEST_ID] = context.request_id
-        return response
-
-    async def _respond(
-        self, request: web.BaseRequest, context: Context | None = None
-    ) -> web.StreamResponse:
-        route = routes.parse(request.method, request.raw_path)
+    def screen(self, request: Request) -> Response | None:
+        """Return an answer to a request whose body shall not be read, or None."""
+        route = request.route = routes.parse(request.method, request.target)
         if route is None:
-            return self._other(request)
+            return None
         if not self._serves(route.model):
-            return _error(404, _missing(route))
+            return self._told(request, error(404, _missing(route)))
+        if self.draining and route.is_inference:
+            refusal = error(503, "draining", retry_after=DRAIN_RETRY, close=True)
+            return self._told(request, refusal)
+        return None
+
+    def handle(self, request: Request, connection: Connection) -> Pending | None:
+        """Take a request that is here."""
+        route = request.route
+        if route is None:
+            connection.respond(self._told(request, self._other(request)))
+            return None
         if not route.is_inference:
-            return await self._look_up(request, route, context)
-        if self.draining:
-            return _error(503, "draining", retry_after=DRAIN_RETRY, close=True)
-        content = request.content
-        if content.is_eof() and content.total_bytes <= self._max_body_bytes:
-            body = content.read_nowait()  # the common case: all here already, no timer
-        else:
-            try:
-                body = await self._body(request)
-                if not self._serves(route.model):  # it went while the body came
-                    raise _Refused(404, _missing(route))
-            except _Refused as refused:
-                return _error(refused.status, str(refused), close=True)
-        headers = request.headers
-        call = self._driver.submit(
-            route.model,
-            route.path,
-            body,
-            headers.get(hdrs.CONTENT_TYPE, "application/json"),
-            headers.get(hdrs.CONTENT_ENCODING),
-            context=context,
-        )
+            return self._look_up(request, route, connection)
+        headers, deadline = request.headers, None
         try:
-            outcome = await call.future
-        except asyncio.CancelledError:
-            self._driver.cancel(call)
-            self._journal.on_cancelled(call, self._driver.clock() - call.arrived)
-            raise
+            if not self._serves(route.model):  # it went while the body came
+                raise _Refused(404, _missing(route))
+            if b"x-request-timeout-ms" in headers:
+                deadline = _timeout(request.header(b"x-request-timeout-ms") or "")
+        except _Refused as refused:
+            connection.respond(self._told(request, error(refused.status, str(refused))))
+            return None
+        context = self._context(request, route)
+        message = _message(request, route)
+        call = HttpCall(self, connection, route, message, deadline=deadline, context=context)
+        self._driver.submit(call)
+        return call
+
+    def error(self, request: Request, status: int, message: str) -> Response:
+        """Return an error that ends the connection."""
+        return self._told(request, error(status, message, close=True))
+
+    # Outcomes
+
+    def on_outcome(self, call: HttpCall, outcome: Outcome) -> None:
+        """Answer a call."""
+        context = call.context
         # The usual answer, nobody asks about.
         if (
-            context is not None
-            or outcome.__class__ is not Response
+            outcome.__class__ is not Response
+            or context is not None
             or outcome.status >= 400
             or self._journal.writes_all
         ):
-            self._note(call, outcome)
-        return _answer(outcome, request, close=self.draining)
+            response_time = self._driver.clock() - call.arrived
+            self._journal.on_outcome(call, outcome, response_time)
+            if context is not None and context.trace is not None:
+                context.trace.on_outcome(outcome, response_time, call.executor)
+            outcome = _answer(outcome)
+            if context is not None:
+                self._end(context, outcome)
+        call.connection.respond(outcome)
 
-    def _note(self, call: Call, outcome: Outcome) -> None:
-        response_time = self._driver.clock() - call.arrived
-        self._journal.on_outcome(call, outcome, response_time)
+    def on_cancelled(self, call: HttpCall) -> None:
+        """Give up a call whose client went away."""
+        self._driver.cancel(call)
+        self._journal.on_cancelled(call, self._driver.clock() - call.arrived)
         if call.context is not None and call.context.trace is not None:
-            call.context.trace.on_outcome(outcome, response_time, call.executor)
+            call.context.trace.end(None, self._driver.clock())
+
+    def _context(self, request: Request, route: routes.Route | None) -> Context | None:
+        """Return what a request brings along; its trace begins here."""
+        headers, tracer = request.headers, self._tracer
+        if tracer is None and b"x-request-id" not in headers and b"traceparent" not in headers:
+            return None
+        context = carried(
+            request.header(b"x-request-id"),
+            request.header(b"traceparent"),
+            request.header(b"tracestate"),
+        )
+        if tracer is not None and route is not None and route.is_inference:
+            context = context or Context()
+            context.trace = tracer.begin(context, route, self._driver.clock())
+        return context
+
+    def _told(self, request: Request, response: Response) -> Response:
+        """Return the answer to a request that the dispatcher never sees."""
+        context = self._context(request, request.route)
+        if context is not None:
+            self._end(context, response)
+        return response
+
+    def _end(self, context: Context, response: Response) -> None:
+        if context.trace is not None:
+            context.trace.end(response.status, self._driver.clock())
+        if context.request_id is not None:
+            response.more += f"{REQUEST_ID}: {context.request_id}\r\n"
 
     def _serves(self, model: str) -> bool:
         return model in self._driver.core.queues and model not in self.closing
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        """Read a body that is still on its way, within limits of size and time."""
-        limit = self._max_body_bytes
-        try:
-            if (request.content_length or 0) > limit:
-                raise web.HTTPRequestEntityTooLarge(limit)
-            if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport:
-                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            async with asyncio.timeout(BODY_TIMEOUT):
-                return await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            raise _Refused(413, f"request body is larger than {limit} bytes") from None
-        except TimeoutError:
-            raise _Refused(408, f"request body took longer than {BODY_TIMEOUT:g} s") from None
-        except web.RequestPayloadError as error:
-            raise _Refused(400, f"Malformed request body: {error}") from error
+    # What needs no inference
 
-    async def _look_up(
-        self, request: web.BaseRequest, route: routes.Route, context: Context | None
-    ) -> web.StreamResponse:
+    def _look_up(self, request: Request, route: routes.Route, connection: Connection) -> Pending:
+        context = self._context(request, route)
+
+        async def answer() -> None:
+            response = await self._found(route, "" if context is None else context.lines)
+            if context is not None:
+                self._end(context, response)
+            connection.respond(response)
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._looking_up.add(task)
+        task.add_done_callback(self._looking_up.discard)
+        return task
+
+    async def _found(self, route: routes.Route, more: str) -> Response:
         """Pass a status or metadata request to any live executable of the model."""
-        more = "" if context is None else context.lines
-        failed = _error(503, f"no executable of model {route.model} is ready", retry_after=RECOVERY)
+        failed = error(503, f"no executable of model {route.model} is ready", retry_after=RECOVERY)
         for executor in list(self._driver.core.executors.of(route.model)):
             name = executor.spec.name
             pool = self._pools.get(name)
             if pool is None:  # it went while another one was asked
                 continue
             try:
-                response = await pool.fetch(
-                    "GET", route.path, timeout=self._backend_timeout, more=more
-                )
-            except BackendTimeout as error:
-                failed = _error(504, f"executable {name}: {error}")
-            except BackendError as error:
-                failed = _error(502, f"executable {name}: {error}")
-            else:
-                return _answer(response, request)
+                return await pool.fetch(route.path, timeout=self._backend_timeout, more=more)
+            except BackendTimeout as fault:
+                failed = error(504, f"executable {name}: {fault}")
+            except BackendError as fault:
+                failed = error(502, f"executable {name}: {fault}")
         return failed
 
-    def _other(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.raw_path.partition("?")[0]
+    def _other(self, request: Request) -> Response:
+        path = request.target.partition("?")[0]
         match path:
             case "/healthz":
-                return web.Response(text="ok")
+                return Response(200, _TEXT, None, b"ok")
             case "/readyz":
                 return self._ready()
             case _ if path.startswith("/v1/"):
-                return _error(400, f"Malformed request: {request.method} {request.raw_path}")
+                return error(400, f"Malformed request: {request.method} {request.target}")
             case _:
-                return _error(404, f"Not found: {path}")
+                return error(404, f"Not found: {path}")
 
-    def _ready(self) -> web.StreamResponse:
+    def _ready(self) -> Response:
         core = self._driver.core
         missing = [model for model in core.queues if not core.executors.serve(model)]
         # A model that has answered has joined.
         self.joining = {m for m in missing if m in self.joining and not core.queues[m].completed}
         missing = [model for model in missing if model not in self.joining]
         if self.draining:
-            return _error(503, "draining")
+            return error(503, "draining")
         if missing:
-            return _error(503, f"no executable is ready for: {', '.join(missing)}")
-        return web.Response(text="ready")
+            return error(503, f"no executable is ready for: {', '.join(missing)}")
+        return Response(200, _TEXT, None, b"ready")
+
+
+def error(
+    status: int, message: str, *, retry_after: float | None = None, close: bool = False
+) -> Response:
+    """Return an error in TensorFlow Serving's shape."""
+    # A text that quotes the request may hold what is no UTF-8.
+    body = orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+    more = "" if retry_after is None else f"Retry-After: {units.retry_after_s(retry_after)}\r\n"
+    return Response(status, _JSON, None, body, more, close)
+
+
+def _answer(outcome: Outcome) -> Response:
+    match outcome:
+        case Response():
+            return outcome
+        case Reject(_, reason, retry_after, detail):
+            status = _REJECTED[reason]
+            return error(status, detail, retry_after=None if status == 504 else retry_after)
+        case Fail(_, detail):
+            return error(502, detail)
+        case _:
+            assert_never(outcome)
+
+
+def _message(request: Request, route: routes.Route) -> Message:
+    headers = request.headers
+    content_type = headers.get(b"content-type")
+    message = Message(
+        route.path,
+        request.body,
+        _JSON if content_type is None else content_type.decode("latin-1"),
+        request.header(b"content-encoding"),
+    )
+    length = request.header(b"inference-header-content-length")
+    if length is not None:
+        message.more = f"Inference-Header-Content-Length: {length}\r\n"
+    return message
+
+
+def _timeout(text: str) -> float:
+    """Return a client's deadline in seconds."""
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_TIMEOUT_DIGITS or not int(text):
+        bound = f"a whole number of milliseconds, 1 to {10**_MAX_TIMEOUT_DIGITS - 1}"
+        raise _Refused(400, f"X-Request-Timeout-Ms: {text}: must be {bound}")
+    return int(text) / 1000
 
 
 def _missing(route: routes.Route) -> str:
     if route.is_inference:
         return f"Servable not found for request: {route.servable}"
     return f"Could not find any versions of model {route.model}"
-
-
-def _answer(
-    outcome: Outcome, request: web.BaseRequest, *, close: bool = False
-) -> web.StreamResponse:
-    match outcome:
-        case Response() if not close and passthrough.fits(outcome, request):
-            # Has what the server asks of a response without being one.
-            return cast(web.StreamResponse, passthrough.Passthrough(outcome))
-        case Response(status, content_type, content_encoding, body):
-            headers = {"Content-Type": content_type}
-            if content_encoding:
-                headers["Content-Encoding"] = content_encoding
-            response = web.Response(status=status, body=body, headers=headers)
-            if close:
-                response.force_close()
-            return response
-        case Reject(_, reason, retry_after, detail):
-            status = _REJECTED[reason]
-            return _error(status, detail, retry_after=None if status == 504 else retry_after)
-        case Fail(_, detail):
-            return _error(502, detail)
-        case _:
-            assert_never(outcome)
-
-
-def _error(
-    status: int, message: str, *, retry_after: float | None = None, close: bool = False
-) -> web.Response:
-    response = web.Response(
-        status=status, body=orjson.dumps({"error": message}), content_type="application/json"
-    )
-    if retry_after is not None:
-        response.headers["Retry-After"] = str(units.retry_after_s(retry_after))
-    if close:
-        response.force_close()
-    return response

@@ -42,7 +42,7 @@ async def _unavailable(models: Sequence[str], pool: Pool) -> str | None:
     """Return why the executable cannot serve all its models, or None if it can."""
     for model in models:
         try:
-            response = await pool.fetch("GET", f"/v1/models/{model}", timeout=HANG)
+            response = await pool.fetch(f"/v1/models/{model}", timeout=HANG)
         except BackendError as error:
             return str(error)
         if response.status != 200 or not _is_available(response.body):

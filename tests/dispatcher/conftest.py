@@ -53,7 +53,10 @@ class Desk:
             arrivals = [r.arrived for r in queue.waiting.values()]
             assert arrivals == sorted(arrivals)
         for executor in core.executors:
-            assert set(executor.running) <= set(core._executions)
+            abandoned = {
+                number for _, number, name in core._abandoned if name == executor.spec.name
+            }
+            assert set(executor.running) <= set(core._executions) | abandoned
 
 
 def model(name, *, response_time=1.0, alpha=1.0, deadline=100.0, max_waiting=1000):

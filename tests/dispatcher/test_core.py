@@ -18,11 +18,12 @@ from roma.events import (
     ModelRemoved,
     Reason,
     Reject,
+    RequestArrived,
     RequestCancelled,
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 
 def spec(name="m", **changes):
@@ -194,15 +195,55 @@ def test_a_cancelled_request_leaves_the_queue(desk):
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == [Execute(2, "m@w", "m", (3,))]
 
 
-def test_cancelling_a_running_request_keeps_its_executor_busy_and_counts_no_answer(desk):
+def test_cancelling_a_running_request_gives_it_up_but_its_slot_is_taken_as_long_as_it_computes(
+    desk,
+):
     core = desk.build("m")
     desk.cpu("m@w", "m")
     desk.arrive("m", 0.0)
-    desk.arrive("m", 0.1)
-    assert core.handle(RequestCancelled(1), now=0.2) == []
-    assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == [Execute(2, "m@w", "m", (2,))]
+    core.handle(ExecutionEnded(1, Result.OK), now=0.5)  # so long does one take
+    desk.arrive("m", 1.0)
+    desk.arrive("m", 1.1)
+    assert core.handle(RequestCancelled(2), now=1.2) == [Abort(2)]
+    assert core.next_wakeup() == 1.5
+    assert core.handle(ExecutionEnded(2, Result.OK), now=1.3) == []  # nobody listens any more
+    assert core.handle(Woken(), now=1.5) == [Execute(3, "m@w", "m", (3,))]
     queue = core.queues["m"]
-    assert (queue.cancelled, queue.completed[Device.CPU]) == (1, 0)
+    assert (queue.cancelled, queue.completed[Device.CPU]) == (1, 1)
+
+
+def test_a_slot_that_was_never_measured_is_taken_until_the_deadline(desk):
+    core = desk.build(ModelSpec("m", Sla(1.0), 4.0))
+    desk.cpu("m@w", "m")
+    desk.arrive("m", 0.0)
+    desk.arrive("m", 1.0)
+    assert core.handle(RequestCancelled(1), now=1.2) == [Abort(1)]
+    assert core.handle(Woken(), now=4.0) == [Execute(2, "m@w", "m", (2,))]
+
+
+def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(desk):
+    core = desk.build(ModelSpec("m", Sla(1.0), 1.0))
+    desk.cpu("m@w", "m", cores=2)
+    core.handle(RequestArrived(Request(1, "m", 0.0, 0.4, strict=True)), now=0.0)
+    core.handle(RequestArrived(Request(2, "m", 0.0, 1.0)), now=0.0)
+    assert core.next_wakeup() == 0.4
+    rejected, aborted = core.handle(Woken(), now=0.4)
+    assert (rejected.request, rejected.reason, aborted) == (1, Reason.DEADLINE, Abort(1))
+    assert rejected.detail == "deadline passed after 0.400 s"
+    assert core.handle(Woken(), now=2.0) == []
+    assert core.queues["m"].rejected[Reason.DEADLINE] == 1
+
+
+def test_what_nobody_waits_for_is_lost_with_its_executor(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+    desk.arrive("m", 0.0)
+    core.handle(RequestCancelled(1), now=0.1)
+    assert core.handle(ExecutorLost("m@w"), now=0.2) == []
+    core.handle(ExecutorReady("m@w"), now=0.3)
+    desk.arrive("m", 0.4)
+    assert core.handle(Woken(), now=1000.0) == []
+    assert list(core.executors["m@w"].running) == [2]
 
 
 def test_cancelling_what_has_ended_changes_nothing(desk):

@@ -82,7 +82,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}}}
+gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}}}
 log: {{requests: {requests}}}
 """
 
@@ -107,6 +107,7 @@ class Stage:
         timeout=10,
         traces=False,
         requests="failed",
+        limits="{}",
     ):
         port, admin, *ports = free_ports(2 + backends)
         self.backends = [ModelServer(p) for p in ports]
@@ -123,6 +124,7 @@ class Stage:
             timeout=timeout,
             traces=str(traces).lower(),
             requests=requests,
+            limits=limits,
         )
         for backend in self.backends:
             if start:
@@ -141,16 +143,15 @@ class Stage:
         self.url, self.admin = url, admin
         self.running = contextlib.AsyncExitStack()
         self.stack.push_async_callback(self.running.aclose)
-        self.gateway, self.roster = await self.running.enter_async_context(
-            dispatcher_app.running(loaded)
-        )
+        running = await self.running.enter_async_context(dispatcher_app.running(loaded))
+        self.gateway, self.server, self.roster = running.gateway, running.server, running.roster
         self.core = self.gateway._driver.core
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
 
     async def close_gateway(self):
         """Stop the gateway as SIGTERM does; leave a connection open that is older."""
         self.idle_connection = await asyncio.open_connection("127.0.0.1", self.port)
-        # Until it has sent something, aiohttp may not know the connection yet.
+        # Until it has been answered, the connection may not have been accepted yet.
         self.idle_connection[1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         await self.idle_connection[0].readuntil(b"ok")
         await self.running.aclose()
@@ -158,7 +159,7 @@ class Stage:
     @property
     def connections(self):
         """The gateway's client connections."""
-        return [c for c in self.gateway.http.connections if c.transport is not None]
+        return list(self.server.connections)
 
     async def until(self, condition, limit=10):
         """Wait for something that must happen; the limit only bounds a failing test."""

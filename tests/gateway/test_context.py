@@ -97,7 +97,10 @@ def test_a_state_that_no_header_may_hold_is_dropped(text):
 
 
 def read(*headers):
-    context = carried(CIMultiDict(headers))
+    fields = CIMultiDict(headers)
+    # As the server hands them over: fields of one name are one list.
+    names = ("x-request-id", "traceparent", "tracestate")
+    context = carried(*(",".join(fields.getall(n, ())) if n in fields else None for n in names))
     return (
         None if context is None else (context.request_id, context.traceparent, context.tracestate)
     )

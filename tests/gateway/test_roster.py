@@ -84,11 +84,12 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
 
 
 async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
-    reading, read = asyncio.Event(), town.gateway._body
+    reading, screen = asyncio.Event(), town.gateway.screen
 
-    async def watched(request):
+    def screened(request):
+        refusal = screen(request)
         reading.set()
-        return await read(request)
+        return refusal
 
     async def body():
         yield b'{"instances": '
@@ -96,7 +97,7 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
         await town.roster.follow(town.file("b"))
         yield b"[1]}"
 
-    town.gateway._body = watched
+    town.gateway.screen = screened
     assert (await town.predict(body(), path="/v1/models/a:predict"))[0] == 404
 
 

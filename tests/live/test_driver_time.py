@@ -5,14 +5,28 @@ import asyncio
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.backend import Response
-from dispatcher.live.driver import Driver, judge
+from dispatcher.live.backend import Message, Response
+from dispatcher.live.driver import Call, Driver, judge
 from dispatcher.schedulers import registry
 from roma.errors import BackendLost, BackendUnreached
 from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result
 from roma.model import Device, ExecutorSpec, ModelSpec, Sla
 
 pytestmark = pytest.mark.looptime
+
+
+class Attempt:
+    def abort(self):
+        self.timer.cancel()
+
+
+class Asked(Call):
+    def __init__(self, body, **options):
+        super().__init__("m", Message("/v1/models/m:predict", body), **options)
+        self.future = asyncio.get_running_loop().create_future()
+
+    def on_outcome(self, outcome):
+        self.future.set_result(outcome)
 
 
 class SlowPool:
@@ -22,12 +36,16 @@ class SlowPool:
         self.service = service
         self.started = []
         self.errors = []
+        self.told = []
 
-    def request(self, method, path, body, done, **options):
-        loop = asyncio.get_running_loop()
+    def send(self, message, done, *, timeout, more):
+        self.told.append(more)
+        loop, body = asyncio.get_running_loop(), message.body
         self.started.append((loop.time(), body))
         answer = self.errors.pop(0) if self.errors else Response(200, "", None, body)
-        loop.call_later(self.service, done, answer)
+        attempt = Attempt()
+        attempt.timer = loop.call_later(self.service, done, answer)
+        return attempt
 
 
 async def build(*pools, deadline=10.0, cores=1.0):
@@ -46,17 +64,19 @@ async def build(*pools, deadline=10.0, cores=1.0):
     return driver
 
 
-def call(driver, body=b"x"):
+def call(driver, body=b"x", **options):
     """Ask as the gateway does."""
+    pending = Asked(body, **options)
+    driver.submit(pending)
 
-    async def ask(pending):
+    async def ask():
         try:
             return await pending.future
         except asyncio.CancelledError:
             driver.cancel(pending)
             raise
 
-    return asyncio.create_task(ask(driver.submit("m", "/v1/models/m:predict", body)))
+    return asyncio.create_task(ask())
 
 
 async def test_three_requests_on_one_core_take_three_services(looptime):
@@ -93,14 +113,32 @@ async def test_an_earlier_deadline_moves_the_timer_forward(looptime):
 async def test_cancelling_frees_the_place_but_not_the_executor(looptime):
     pool = SlowPool(10.0)
     driver = await build(pool, deadline=100.0)
+    await call(driver, b"0")  # so long does one take
     first, second, third = call(driver, b"1"), call(driver, b"2"), call(driver, b"3")
     await asyncio.sleep(1)
     first.cancel()
     second.cancel()
     await third
-    assert [body for _, body in pool.started] == [b"1", b"3"]
-    assert pool.started[1][0] == 10  # when the abandoned execution really ended
-    assert looptime == 20
+    assert pool.started == [(0, b"0"), (10, b"1"), (20, b"3")]  # as if it had computed on
+    assert looptime == 30
+
+
+async def test_a_clients_own_deadline_ends_what_runs_and_is_told_to_the_model_server(looptime):
+    pool = SlowPool(10.0)
+    driver = await build(pool, deadline=8.0)
+    outcome = await call(driver, deadline=3.0)
+    assert isinstance(outcome, Reject)
+    assert (outcome.reason, looptime) == (Reason.DEADLINE, 3)
+    assert pool.told == ["X-Request-Timeout-Ms: 3000\r\n"]
+
+
+async def test_nobody_can_loosen_the_models_deadline_for_himself(looptime):
+    driver = await build(SlowPool(100.0), deadline=4.0)
+    running = call(driver)
+    await asyncio.sleep(1)
+    outcome = await call(driver, deadline=60.0)
+    assert (outcome.reason, looptime) == (Reason.DEADLINE, 5)
+    running.cancel()
 
 
 async def test_a_lost_answer_fails_and_is_not_repeated(looptime):

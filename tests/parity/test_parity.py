@@ -11,8 +11,8 @@ import pytest
 
 from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
-from dispatcher.live.backend import Response
-from dispatcher.live.driver import Driver
+from dispatcher.live.backend import Message, Response
+from dispatcher.live.driver import Call, Driver
 from roma.config import Config
 from roma.events import Execute, ExecutorAdded, Reject
 from roma.placement import executables
@@ -130,11 +130,17 @@ class WorldPool:
     def __init__(self, name, live):
         self.name, self.live = name, live
 
-    def request(self, method, path, body, done, **kwargs):
+    def send(self, message, done, **kwargs):
         number = self.live.count = self.live.count + 1
         self.live.waiting[number] = done
-        model, (size,) = path.rpartition("/")[2], struct.unpack("d", body)
+        model, (size,) = message.path.rpartition("/")[2], struct.unpack("d", message.body)
         self.live.world.start(number, self.name, model, [size])
+        # nothing is given up here
+
+
+class Asked(Call):
+    def on_outcome(self, outcome):
+        pass
 
 
 class Live:
@@ -175,7 +181,7 @@ class Live:
     def submit(self, model):
         self.submitted += 1  # the driver numbers requests alike
         size = self.sizes.get(self.submitted, 0.0)
-        self.driver.submit(model, f"/{model}", struct.pack("d", size))
+        self.driver.submit(Asked(model, Message(f"/{model}", struct.pack("d", size))))
 
     # Actuator
 

@@ -1,0 +1,436 @@
+"""One client's connection: bytes in, requests out, answers back in the order of the requests.
+
+A parser in C (llhttp) reads, strictly: what two servers could understand in two ways is refused
+and ends the connection (RFC 9112 §11.2). One request of a connection is answered at a time; while
+it is, at most what one read has brought waits, and nothing more is read. Everything is bounded:
+heads and bodies in size, and how long a client may take for each, by one sweep of the server.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+from dispatcher.live.backend import Response
+from dispatcher.live.http.request import WANTED, Request, decoded
+
+if TYPE_CHECKING:
+    from dispatcher.live.http.server import Server
+
+log = logging.getLogger(__name__)
+
+LARGE = 64 * 1024
+"""Bytes. A larger body is not copied behind its head."""
+
+LINGER = 2.0
+"""Seconds for which a client may go on sending what will not be read."""
+
+_REASON = {status.value: status.phrase for status in HTTPStatus}
+_HEADS: dict[tuple[int, str, str | None, str], bytes] = {}
+_MAX_HEADS = 1024
+
+
+class Pending(Protocol):
+    """A request that is being answered."""
+
+    def cancel(self) -> object:
+        """Nobody waits for the answer any more."""
+
+
+class Connection:
+    """One TCP connection; `respond` answers the request that was handed to the server's handler.
+
+    What asyncio asks of a protocol without its base class: a compiled class cannot have that.
+    """
+
+    __slots__ = (
+        "_body",
+        "_current",
+        "_is_deaf",
+        "_is_paused",
+        "_is_reading_head",
+        "_is_unread",
+        "_last_words",
+        "_limits",
+        "_parser",
+        "_pending",
+        "_request",
+        "_server",
+        "_size",
+        "_target",
+        "_transport",
+        "_waiting",
+        "certificate",
+        "due",
+        "peer",
+    )
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._limits = server.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._request: Request | None = None
+        """The one that is being read; None between two."""
+        self._current: Request | None = None
+        """The one that is being answered."""
+        self._pending: Pending | None = None
+        self._waiting: deque[Request] = deque()
+        self._is_deaf = False
+        """What comes now is thrown away until the client closes, or until `due`."""
+        self._last_words: Response | None = None
+        """What ends the connection once the requests before it are answered."""
+        self._is_paused = False
+        """Nothing more is read until what waits is answered."""
+        self._is_reading_head = False
+        self._is_unread = False
+        """The client leaves answers unread."""
+        self.due = math.inf
+        """When this connection has taken too long for what it does now, on the server's clock."""
+        self.peer = ""
+        self.certificate: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connection of {self.peer}: {self._current or 'idle'}, {len(self._waiting)} wait>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being read or answered."""
+        return self._request is None and self._current is None
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def respond(self, response: Response) -> None:
+        """Answer the current request, and turn to the next one."""
+        request, transport = self._current, self._transport
+        self._current = self._pending = None
+        if request is None or transport is None or transport.is_closing():
+            return  # the client is gone
+        server = self._server
+        server.buffered -= len(request.body)
+        keep_alive = request.keep_alive and not response.close and not server.is_draining
+        self._write(transport, response, request, keep_alive=keep_alive)
+        if not keep_alive:
+            self.close()
+        elif self._is_paused or self._request is not None or self._is_deaf:
+            self._go_on()
+        else:
+            self.due = server.now + self._limits.idle_timeout
+
+    def on_due(self) -> None:
+        """Give up a client that takes too long."""
+        if self._is_deaf or self._is_unread or self.unsent:
+            self.abort()
+        elif self._request is None:
+            self.close()  # idle
+        else:
+            what = "head" if self._is_reading_head else "body"
+            limit = getattr(self._limits, f"{what}_timeout")
+            self._refuse(408, f"request {what} took longer than {limit:g} s")
+
+    def close(self) -> None:
+        """Close once what was written has been sent."""
+        self._is_deaf = True
+        self._forget_body()
+        if self._transport is not None:
+            self.due = self._server.now + LINGER
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._is_deaf = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport, or turn the client away."""
+        # uvloop's transports have the interface without the base class.
+        self._transport = cast(asyncio.Transport, transport)
+        refused = self._server.on_connected(self, self._transport)
+        self.due = self._server.now + self._limits.head_timeout
+        if refused is not None:
+            self._refuse(503, refused)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser."""
+        if self._is_deaf:
+            return
+        before = self._request
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._end_with_these()  # HTTP/1.1 is all there is
+        except httptools.HttpParserCallbackError:
+            log.exception("connection of %s", self.peer)
+            self._refuse(500, "Internal error")
+        except httptools.HttpParserError as error:
+            if not self._is_deaf:
+                self._refuse(400, f"Malformed request: {error}")
+        if self._is_reading_head and before is not None and self._request is before:
+            # All of it belongs to a head that the parser keeps to itself until it is whole.
+            self._size += len(data)
+            if self._size > self._limits.head_bytes:
+                self._refuse(431, f"request head is larger than {self._limits.head_bytes} bytes")
+
+    def eof_received(self) -> None:
+        """Let the transport close: a client that will send nothing more waits for nothing."""
+
+    def pause_writing(self) -> None:
+        """Stop: the client leaves answers unread."""
+        self._is_unread = True
+        self.due = self._server.now + self._limits.write_timeout
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        self._is_unread = False
+        self.due = math.inf
+        if self._current is None:
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what the client does not wait for any more."""
+        self._transport = None
+        self._is_deaf = True
+        self._forget_body()
+        server = self._server
+        server.on_disconnected(self)
+        for request in self._waiting:
+            server.buffered -= len(request.body)
+        self._waiting.clear()
+        if self._current is not None:
+            server.buffered -= len(self._current.body)
+            self._current = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._request = Request(self.peer, self.certificate)
+        self._target = b""
+        self._body: list[bytes] = []
+        self._size = 0
+        self._is_reading_head = True
+        if self._current is None:
+            self.due = self._server.now + self._limits.head_timeout
+
+    def on_url(self, url: bytes) -> None:
+        """Collect the target, which may come in pieces."""
+        self._target += url
+        self._size += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what somebody reads."""
+        self._size += len(name) + len(value)
+        if not self._is_reading_head:
+            return  # a trailer: nobody asked for it
+        name = name.lower()
+        if name in WANTED:
+            request = self._request
+            assert request is not None
+            if name in request.headers:
+                value = request.headers[name] + b"," + value
+            request.headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Refuse what cannot be understood or will not be read, before its body comes."""
+        request, parser = self._request, self._parser
+        if request is None or self._is_deaf:
+            return
+        self._is_reading_head = False
+        request.method = decoded(parser.get_method())
+        request.target = decoded(self._target)
+        request.version = parser.get_http_version()
+        request.keep_alive = parser.should_keep_alive()
+        if self._size > self._limits.head_bytes:
+            self._refuse(431, f"request head is larger than {self._limits.head_bytes} bytes")
+            return
+        headers, is_1_1 = request.headers, request.version == "1.1"
+        self._size = 0
+        host = headers.get(b"host")
+        if is_1_1 and (host is None or b"," in host):
+            self._refuse(400, "Malformed request: exactly one Host is needed")  # RFC 9112 §3.2
+            return
+        if b"transfer-encoding" in headers:
+            coding = headers[b"transfer-encoding"].lower()
+            if coding != b"chunked" or not is_1_1:
+                self._refuse(501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known")
+                return
+        if self._current is None:
+            refusal = self._server.handler.screen(request)
+            if refusal is not None:
+                self._answer_early(refusal)
+                return
+            self.due = self._server.now + self._limits.body_timeout
+        if b"expect" in headers:
+            self._on_expect(headers[b"expect"])
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the body within its bound."""
+        if self._is_deaf or self._request is None:
+            return
+        self._size += len(body)
+        server = self._server
+        if self._size > self._server.max_body_bytes:
+            self._refuse(413, f"request body is larger than {self._server.max_body_bytes} bytes")
+            return
+        server.buffered += len(body)
+        self._body.append(body)
+        if server.buffered > self._limits.buffered_bytes:
+            # Whoever comes last makes room: the others are further on.
+            self._refuse(503, f"{server.buffered} bytes of requests are held, as many as may be")
+
+    def on_message_complete(self) -> None:
+        """Hand the request over, or let it wait for its turn."""
+        request = self._request
+        if request is None or self._is_deaf:
+            return
+        self._request = None
+        body = self._body
+        request.body = body[0] if len(body) == 1 else b"".join(body)
+        if self._current is None and not self._waiting and not self._is_unread:
+            self._begin(request)
+            return
+        self._waiting.append(request)
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _begin(self, request: Request) -> None:
+        self._current = request
+        self.due = math.inf
+        try:
+            pending = self._server.handler.handle(request, self)
+        except Exception:  # a bug: this client gets an answer, the others do not notice
+            log.exception("request %s %s", request.method, request.target)
+            self.respond(self._server.handler.error(request, 500, "Internal error"))
+            return
+        if self._is_answering(request):  # else it is answered already
+            self._pending = pending
+
+    def _is_answering(self, request: Request) -> bool:
+        return self._current is request
+
+    def _go_on(self) -> None:
+        """Take up what waits; a loop, not a recursion, if each is answered at once."""
+        waiting, handler = self._waiting, self._server.handler
+        while waiting and self._current is None and not self._is_unread:
+            request = waiting.popleft()
+            refusal = handler.screen(request)
+            if refusal is None:
+                self._begin(request)
+            else:
+                self._current = request
+                self.respond(refusal)
+        if waiting or self._current is not None or self._transport is None:
+            return
+        if self._last_words is not None:
+            self._say_last(self._last_words, Request(self.peer))
+        elif not self._is_deaf:
+            if self._is_paused:
+                self._is_paused = False
+                self._transport.resume_reading()
+            limits = self._limits
+            idle = limits.idle_timeout if self._request is None else limits.body_timeout
+            self.due = self._server.now + idle
+
+    def _on_expect(self, expected: bytes) -> None:
+        if expected.lower() != b"100-continue":
+            self._refuse(417, f"Expect: {decoded(expected)}: only 100-continue is known")
+        elif self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer with an error that ends the connection, after what was asked before it."""
+        request = self._request or Request(self.peer)
+        self._answer_early(self._server.handler.error(request, status, message))
+
+    def _answer_early(self, response: Response) -> None:
+        """Answer a request that was not read to its end; what else comes is thrown away."""
+        request = self._request or Request(self.peer)
+        self._forget_body()
+        self._is_deaf = True
+        if self._current is not None or self._waiting:
+            self._last_words = response
+        else:
+            self._say_last(response, request)
+
+    def _say_last(self, response: Response, request: Request) -> None:
+        transport = self._transport
+        self.due = self._server.now + LINGER
+        if transport is None or transport.is_closing():
+            return
+        self._write(transport, response, request, keep_alive=False)
+        if transport.can_write_eof():
+            # Closed at once, the kernel would reset the connection for the bytes that nobody
+            # read, and the client would not see the answer (RFC 9112 §9.6).
+            if self._is_paused:
+                transport.resume_reading()
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _end_with_these(self) -> None:
+        """Answer what is here, then close."""
+        self._is_deaf = True
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is not None:
+            last.keep_alive = False
+        elif self._last_words is None:
+            self.close()
+
+    def _forget_body(self) -> None:
+        if self._request is not None:
+            self._server.buffered -= sum(map(len, self._body))
+            self._body.clear()
+            self._request = None
+
+    def _write(
+        self,
+        transport: asyncio.Transport,
+        response: Response,
+        request: Request,
+        *,
+        keep_alive: bool,
+    ) -> None:
+        connection = ""
+        if not keep_alive:
+            connection = "Connection: close\r\n"
+        elif request.version == "1.0":
+            connection = "Connection: keep-alive\r\n"
+        key = (response.status, response.content_type, response.content_encoding, connection)
+        head = _HEADS.get(key) or _head(*key)
+        body = response.body
+        more = response.more.encode("latin-1", "replace") if response.more else b""
+        head = b"%s%sContent-Length: %d\r\n\r\n" % (head, more, len(body))
+        if request.method == "HEAD":
+            transport.write(head)
+        elif len(body) <= LARGE:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+
+def _head(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:
+    """Return the lines of a head that many answers share."""
+    encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
+    head = (
+        f"HTTP/1.1 {status} {_REASON.get(status, '')}\r\n"
+        f"Content-Type: {content_type}\r\n{encoding}{connection}"
+    ).encode("latin-1", "replace")
+    if len(_HEADS) >= _MAX_HEADS:  # model servers that name types as they like
+        _HEADS.clear()
+    _HEADS[status, content_type, content_encoding, connection] = head
+    return head

@@ -1,0 +1,69 @@
+"""What a client sent, as the gateway sees it: parsed values and opaque bytes, never raw heads."""
+
+from functools import lru_cache
+
+from dispatcher.live.routes import Route
+
+WANTED = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"inference-header-content-length",
+        b"traceparent",
+        b"tracestate",
+        b"transfer-encoding",
+        b"x-api-key",
+        b"x-request-id",
+        b"x-request-priority",
+        b"x-request-timeout-ms",
+    }
+)
+"""The headers that somebody here reads. All others are dropped, hop-by-hop ones among them."""
+
+
+class Request:
+    """One HTTP request.
+
+    `headers` has the `WANTED` ones in lower case; fields of one name are one list (RFC 9110 §5.3).
+    `peer` is the client's address, `certificate` the name that its certificate proved.
+    """
+
+    __slots__ = (
+        "body",
+        "certificate",
+        "headers",
+        "keep_alive",
+        "method",
+        "peer",
+        "route",
+        "target",
+        "version",
+    )
+
+    def __init__(self, peer: str, certificate: str | None = None) -> None:
+        self.peer = peer
+        self.certificate = certificate
+        self.method = ""
+        self.target = ""
+        self.version = "1.1"
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.keep_alive = True
+        self.route: Route | None = None
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.target!r} from {self.peer}: {len(self.body)} bytes>"
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header's value, or None; `name` is one of `WANTED`."""
+        value = self.headers.get(name)
+        return None if value is None else decoded(value)
+
+
+@lru_cache(maxsize=4096)
+def decoded(value: bytes) -> str:
+    """Return a header's value or a target as text; the pool of connections encodes it back."""
+    return value.decode("latin-1")

@@ -1,0 +1,129 @@
+"""Listens for clients: accepts within limits, keeps the time of all connections, drains."""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from typing import Any, Protocol, cast
+
+from dispatcher.live.backend import Response
+from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.request import Request
+from roma.gateway_config import LimitsConfig
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+"""Connections that the kernel may hold until they are accepted (bounded by net.core.somaxconn)."""
+
+SWEEP = 0.25
+"""Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
+
+
+class Handler(Protocol):
+    """What stands behind the server."""
+
+    def screen(self, request: Request) -> Response | None:
+        """Return an answer to a request whose body shall not be read, or None."""
+
+    def handle(self, request: Request, connection: Connection) -> Pending | None:
+        """Take a request that is here; `connection.respond` answers it, now or later."""
+
+    def error(self, request: Request, status: int, message: str) -> Response:
+        """Return an error in the shape that clients know, to a request that may be half read."""
+
+
+class Server:
+    """The listening socket and its connections.
+
+    `now` is the loop's time at the last sweep: exact enough for timeouts, and free.
+    """
+
+    def __init__(self, handler: Handler, limits: LimitsConfig, *, max_body_bytes: int) -> None:
+        self.handler = handler
+        self.max_body_bytes = max_body_bytes
+        self.limits = limits
+        self.buffered = 0
+        self.is_draining = False
+        self.connections: set[Connection] = set()
+        self.turned_away = 0
+        self._by_address: Counter[str] = Counter()
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time()
+        timeouts = (limits.head_timeout, limits.body_timeout, limits.idle_timeout)
+        self._every = min(SWEEP, *timeouts, limits.write_timeout)
+        self._sweeper = self._loop.call_later(self._every, self._sweep)
+        self._listener: asyncio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections; raise OSError."""
+        options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+        self._listener = await self._loop.create_server(
+            lambda: cast(asyncio.Protocol, Connection(self)),
+            host,
+            port,
+            backlog=BACKLOG,
+            **options,
+        )
+
+    def stop_listening(self) -> None:
+        """Accept no more; what is connected stays."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def close(self, timeout: float) -> None:
+        """Close all connections, and wait until they are or `timeout` has passed."""
+        self.is_draining = True
+        self.stop_listening()
+        for connection in list(self.connections):
+            connection.close()
+        ends = self._loop.time() + timeout
+        while self.connections and self._loop.time() < ends:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        self._sweeper.cancel()
+        await asyncio.sleep(0)  # one turn of the loop lets the transports close
+
+    def on_connected(self, connection: Connection, transport: asyncio.Transport) -> str | None:
+        """Take a connection up; return why it is turned away, if it is."""
+        peer = transport.get_extra_info("peername")
+        connection.peer = peer[0] if isinstance(peer, tuple) else ""
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            connection.certificate = subject(tls.getpeercert())
+        self.connections.add(connection)
+        self._by_address[connection.peer] += 1
+        limits, per_address = self.limits, self.limits.connections_per_address
+        if len(self.connections) > limits.connections:
+            self.turned_away += 1
+            return f"{limits.connections} connections are open, as many as may be"
+        if per_address is not None and self._by_address[connection.peer] > per_address:
+            self.turned_away += 1
+            return f"{per_address} connections of one address are open, as many as may be"
+        return None
+
+    def on_disconnected(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+        self._by_address[connection.peer] -= 1
+        if not self._by_address[connection.peer]:
+            del self._by_address[connection.peer]
+
+    def _sweep(self) -> None:
+        now = self.now = self._loop.time()
+        for connection in [c for c in self.connections if c.due <= now]:
+            connection.on_due()
+        self._sweeper = self._loop.call_later(self._every, self._sweep)
+
+
+def subject(certificate: dict[str, Any] | None) -> str | None:
+    """Return the common name that a verified client certificate is for, or None without one."""
+    for part in (certificate or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return None
