@@ -7,7 +7,6 @@ decreases. Every admitted request ends exactly once: answered, failed, rejected 
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import assert_never
 
@@ -53,15 +52,16 @@ STORY_LENGTH = 64
 """How many events an `InvalidTransition` can tell about."""
 
 
-@dataclass(slots=True)
 class _Ticket:
-    """A live request: waiting or running."""
+    """A live request: waiting, or running in `execution`; `runs` counts its executions."""
 
-    request: Request
-    state: RequestState
-    runs: int = 0
-    execution: int = 0
-    """The one that it runs in, or ran in last."""
+    __slots__ = ("execution", "request", "runs", "state")
+
+    def __init__(self, request: Request, state: RequestState) -> None:
+        self.request = request
+        self.state = state
+        self.runs = 0
+        self.execution = 0
 
 
 class Dispatcher:
@@ -399,7 +399,7 @@ class Dispatcher:
             return
         number, name = self._next_execution, choice.executor
         self._next_execution += 1
-        execution = Execution(number, name, choice.model, tuple(batch), now)
+        execution = Execution(number, name, choice.model, tuple(batch), started=now)
         self._executions[number] = execution
         executor.start(execution)
         commands.append(Execute(number, name, choice.model, tuple([r.id for r in batch])))

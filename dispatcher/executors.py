@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from dispatcher.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
 from dispatcher.profiles import ServiceProfile
@@ -14,19 +13,29 @@ RECOVERY = 1.0
 _LIVE = (ExecutorState.IDLE, ExecutorState.BUSY)
 
 
-@dataclass(slots=True, eq=False)  # frozen costs three times as much to make, per request
 class Execution:
     """Requests of one model that run on one executor as one batch since `started`.
 
     `granted` is what a slot of the executor had been granted until then, in core-seconds.
     """
 
-    id: int
-    executor: str
-    model: str
-    requests: tuple[Request, ...]
-    started: float
-    granted: float = 0.0
+    __slots__ = ("executor", "granted", "id", "model", "requests", "started")
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's name
+        executor: str,
+        model: str,
+        requests: tuple[Request, ...],
+        *,
+        started: float,
+    ) -> None:
+        self.id = id
+        self.executor = executor
+        self.model = model
+        self.requests = requests
+        self.started = started
+        self.granted = 0.0
 
 
 class Executor:

@@ -1,7 +1,8 @@
 """The closed vocabulary that crosses the dispatcher core's border.
 
-The driver feeds `Event`s in and carries `Command`s out; both are frozen, and every `match` over
-them ends in `assert_never`, so a type checker lists what a new member still lacks.
+The driver feeds `Event`s in and carries `Command`s out; nobody changes one, and every `match` over
+them ends in `assert_never`, so a type checker lists what a new member still lacks. Those that every
+request makes are not frozen and make themselves: see `roma.model.Request`.
 """
 
 from dataclasses import dataclass
@@ -34,11 +35,14 @@ class Reason(StrEnum):
 # Events
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class RequestArrived:
     """A client asks for an inference."""
 
     request: Request
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,16 @@ class RequestCancelled:
     request: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class ExecutionEnded:
     """An executable answered or failed; an execution already given up is ignored."""
 
     execution: int
     result: Result
+
+    def __init__(self, execution: int, result: Result) -> None:
+        self.execution = execution
+        self.result = result
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +161,7 @@ Event = (
 # Commands
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Execute:
     """Run these requests of one model as one batch on one executor."""
 
@@ -161,6 +169,14 @@ class Execute:
     executor: str
     model: str
     requests: tuple[int, ...]
+
+    def __init__(
+        self, execution: int, executor: str, model: str, requests: tuple[int, ...]
+    ) -> None:
+        self.execution = execution
+        self.executor = executor
+        self.model = model
+        self.requests = requests
 
 
 @dataclass(frozen=True, slots=True)

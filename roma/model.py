@@ -31,6 +31,9 @@ class Device(StrEnum):
     GPU = "gpu"
 
 
+_INTERACTIVE = Priority.INTERACTIVE
+
+
 @dataclass(frozen=True, slots=True)
 class Sla:
     """A promise on response time (queue plus execution).
@@ -80,9 +83,12 @@ class ExecutorSpec:
     in_flight: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Request:
     """One inference request: `arrived` and `deadline` are points on the core's clock.
+
+    Nobody changes one. It is not frozen, and makes itself, because each request makes it and three
+    or four events and commands: frozen, compiled ones cost thirty times as much.
 
     `strict`: the deadline is the client's own. Nobody waits for an answer after it, so what still
     runs then is given up; the model's own deadline lets it end.
@@ -92,5 +98,22 @@ class Request:
     model: str
     arrived: float
     deadline: float
-    strict: bool = False
-    priority: Priority = Priority.INTERACTIVE
+    strict: bool
+    priority: Priority
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's name
+        model: str,
+        arrived: float,
+        deadline: float,
+        *,
+        strict: bool = False,
+        priority: Priority = _INTERACTIVE,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.arrived = arrived
+        self.deadline = deadline
+        self.strict = strict
+        self.priority = priority

@@ -34,7 +34,7 @@ MAX_PREFIXES = 256
 """Beginnings of heads remembered per backend."""
 
 
-@dataclass(slots=True)  # frozen costs three times as much to make, per request
+@dataclass(slots=True, init=False)
 class Response:
     """An answer: a model server's, untouched, or the gateway's own.
 
@@ -45,19 +45,44 @@ class Response:
     content_type: str
     content_encoding: str | None
     body: bytes
-    more: str = ""
-    close: bool = False
+    more: str
+    close: bool
+
+    def __init__(
+        self,
+        status: int,
+        content_type: str,
+        content_encoding: str | None,
+        body: bytes,
+        more: str = "",
+        *,
+        close: bool = False,
+    ) -> None:
+        self.status = status
+        self.content_type = content_type
+        self.content_encoding = content_encoding
+        self.body = body
+        self.more = more
+        self.close = close
 
 
-@dataclass(slots=True)
 class Message:
     """What a model server gets of a request; `more` are whole header lines."""
 
-    path: str
-    body: bytes
-    content_type: str = "application/json"
-    content_encoding: str | None = None
-    more: str = ""
+    __slots__ = ("body", "content_encoding", "content_type", "more", "path")
+
+    def __init__(
+        self,
+        path: str,
+        body: bytes,
+        content_type: str = "application/json",
+        content_encoding: str | None = None,
+    ) -> None:
+        self.path = path
+        self.body = body
+        self.content_type = content_type
+        self.content_encoding = content_encoding
+        self.more = ""
 
 
 Done = Callable[[Response | BackendError], None]

@@ -137,7 +137,7 @@ class Driver:
                 strict=own is not None,
                 priority=call.priority,
             )
-        self.handle(RequestArrived(request))
+        self._feed(RequestArrived(request), now)
 
     def cancel(self, call: Call) -> None:
         """Give up a call whose client went away: its place in the queue is free."""
@@ -146,7 +146,10 @@ class Driver:
 
     def handle(self, event: Event) -> None:
         """Feed one event and carry out what the core commands."""
-        for command in self.core.handle(event, now=self.clock()):
+        self._feed(event, self.clock())
+
+    def _feed(self, event: Event, now: float) -> None:
+        for command in self.core.handle(event, now=now):
             self._carry_out(command)
         wakeup = self.core.next_wakeup()
         if wakeup is not None:

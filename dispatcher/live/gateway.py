@@ -268,7 +268,7 @@ def error(
     # A text that quotes the request may hold what is no UTF-8.
     body = orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
     more = "" if retry_after is None else f"Retry-After: {units.retry_after_s(retry_after)}\r\n"
-    return Response(status, _JSON, None, body, more, close)
+    return Response(status, _JSON, None, body, more, close=close)
 
 
 def _answer(outcome: Outcome) -> Response:

@@ -35,6 +35,8 @@ class Route:
 @lru_cache(maxsize=4096)
 def parse(method: str, path: str) -> Route | None:
     """Return the route of a raw request path, or None if TensorFlow Serving has no such path."""
+    if path.startswith("http://"):  # a server takes the absolute form too (RFC 9112 §3.2.2)
+        path = "/" + path[7:].partition("/")[2]
     path = path.partition("?")[0]
     match = _PATH.fullmatch(path)
     if match is None or not path.isascii():

@@ -20,7 +20,7 @@ TICK = 1e-6
 rounding did: without this the same instant would be asked for again and again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.model.Request`
 class Run:
     """Run the first `count` requests of `model` as one batch on `executor`.
 
@@ -29,8 +29,16 @@ class Run:
 
     executor: str
     model: str
-    count: int = 1
-    youngest: bool = False
+    count: int
+    youngest: bool
+
+    def __init__(
+        self, executor: str, model: str, count: int = 1, *, youngest: bool = False
+    ) -> None:
+        self.executor = executor
+        self.model = model
+        self.count = count
+        self.youngest = youngest
 
 
 @dataclass(frozen=True, slots=True)

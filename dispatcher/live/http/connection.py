@@ -121,7 +121,7 @@ class Connection:
             self.close()
         elif self._is_paused or self._request is not None or self._is_deaf:
             self._go_on()
-        else:
+        elif not self._is_unread:
             self.due = server.now + self._limits.idle_timeout
 
     def on_due(self) -> None:
@@ -168,7 +168,7 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._end_with_these()  # HTTP/1.1 is all there is
+            pass  # refused already
         except httptools.HttpParserCallbackError:
             log.exception("connection of %s", self.peer)
             self._refuse(500, "Internal error")
@@ -251,30 +251,44 @@ class Connection:
         self._is_reading_head = False
         request.method = decoded(parser.get_method())
         request.target = decoded(self._target)
-        request.version = parser.get_http_version()
         request.keep_alive = parser.should_keep_alive()
-        if self._size > self._limits.head_bytes:
-            self._refuse(431, f"request head is larger than {self._limits.head_bytes} bytes")
-            return
-        headers, is_1_1 = request.headers, request.version == "1.1"
+        objection = self._objection(request)
         self._size = 0
-        host = headers.get(b"host")
-        if is_1_1 and (host is None or b"," in host):
-            self._refuse(400, "Malformed request: exactly one Host is needed")  # RFC 9112 §3.2
+        if objection is not None:
+            self._refuse(*objection)
             return
-        if b"transfer-encoding" in headers:
-            coding = headers[b"transfer-encoding"].lower()
-            if coding != b"chunked" or not is_1_1:
-                self._refuse(501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known")
-                return
         if self._current is None:
             refusal = self._server.handler.screen(request)
             if refusal is not None:
                 self._answer_early(refusal)
                 return
             self.due = self._server.now + self._limits.body_timeout
-        if b"expect" in headers:
-            self._on_expect(headers[b"expect"])
+            if b"expect" in request.headers and self._transport is not None:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
+        """Return the status and the reason by which a head is refused, or None."""
+        headers, most = request.headers, self._limits.head_bytes
+        if self._size > most:
+            return 431, f"request head is larger than {most} bytes"
+        if b"host" not in headers or b"connection" in headers or b"transfer-encoding" in headers:
+            request.version = self._parser.get_http_version()  # it formats a text anew each time
+        if b"," in headers.get(b"host", b"" if request.version == "1.0" else b","):
+            return 400, "Malformed request: exactly one Host is needed"  # RFC 9112 §3.2
+        if request.method == "CONNECT" or (
+            b"connection" in headers and self._parser.should_upgrade()
+        ):
+            # The parser takes no body of these, and what follows for another protocol.
+            return 501, "Upgrade: only HTTP/1.1 is known"
+        coding = headers.get(b"transfer-encoding", b"chunked").lower()
+        if coding != b"chunked" or (b"transfer-encoding" in headers and request.version == "1.0"):
+            return 501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known"
+        if int(headers.get(b"content-length", b"0")) > self._server.max_body_bytes:
+            return 413, f"request body is larger than {self._server.max_body_bytes} bytes"
+        expected = headers.get(b"expect", b"100-continue")
+        if expected.lower() != b"100-continue":
+            return 417, f"Expect: {decoded(expected)}: only 100-continue is known"
+        return None
 
     def on_body(self, body: bytes) -> None:
         """Collect the body within its bound."""
@@ -282,8 +296,8 @@ class Connection:
             return
         self._size += len(body)
         server = self._server
-        if self._size > self._server.max_body_bytes:
-            self._refuse(413, f"request body is larger than {self._server.max_body_bytes} bytes")
+        if self._size > server.max_body_bytes:
+            self._refuse(413, f"request body is larger than {server.max_body_bytes} bytes")
             return
         server.buffered += len(body)
         self._body.append(body)
@@ -345,12 +359,6 @@ class Connection:
             idle = limits.idle_timeout if self._request is None else limits.body_timeout
             self.due = self._server.now + idle
 
-    def _on_expect(self, expected: bytes) -> None:
-        if expected.lower() != b"100-continue":
-            self._refuse(417, f"Expect: {decoded(expected)}: only 100-continue is known")
-        elif self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that ends the connection, after what was asked before it."""
         request = self._request or Request(self.peer)
@@ -380,15 +388,6 @@ class Connection:
             transport.write_eof()
         else:
             transport.close()
-
-    def _end_with_these(self) -> None:
-        """Answer what is here, then close."""
-        self._is_deaf = True
-        last = self._waiting[-1] if self._waiting else self._current
-        if last is not None:
-            last.keep_alive = False
-        elif self._last_words is None:
-            self.close()
 
     def _forget_body(self) -> None:
         if self._request is not None:

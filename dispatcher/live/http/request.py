@@ -7,7 +7,9 @@ from dispatcher.live.routes import Route
 WANTED = frozenset(
     {
         b"authorization",
+        b"connection",
         b"content-encoding",
+        b"content-length",
         b"content-type",
         b"expect",
         b"host",

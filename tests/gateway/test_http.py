@@ -1,0 +1,332 @@
+"""The HTTP server on raw sockets: what RFC 9112 asks, what it forbids, and every bound."""
+
+import asyncio
+import json
+
+import pytest
+
+HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
+
+
+def post(body, *lines):
+    more = b"".join(line + b"\r\n" for line in lines)
+    return HEAD + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+class Client:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    def send(self, data):
+        self.writer.write(data)
+
+    async def answer(self):
+        """Return status, headers and body of the next answer."""
+        async with asyncio.timeout(10):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+            headers = dict(line.lower().split(": ", 1) for line in lines)
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return int(first.split()[1]), headers, body
+
+    async def ended(self):
+        """Return whether the server closes and sends nothing more."""
+        async with asyncio.timeout(10):
+            return await self.reader.read() == b""
+
+
+@pytest.fixture
+async def connect(stage):
+    clients = []
+
+    async def one():
+        client = Client(*await asyncio.open_connection("127.0.0.1", stage.port))
+        clients.append(client)
+        return client
+
+    yield one
+    for client in clients:
+        client.writer.transport.abort()
+
+
+async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(stage, connect):
+    await stage.open(cores=4)
+    client = await connect()
+    client.send(b"".join(post(b"%d" % i) for i in range(20)))
+    assert [(await client.answer())[2] for _ in range(20)] == [b"%d" % i for i in range(20)]
+    assert stage.backends[0].most_running == 1
+
+
+async def test_requests_come_whole_or_in_any_pieces(stage, connect):
+    await stage.open()
+    client = await connect()
+    data = post(b"[1]", b"X-Request-Id: a") + post(b"[2]")
+    for size in (1, 2, 7, 50):
+        for start in range(0, len(data), size):
+            client.send(data[start : start + size])
+            await asyncio.sleep(0)
+        answers = [await client.answer() for _ in range(2)]
+        assert [a[2] for a in answers] == [b"[1]", b"[2]"]
+        assert answers[0][1]["x-request-id"] == "a"
+
+
+async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+        b"3;why=not\r\n[1,\r\n2\r\n2]\r\n0\r\nX-Request-Id: trailer\r\n\r\n" + post(b"[3]")
+    )
+    status, headers, body = await client.answer()
+    assert (status, body) == (200, b"[1,2]")
+    assert "x-request-id" not in headers
+    assert (await client.answer())[2] == b"[3]"
+    assert "Transfer-Encoding" not in stage.backends[0].seen[0][1]
+
+
+async def test_http_1_0_closes_unless_it_is_asked_not_to(stage, connect):
+    await stage.open()
+    client = await connect()
+    old = b"POST /v1/models/m:predict HTTP/1.0\r\nContent-Length: 2\r\n"
+    client.send(old + b"Connection: keep-alive\r\n\r\n{}")
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (200, "keep-alive")
+    client.send(old + b"\r\n{}")
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await client.ended()
+
+
+async def test_connection_close_is_honoured(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(post(b"{}", b"Connection: close") + post(b"never"))
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await client.ended()
+    assert len(stage.backends[0].seen) == 1
+
+
+async def test_head_has_no_body(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(
+        b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    data = await client.reader.readuntil(b"\r\n\r\n")
+    assert data.startswith(b"HTTP/1.1 200")
+    assert (await client.answer())[2] == b"ok"
+
+
+async def test_the_absolute_form_of_a_target_is_understood(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(post(b"{}").replace(b"/v1", b"http://any.where:1/v1", 1))
+    assert (await client.answer())[0] == 200
+    assert stage.backends[0].seen[0][0] == "/v1/models/m:predict"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /v1/models/m:predict HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (HEAD + b"Host: y\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        (HEAD + b"Content-Length: 2, 2\r\n\r\n{}", 400),
+        (HEAD + b"Content-Length: +2\r\n\r\n{}", 400),
+        (HEAD + b"Content-Length : 2\r\n\r\n{}", 400),
+        (HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", 400),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n", 400),
+        (HEAD + b"Folded: a\r\n b\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (HEAD + b"Nul: a\x00b\r\nContent-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 2\n\n{}", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501),
+        (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}", 501),
+        (HEAD + b"Expect: a miracle\r\nContent-Length: 2\r\n\r\n{}", 417),
+    ],
+)
+async def test_what_two_servers_could_read_in_two_ways_ends_the_connection(
+    stage, connect, request_, status
+):
+    await stage.open()
+    client = await connect()
+    client.send(request_ + post(b"smuggled"))
+    answer, headers, body = await client.answer()
+    assert (answer, headers["connection"]) == (status, "close")
+    assert json.loads(body)["error"]
+    assert await client.ended()
+    assert stage.backends[0].seen == []
+    assert stage.server.buffered == 0
+
+
+async def test_a_bad_request_behind_good_ones_is_answered_after_them(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    client.send(post(b"1") + post(b"2") + b"GARBAGE\r\n\r\n")
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 400]
+    assert await client.ended()
+
+
+async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
+    await stage.open(limits="{head_bytes: 2000}")
+    for head in (
+        HEAD + b"X: " + b"x" * 3000 + b"\r\n\r\n",
+        HEAD + b"X: " + b"x" * 200_000,
+        HEAD + b"x" * 200_000,
+        b"POST /" + b"x" * 3000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        HEAD + b"".join(b"X%d: y\r\n" % i for i in range(500)) + b"\r\n",
+    ):
+        client = await connect()
+        client.send(head)
+        assert (await client.answer())[0] in (431, 400)  # llhttp knows a bound of its own
+        assert await client.ended()
+    client = await connect()
+    client.send(post(b"{}", b"X: " + b"x" * 1500) * 3)  # the bound is each request's own
+    assert [(await client.answer())[0] for _ in range(3)] == [200] * 3
+
+
+async def test_a_body_too_large_is_refused_before_it_comes(stage, connect):
+    await stage.open(max_body=2000)
+    client = await connect()
+    client.send(HEAD + b"Content-Length: 3000\r\nExpect: 100-continue\r\n\r\n")
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (413, "close")
+
+
+async def test_all_bodies_together_are_bounded(stage, connect):
+    await stage.open(max_body=1 << 21, limits="{buffered_bytes: 1048576}")
+    holders = [await connect() for _ in range(2)]
+    for holder in holders:
+        holder.send(HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 400_000)
+    await stage.until(lambda: stage.server.buffered == 800_000)
+    late = await connect()
+    late.send(HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 400_000)
+    assert (await late.answer())[0] == 503
+    assert stage.server.buffered == 800_000
+    for holder in holders[:1]:
+        holder.send(b"x" * 200_000)
+        assert (await holder.answer())[0] == 200
+    holders[1].writer.transport.abort()
+    await stage.until(lambda: stage.server.buffered == 0)
+
+
+async def test_a_client_that_is_slow_is_told_so_and_closed(stage, connect):
+    await stage.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
+    silent, head, body, idle = [await connect() for _ in range(4)]
+    head.send(HEAD)
+    body.send(HEAD + b"Content-Length: 5\r\n\r\n1")
+    idle.send(post(b"{}"))
+    assert (await idle.answer())[0] == 200
+    assert (await head.answer())[0] == 408
+    assert (await body.answer())[0] == 408
+    assert all([await c.ended() for c in (silent, head, body, idle)])
+    await stage.until(lambda: not stage.server.connections)
+
+
+async def test_a_slow_model_server_is_not_the_clients_fault(stage, connect):
+    await stage.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    client.send(post(b"{}") + HEAD[:10])  # and the next one has begun
+    await stage.until(lambda: stage.backends[0].running == 1)
+    await asyncio.sleep(0.4)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[0] == 200
+
+
+async def test_a_client_that_never_reads_is_closed(stage, connect):
+    await stage.open(max_body=1 << 24, limits="{write_timeout: 0.2}")
+    client = await connect()
+    client.writer.transport.pause_reading()
+    client.send(post(b"x" * (1 << 23)))
+    await stage.until(lambda: any(c.unsent for c in stage.server.connections))
+    await stage.until(lambda: not stage.server.connections)
+
+
+async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
+    await stage.open(limits="{connections: 3, connections_per_address: 2}")
+    first, second = await connect(), await connect()
+    for client in (first, second):
+        client.send(post(b"{}"))
+        assert (await client.answer())[0] == 200
+    third = await connect()
+    status, _, body = await third.answer()
+    assert (status, json.loads(body)["error"].split()[0]) == (503, "2")
+    assert await third.ended()
+    first.writer.close()
+    await stage.until(lambda: len(stage.server.connections) == 1)
+    fourth = await connect()
+    fourth.send(post(b"{}"))
+    assert (await fourth.answer())[0] == 200
+
+
+async def test_a_client_that_goes_while_it_is_answered_tells_the_model_server(stage, connect):
+    await stage.open()
+    backend, gone = stage.backends[0], asyncio.Event()
+
+    async def wait(request, body):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    backend.behave = wait
+    backend._runner.server.handler_cancellation = True
+    client = await connect()
+    client.send(post(b"{}"))
+    await stage.until(lambda: backend.running == 1)
+    client.writer.transport.abort()
+    async with asyncio.timeout(10):
+        while not stage.queue.cancelled or stage.gateway._driver._attempts:
+            await asyncio.sleep(0.005)
+    assert stage.server.buffered == 0
+
+
+async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):
+    await stage.open()
+    submit = stage.gateway._driver.submit
+
+    def broken(call):
+        stage.gateway._driver.submit = submit
+        raise RuntimeError("bug")
+
+    stage.gateway._driver.submit = broken
+    client = await connect()
+    client.send(post(b"{}"))
+    assert (await client.answer())[0] == 500
+    assert "RuntimeError: bug" in caplog.text
+    assert (await stage.predict())[0] == 200
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "1.5", "x", "", "9999999999", "\u0663"])
+async def test_a_deadline_that_makes_no_sense_is_named(stage, connect, timeout):
+    await stage.open()
+    client = await connect()
+    client.send(post(b"{}", b"X-Request-Timeout-Ms: " + timeout.encode()))
+    status, _, body = await client.answer()
+    assert status == 400
+    assert json.loads(body)["error"].startswith("X-Request-Timeout-Ms: ")
+    assert stage.backends[0].seen == []
+
+
+async def test_a_clients_own_deadline_is_kept_while_its_request_runs(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    client.send(post(b"{}", b"X-Request-Timeout-Ms: 300"))
+    status, _, body = await client.answer()
+    assert status == 504
+    assert json.loads(body)["error"].startswith("deadline passed after 0.3")
+    ((_, headers, _),) = stage.backends[0].seen
+    assert 1 <= int(headers["X-Request-Timeout-Ms"]) <= 300
