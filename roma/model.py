@@ -23,6 +23,13 @@ class Device(StrEnum):
     GPU = "gpu"
 
 
+class Priority(StrEnum):
+    """Whether somebody waits for the answer."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True, slots=True)
 class Sla:
     """A promise on response time (queue plus execution).

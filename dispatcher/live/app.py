@@ -21,8 +21,10 @@ from dispatcher.live.gateway import Gateway
 from dispatcher.live.journal import Journal
 from dispatcher.live.roster import Roster
 from dispatcher.live.watch import watching
+from roma import exposure
 from roma.config import Config
-from roma.errors import ConfigError, LaunchError
+from roma.doors import listen
+from roma.errors import ConfigError
 from roma.reload import reloads
 
 if TYPE_CHECKING:
@@ -42,8 +44,12 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
+async def running(
+    config: Config, *, insecure: bool = False
+) -> AsyncIterator[tuple[Gateway, Roster]]:
     """Serve until the block ends; then stop accepting, drain and close."""
+    for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
+        log.warning(warning)
     pools: dict[str, Pool] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
@@ -64,17 +70,8 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
     held = contextlib.AsyncExitStack()
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
-        control = web.AppRunner(
-            admin.application(driver, watch, epoch),
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_TIMEOUT,
-        )
-        held.push_async_callback(control.cleanup)
-        await control.setup()
-        site = await _listen(server, gateway_config.host, gateway_config.port, "gateway")
-        await _listen(
-            control, gateway_config.admin_host, gateway_config.admin_port, "gateway.admin"
-        )
+        site = await listen(server, gateway_config.host, gateway_config.port, "gateway.port")
+        await held.enter_async_context(admin.listening(driver, watch, epoch, config))
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, gateway, pools, watchers)
@@ -94,7 +91,7 @@ async def running(config: Config) -> AsyncIterator[tuple[Gateway, Roster]]:
             await tracer.close()
 
 
-async def run(config: Config, file: Path) -> None:
+async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
     # What lives now lives on, and requests leave no cycles: looking for garbage every 700
     # allocations costs 8 % of the throughput.
@@ -107,7 +104,7 @@ async def run(config: Config, file: Path) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config) as (_, roster):
+    async with running(config, insecure=insecure) as (_, roster):
         g = config.gateway
         log.info("gateway listens on http://%s:%d", g.host, g.port)
         following = asyncio.create_task(_follow(roster, file, config))
@@ -134,15 +131,6 @@ def _tracer(host: str, port: int) -> "Tracer":
 async def _follow(roster: Roster, file: Path, config: Config) -> None:
     async for changed in reloads(file, config):
         await roster.follow(changed)
-
-
-async def _listen(runner: web.BaseRunner, host: str, port: int, key: str) -> web.TCPSite:
-    site = web.TCPSite(runner, host, port)
-    try:
-        await site.start()
-    except OSError as error:
-        raise LaunchError(f"{key}.port = {port}: cannot listen on {host}: {error}") from error
-    return site
 
 
 async def _drain(driver: Driver, server: web.Server, timeout: float) -> None:

@@ -10,6 +10,7 @@ import typer
 from roma import logs
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
+from roma.cli.keys_command import keys_app
 from roma.cli.models_command import models_app
 from roma.errors import ConfigError, LaunchError, RomaError
 
@@ -26,12 +27,19 @@ config_app = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args
 render_app = typer.Typer(help="Write a deployment for other tools.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
 app.add_typer(render_app, name="render")
 app.add_typer(design_app, name="design")
 app.add_typer(experiment_app, name="experiment")
 
 ADMIN = "http://127.0.0.1:8500"
 AdminUrl = Annotated[str, typer.Option(help="Admin address of a dispatcher.", metavar="URL")]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Listen beyond this machine though nothing says who may connect."
+    ),
+]
 ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
 
 
@@ -51,9 +59,16 @@ def main() -> None:
 @config_app.command()
 def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
-    from roma import placement
+    from roma import exposure, placement
 
     loaded = _checked(file)
+    try:
+        exposure.check(exposure.of_all(loaded))
+    except ConfigError as error:
+        raise ConfigError(
+            "\n".join(f"{file}: {line}" for line in str(error).split("\n"))
+        ) from error
+    _checked_secrets(loaded)
     count = len(placement.executables(loaded))
     print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
 
@@ -90,13 +105,13 @@ def compose(
 
 
 @app.command()
-def up(file: ConfigFile) -> None:
+def up(file: ConfigFile, insecure: Insecure = False) -> None:
     """Start executables, dispatcher and supervisors; stop them all on Ctrl-C."""
     import asyncio
 
     from roma.launch import up as launch
 
-    asyncio.run(launch.run(_program(file), file))
+    asyncio.run(launch.run(_program(file), file, insecure=insecure))
 
 
 @app.command()
@@ -177,19 +192,20 @@ def report(
 
 
 @app.command()
-def dispatcher(file: ConfigFile) -> None:
+def dispatcher(file: ConfigFile, insecure: Insecure = False) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop
 
     from dispatcher.live import app as dispatcher_app
 
-    uvloop.run(dispatcher_app.run(_program(file), file))
+    uvloop.run(dispatcher_app.run(_program(file), file, insecure=insecure))
 
 
 @app.command()
 def supervisor(
     file: ConfigFile,
     worker: Annotated[str | None, typer.Option(help="Name of the worker to control.")] = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run one worker's supervisor: controllers, sharing and actuation."""
     import asyncio
@@ -197,7 +213,8 @@ def supervisor(
     from supervisor.live import app as supervisor_app
 
     loaded = _program(file)
-    asyncio.run(supervisor_app.run(loaded, loaded.worker(worker), file))
+    chosen = loaded.worker(worker)
+    asyncio.run(supervisor_app.run(loaded, chosen, file, insecure=insecure))
 
 
 @app.command()
@@ -374,6 +391,19 @@ def _checked(file: Path) -> "Config":
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     return loaded
+
+
+def _checked_secrets(loaded: "Config") -> None:
+    """Read what the file names and a program would read; raise ConfigError naming the file."""
+    from roma import keys, peers
+    from roma.tls import server_context
+
+    peers.tokens(loaded)
+    if loaded.gateway.keys is not None:
+        keys.load(loaded.gateway.keys)
+    for tls in (loaded.gateway.tls, loaded.gateway.admin_tls, loaded.control.tls):
+        if tls is not None:
+            server_context(tls)
 
 
 def _program(file: Path) -> "Config":
