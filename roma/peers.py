@@ -1,20 +1,23 @@
 """How ROMA's programs call each other: over TLS where the listener has it, with the shared token.
 
-A caller that is asked for a certificate shows the one of its own listener.
+A caller that is asked for a certificate shows the one of its own listener, which must then be one
+for clients too (extended key usage).
 """
 
+import ssl
 from urllib.parse import urlsplit
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from roma.config import Config
 from roma.tls import RenewedContext, client_context
-from roma.tokens import Tokens
+from roma.tokens import Token, watched
+from roma.watched import Watched
 
 
-def tokens(config: Config) -> Tokens:
-    """Return the token files of a configuration; raise ConfigError if one is wrong."""
-    return Tokens(config.tokens.admin, config.tokens.exchange, config.tokens.metrics)
+def exchange_token(config: Config) -> Watched[Token] | None:
+    """Return what dispatchers and supervisors know each other by."""
+    return watched(config.tokens.exchange)
 
 
 def to_dispatchers(config: Config) -> RenewedContext | None:
@@ -33,7 +36,7 @@ def to_supervisors(config: Config) -> RenewedContext | None:
     return client_context(None if theirs is None else theirs.ca, own or theirs)
 
 
-def session(context: RenewedContext | None, timeout: float | None = None) -> ClientSession:
+def session(context: ssl.SSLContext | None, timeout: float | None = None) -> ClientSession:
     """Return a session that calls so; `timeout` is of a whole call, in seconds."""
     return ClientSession(
         connector=TCPConnector(ssl=True if context is None else context),

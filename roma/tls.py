@@ -44,6 +44,10 @@ class RenewedContext(ssl.SSLContext):
         """Begin a connection."""
         return self._fresh.value.wrap_bio(*args, **options)
 
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        """Begin one as urllib does."""
+        return self._fresh.value.wrap_socket(*args, **options)
+
 
 def server_context(tls: TlsConfig, alpn: Sequence[str] = ("http/1.1",)) -> RenewedContext:
     """Return a listener's context; with `client_ca` callers must show a certificate."""

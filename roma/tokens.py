@@ -14,7 +14,7 @@ from pathlib import Path
 from roma.errors import ConfigError
 from roma.watched import Watched
 
-_FORM = re.compile(r"[!-~]{32,512}")
+_FORM = re.compile(r"[!-~]{32,8192}")
 
 
 class Token:
@@ -40,31 +40,13 @@ class Token:
         return any(hmac.compare_digest(found, digest) for digest in self._digests)
 
 
-class Tokens:
-    """The token files of a deployment, as far as there are any; each is read anew."""
-
-    def __init__(
-        self,
-        admin: Path | None = None,
-        exchange: Path | None = None,
-        metrics: Path | None = None,
-    ) -> None:
-        self.admin = _watched(admin)
-        self.exchange = _watched(exchange)
-        self.metrics = _watched(metrics)
-
-    @property
-    def watched(self) -> list[Watched[Token]]:
-        """Those that there are."""
-        return [token for token in (self.admin, self.exchange, self.metrics) if token is not None]
-
-
 def sent(token: Watched[Token] | None) -> dict[str, str]:
     """Return the headers that prove who calls."""
     return {} if token is None else {"Authorization": token.value.authorization}
 
 
-def _watched(path: Path | None) -> Watched[Token] | None:
+def watched(path: Path | None) -> Watched[Token] | None:
+    """Return a token that follows its file; None where there is no file."""
     return None if path is None else Watched([path], lambda: read(path))
 
 
@@ -77,7 +59,7 @@ def read(path: Path) -> Token:
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
     if len(lines) not in (1, 2) or not all(_FORM.fullmatch(line) for line in lines):
         raise ConfigError(
-            f"{path}: must be one line of 32 to 512 characters without spaces, or two while a "
+            f"{path}: must be one line of 32 to 8192 characters without spaces, or two while a "
             "token is replaced: `roma keys token FILE` writes one"
         )
     return Token(*lines)

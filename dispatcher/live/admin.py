@@ -25,7 +25,8 @@ from roma.config import Config
 from roma.doors import HEALTH, Door, guard, listen
 from roma.errors import ExchangeError
 from roma.tls import server_context
-from roma.watched import Looks, keep_looking
+from roma.tokens import watched
+from roma.watched import keep_looking
 
 SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close."""
@@ -41,18 +42,20 @@ async def listening(
     driver: Driver, watch: Watch, epoch: str, config: Config
 ) -> AsyncIterator[None]:
     """Serve the admin port, and those of its parts that have one of their own, until the end."""
-    g, tokens = config.gateway, peers.tokens(config)
+    g = config.gateway
+    admin = watched(config.tokens.admin)
+    shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
     parts: Mapping[str, Part] = {
         "admin": Page(watch).add_to,
         "exchange": lambda app: _add_exchange(app, driver, epoch),
         "metrics": lambda app: _add_metrics(app, driver),
     }
     doors = {
-        REPORT: Door(tokens.exchange),
-        APPLIED: Door(tokens.exchange),
-        METRICS: Door(tokens.metrics),
+        REPORT: Door(shared),
+        APPLIED: Door(shared),
+        METRICS: Door(scraping),
     }
-    default = Door(tokens.admin, browser=True)
+    default = Door(admin, browser=True)
     addresses = {
         "admin": (g.admin_host, g.admin_port),
         "exchange": g.exchange_address,
@@ -70,7 +73,7 @@ async def listening(
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             await listen(runner, *address, f"gateway.{here[0]}_port", context)
-        files: list[Looks] = [*tokens.watched, *([] if context is None else [context])]
+        files = [file for file in (admin, shared, scraping, context) if file is not None]
         looking = asyncio.create_task(keep_looking(files))
         try:
             yield

@@ -207,7 +207,7 @@ class Watch:
 @contextlib.asynccontextmanager
 async def watching(driver: Driver, config: Config, epoch: str) -> AsyncIterator[Watch]:
     """Keep a board until the block ends."""
-    context, token = peers.to_supervisors(config), peers.tokens(config).exchange
+    context, token = peers.to_supervisors(config), peers.exchange_token(config)
     files = [file for file in (context, token) if file is not None]
     async with peers.session(context) as session:
         watch = Watch(driver, config, epoch, session, token)

@@ -41,7 +41,7 @@ async def keep_safe(
     loop = asyncio.get_running_loop()
     seen: int | None = None
     renewed, is_safe = loop.time(), False
-    context, token = peers.to_supervisors(config()), peers.tokens(config()).exchange
+    context, token = peers.to_supervisors(config()), peers.exchange_token(config())
     async with peers.session(context, LOOK) as session:
         while True:
             await asyncio.sleep(LOOK)

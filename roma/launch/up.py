@@ -250,7 +250,7 @@ async def _until_serving(config: Config) -> None:
     url = f"{reachable(*g.exchange_address, tls=g.admin_tls is not None)}/control/v1/report"
     # It drains what goes, as models and then as executables.
     deadline = asyncio.get_running_loop().time() + 2 * g.drain_timeout + GRACE
-    token = peers.tokens(config).exchange
+    token = peers.exchange_token(config)
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         while asyncio.get_running_loop().time() < deadline:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):

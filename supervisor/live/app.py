@@ -16,7 +16,8 @@ from roma.doors import Door, guard, listen
 from roma.errors import ActuationNotPermitted
 from roma.reload import reloads
 from roma.tls import server_context
-from roma.watched import Looks, keep_looking
+from roma.tokens import watched
+from roma.watched import keep_looking
 from roma.workers import Backend, WorkerConfig
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator, container_hierarchy, find_hierarchy
@@ -102,7 +103,8 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
     """
     for warning in exposure.check(exposure.of_supervisor(config), insecure=insecure):
         log.warning(warning)
-    tokens, calling_tls = peers.tokens(config), peers.to_dispatchers(config)
+    shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
+    calling_tls = peers.to_dispatchers(config)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
@@ -113,8 +115,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         actuator, mode = await held.enter_async_context(actuation(config, worker))
         # Half a period: a late answer must not delay the tick after it.
         dispatchers = [
-            Peer(session, url, control.period / 2, tokens.exchange)
-            for url in config.dispatcher_urls
+            Peer(session, url, control.period / 2, shared) for url in config.dispatcher_urls
         ]
         loop = ControlLoop(
             build_core(config, worker),
@@ -128,12 +129,9 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         following = asyncio.create_task(_follow(loop, held, worker.name, file, config))
         stack.push_async_callback(_ended, following)
         context = None if control.tls is None else server_context(control.tls)
-        files: list[Looks] = [
-            *tokens.watched,
-            *(c for c in (context, calling_tls) if c is not None),
-        ]
+        files = [f for f in (shared, scraping, context, calling_tls) if f is not None]
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
-        door = guard(peers.names(config), {"/metrics": Door(tokens.metrics)}, Door(tokens.exchange))
+        door = guard(peers.names(config), {"/metrics": Door(scraping)}, Door(shared))
         app = api.application(loop, gpus, worker=worker.name, mode=mode, middlewares=[door])
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
