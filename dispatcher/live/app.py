@@ -26,6 +26,8 @@ from roma.config import Config
 from roma.doors import listen
 from roma.errors import ConfigError
 from roma.reload import reloads
+from roma.tls import server_context
+from roma.watched import keep_looking
 
 if TYPE_CHECKING:
     from dispatcher.live.tracing import Tracer
@@ -70,7 +72,11 @@ async def running(
     held = contextlib.AsyncExitStack()
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
-        site = await listen(server, gateway_config.host, gateway_config.port, "gateway.port")
+        tls = None if gateway_config.tls is None else server_context(gateway_config.tls)
+        looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
+        held.callback(looking.cancel)
+        address = gateway_config.host, gateway_config.port
+        site = await listen(server, *address, "gateway.port", tls)
         await held.enter_async_context(admin.listening(driver, watch, epoch, config))
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
@@ -106,7 +112,7 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
         loop.add_signal_handler(signum, stop.set)
     async with running(config, insecure=insecure) as (_, roster):
         g = config.gateway
-        log.info("gateway listens on http://%s:%d", g.host, g.port)
+        log.info("gateway listens on %s", g.url)
         following = asyncio.create_task(_follow(roster, file, config))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -12,12 +12,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from yarl import URL
 
 from dispatcher.live import app as dispatcher_app
 from roma import config as configs
-from roma import tokens
+from roma import logs, tokens
 from roma.errors import ExchangeError
 from roma.exchange import ExchangeRequest
+from roma.tls import client_context
 from supervisor.live.peer import Peer
 from tests.support.up import free_ports
 
@@ -62,6 +64,17 @@ async def serving(folder, **sections):
     loaded = configs.load(written(folder, **sections))
     async with dispatcher_app.running(loaded), aiohttp.ClientSession() as session:
         yield loaded, session
+
+
+async def test_clients_reach_the_gateway_over_tls(tmp_path, authority):
+    tls = authority.issue("here", "127.0.0.1")
+    async with serving(tmp_path, gateway={"tls": tls}) as (loaded, session):
+        url = loaded.gateway.url
+        assert url.startswith("https://127.0.0.1:")
+        async with session.get(url + "/healthz", ssl=client_context(authority.file)) as response:
+            assert response.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(url.replace("https", "http") + "/healthz")
 
 
 ALL = {"admin": "admin", "exchange": "exchange", "metrics": "metrics"}
@@ -215,6 +228,18 @@ async def test_what_is_refused_is_logged_without_what_was_sent(tmp_path, caplog)
         await status(session, url + "/metrics", texts["admin"])
     assert "127.0.0.1: GET /metrics: no valid token" in caplog.text
     assert not any(text in caplog.text for text in [*texts.values(), "x" * 43])
+
+
+async def test_no_path_forges_a_line_of_the_log(tmp_path, caplog):
+    secrets(tmp_path)
+    async with serving(tmp_path, tokens=ALL) as (loaded, session):
+        forged = "/%0A2026-01-01%2000:00:00,000%20ERROR%20all%20is%20lost%1B[2J"
+        url = URL(loaded.gateway.admin_url + forged, encoded=True)
+        assert (await status(session, url))[0] == 401
+    (record,) = [r for r in caplog.records if "no valid token" in r.getMessage()]
+    line = logs.ConsoleFormatter().format(record)
+    assert "\n" not in line
+    assert r"GET /\n2026-01-01 00:00:00,000 ERROR all is lost\x1b[2J: no valid token" in line
 
 
 def roma(*arguments):
