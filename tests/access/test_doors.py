@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 import re
 import subprocess
@@ -309,3 +310,22 @@ async def test_all_programs_find_each_other(tmp_path, authority, secured):
     # Only our own call without a token was refused.
     assert not re.search("status 40[0-9]|(report|applied|state|story): no valid token", said), said
     assert not any(text in said for text in texts.values())
+
+
+async def test_no_answer_and_no_line_holds_a_secret(tmp_path, caplog):
+    caplog.set_level("DEBUG")
+    texts = secrets(tmp_path)
+    secret = list(texts.values())
+    async with serving(tmp_path, tokens=ALL) as (loaded, session):
+        said = [repr(loaded), str(loaded.model_dump())]
+        for part, paths in PATHS.items():
+            for path in paths:
+                _, headers, body = await status(
+                    session, loaded.gateway.admin_url + path, texts[part]
+                )
+                said += [str(headers), body]
+        said += [repr(tokens.watched(tmp_path / "admin")), repr(tokens.read(tmp_path / "admin"))]
+    said += [roma("config", "check", tmp_path / "roma.yaml").stdout, caplog.text]
+    for text in said:
+        assert not any(s in text for s in secret)
+        assert not any(hashlib.sha256(s.encode()).hexdigest() in text for s in secret)
