@@ -25,8 +25,9 @@ from roma.gateway_config import GatewayConfig
 from roma.model import Device, ModelSpec, Sla, Statistic
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
+from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
-from roma.workers import Backend, Cores, Host, Name, Port, Seconds, Url, WorkerConfig
+from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig
 
 
 class SlaConfig(Section):
@@ -145,7 +146,11 @@ class ControlConfig(Section):
     host: Host = "127.0.0.1"
     port: Port = 8502
     """Where the first worker's supervisor answers about its state; the next ones count up."""
-    dispatchers: tuple[Url, ...] = ()
+    tls: TlsConfig | None = None
+    """Certificate of the supervisors' listeners; default: no TLS."""
+    insecure: bool = False
+    """Listen there beyond this machine though a token is missing."""
+    dispatchers: tuple[PeerUrl, ...] = ()
     """Admin addresses of the dispatchers; default: the gateway of this file."""
     story: FilePath | None = None
     """Directory that takes every decision and every model's every second as lines of JSON, for
@@ -181,6 +186,8 @@ class Config(Section):
     scheduling: SchedulingConfig = SchedulingConfig()
     control: ControlConfig = ControlConfig()
     gateway: GatewayConfig = GatewayConfig()
+    tokens: TokensConfig = TokensConfig()
+    """Files with the secrets of the admin port, the exchange and /metrics; default: none asked."""
     log: LogConfig = LogConfig()
     plant: PlantConfig | None = None
     """What `roma simulate` puts in the place of the world; nothing else reads it."""
@@ -229,6 +236,8 @@ class Config(Section):
         g = self.gateway
         taken = {g.port: "gateway.port"}
         others = [("gateway.admin_port", g.admin_port)]
+        own = {"gateway.exchange_port": g.exchange_port, "gateway.metrics_port": g.metrics_port}
+        others += [(key, port) for key, port in own.items() if port is not None]
         others += [("control.port", self.control.port + i) for i in range(len(self.workers))]
         for i, worker in enumerate(self.workers):
             if worker.backend is not Backend.STATIC:
@@ -319,14 +328,16 @@ class Config(Section):
     def dispatcher_urls(self) -> tuple[str, ...]:
         """Where supervisors exchange."""
         g = self.gateway
-        return self.control.dispatchers or (f"http://{g.admin_host}:{g.admin_port}",)
+        here = reachable(*g.exchange_address, tls=g.admin_tls is not None)
+        return self.control.dispatchers or (here,)
 
     @property
     def supervisor_urls(self) -> dict[str, str]:
         """Where each worker's supervisor answers."""
-        host = f"[{self.control.host}]" if ":" in self.control.host else self.control.host
+        control, named = self.control, self.gateway.supervisors
         return {
-            w.name: self.gateway.supervisors.get(w.name) or f"http://{host}:{self.control_port(w)}"
+            w.name: named.get(w.name)
+            or reachable(control.host, self.control_port(w), tls=control.tls is not None)
             for w in self.workers
         }
 
@@ -367,10 +378,19 @@ def load(path: Path) -> Config:
         control = control.model_copy(update={"gains": {**gains, **control.gains}})
     if control.story is not None:
         control = control.model_copy(update={"story": base / control.story})
+    if control.tls is not None:
+        control = control.model_copy(update={"tls": control.tls.relative_to(base)})
     plant = config.plant.relative_to(base) if config.plant else None
     workers = tuple(worker.relative_to(base) for worker in config.workers)
     return config.model_copy(
-        update={"models": models, "workers": workers, "control": control, "plant": plant}
+        update={
+            "models": models,
+            "workers": workers,
+            "control": control,
+            "gateway": config.gateway.relative_to(base),
+            "tokens": config.tokens.relative_to(base),
+            "plant": plant,
+        }
     )
 
 

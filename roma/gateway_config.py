@@ -3,12 +3,14 @@
 Times are seconds, sizes are bytes.
 """
 
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from roma.strict_yaml import Section
-from roma.workers import Host, Name, Port, Seconds, Url
+from roma.security_config import OidcConfig, PeerUrl, TlsConfig, reachable
+from roma.strict_yaml import Fault, FilePath, Section
+from roma.workers import Host, Name, Port, Seconds
 
 
 class LimitsConfig(Section):
@@ -39,10 +41,32 @@ class GatewayConfig(Section):
     host: Host = "127.0.0.1"
     port: Port = 8501
     """TensorFlow Serving's REST port."""
+    keys: FilePath | None = None
+    """Keys of those who may call (`roma keys add`); default: whoever reaches the port may."""
+    oidc: OidcConfig | None = None
+    """Tokens of an identity provider, beside the keys or instead of them."""
+    tls: TlsConfig | None = None
+    """Certificate of the clients' port; default: no TLS."""
+    insecure: bool = False
+    """Listen for clients beyond this machine though nothing says who may call."""
     admin_host: Host = "127.0.0.1"
     admin_port: Port = 8500
-    """The live page, metrics and the supervisors' exchange."""
-    supervisors: dict[Name, Url] = Field(default_factory=dict)
+    """The live page, metrics and the supervisors' exchange; `tokens` says what they ask for."""
+    admin_names: tuple[Host, ...] = ()
+    """Names under which browsers and others reach it, beside addresses, localhost, its host and
+    those in control.dispatchers. Any other name is refused: a foreign page may have pointed its
+    own name here (DNS rebinding)."""
+    admin_tls: TlsConfig | None = None
+    """Certificate of the admin port, and of the two below."""
+    admin_insecure: bool = False
+    """Listen there beyond this machine though a token is missing."""
+    exchange_host: Host | None = None
+    exchange_port: Port | None = None
+    """A listener for the supervisors' exchange alone; default: the admin port, the admin host."""
+    metrics_host: Host | None = None
+    metrics_port: Port | None = None
+    """A listener for /metrics alone; default: the admin port, the admin host."""
+    supervisors: dict[Name, PeerUrl] = Field(default_factory=dict)
     """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
     """A larger request body is refused with 413."""
@@ -55,3 +79,43 @@ class GatewayConfig(Section):
     """Export OpenTelemetry spans of each request over OTLP/HTTP; needs the extra `otel`. Where to,
     and how many, say OpenTelemetry's environment variables: OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_TRACES_SAMPLER…"""
+
+    @model_validator(mode="after")
+    def _check(self) -> "GatewayConfig":
+        for name in ("exchange", "metrics"):
+            host = getattr(self, f"{name}_host")
+            if host is not None and getattr(self, f"{name}_port") is None:
+                raise Fault(f"{name}_host", host, f"absent where {name}_port is")
+        return self
+
+    @property
+    def exchange_address(self) -> tuple[str, int]:
+        """Where supervisors exchange."""
+        if self.exchange_port is None:
+            return self.admin_host, self.admin_port
+        return self.exchange_host or self.admin_host, self.exchange_port
+
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        """Where /metrics is."""
+        if self.metrics_port is None:
+            return self.admin_host, self.admin_port
+        return self.metrics_host or self.admin_host, self.metrics_port
+
+    @property
+    def url(self) -> str:
+        """Where clients of this machine reach it."""
+        return reachable(self.host, self.port, tls=self.tls is not None)
+
+    @property
+    def admin_url(self) -> str:
+        """Where programs and browsers of this machine reach the admin port."""
+        return reachable(self.admin_host, self.admin_port, tls=self.admin_tls is not None)
+
+    def relative_to(self, base: Path) -> "GatewayConfig":
+        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        update: dict[str, object] = {"keys": None if self.keys is None else base / self.keys}
+        for name in ("tls", "admin_tls"):
+            section = getattr(self, name)
+            update[name] = None if section is None else section.relative_to(base)
+        return self.model_copy(update=update)

@@ -14,11 +14,9 @@ from pathlib import Path
 from roma.changes import compare
 from roma.config import Config, load
 from roma.errors import ConfigError
+from roma.watched import Stamp, stamp
 
 log = logging.getLogger(__name__)
-
-LOOK = 1.0
-"""Seconds between two looks at the file."""
 
 
 class Watch:
@@ -28,14 +26,14 @@ class Watch:
         self._file = file
         self._config = config
         # The file may have changed since it was read: an image may have been pulled meanwhile.
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Stamp | None = None
 
     def look(self) -> Config | None:
         """Return the configuration anew if the file has changed and can be taken over."""
-        stamp = _stamp(self._file)
-        if stamp in (self._seen, None):
+        seen = stamp(self._file)
+        if seen in (self._seen, None):
             return None
-        self._seen = stamp
+        self._seen = seen
         new = _changed(self._file, self._config)
         self._config = new or self._config
         return new
@@ -63,12 +61,3 @@ def _changed(file: Path, config: Config) -> Config | None:
         log.error("%s: nothing is changed: %s", file, error)
         return None
     return new if change.added or change.removed else None
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return what tells one version of a file from another; None while there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

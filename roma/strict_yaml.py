@@ -18,6 +18,10 @@ _short = reprlib.Repr()
 _short.maxlevel = 2
 _short.maxstring = _short.maxother = _short.maxlong = 60
 
+_HIDDEN = "…"
+_LONGEST_KEY = 32
+"""Characters of a key of a secret file that are shown; tokens are longer."""
+
 
 def _without_nul(path: Path) -> Path:
     if "\0" in str(path):
@@ -45,26 +49,38 @@ class Fault(ValueError):
         self.bound = bound
 
 
-def read(text: str, *, source: str) -> Any:
-    """Return the data of a YAML text; raise `ConfigError` with one line that names the source."""
+def read(text: str, *, source: str, secret: bool = False) -> Any:
+    """Return the data of a YAML text; raise `ConfigError` with one line that names the source.
+
+    Of a `secret` text the message says where the fault is, and nothing of what stands there.
+    """
     try:
         # _UniqueKeys extends yaml's SafeLoader.
         return yaml.load(text, Loader=_UniqueKeys)  # noqa: S506
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
+        said = place if secret else " ".join(str(error).split())
+        # The cause quotes the text too.
+        raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         # What yaml's own constructors raise for `2020-99-99`, `!!int abc` and the like.
-        raise ConfigError(f"{source}: not valid YAML: {_one_line(str(error))}") from error
+        said = "a value is not what its form says" if secret else _one_line(str(error))
+        raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
     except RecursionError:
         raise ConfigError(f"{source}: not valid YAML: nested too deeply") from None
 
 
-def describe(error: ValidationError, source: str) -> list[str]:
-    """Return pydantic's faults as lines: `source: key = value: bound`."""
+def describe(error: ValidationError, source: str, *, secret: bool = False) -> list[str]:
+    """Return pydantic's faults as lines: `source: key = value: bound`.
+
+    Of a `secret` file no value is shown, and no key that is long enough to be one.
+    """
     lines = []
     for found in error.errors(include_url=False):
         # "[key]" marks a fault in a mapping's key; it is no key of the file.
-        key = ".".join(str(part) for part in found["loc"] if part != "[key]")
+        parts = [str(part) for part in found["loc"] if part != "[key]"]
+        key = ".".join(_HIDDEN if secret and len(part) > _LONGEST_KEY else part for part in parts)
         cause = found.get("ctx", {}).get("error")
         if isinstance(cause, Fault):
             key = f"{key}.{cause.key}" if key else cause.key
@@ -77,6 +93,8 @@ def describe(error: ValidationError, source: str) -> list[str]:
         else:
             shown = _show(found["input"])
             message = found["msg"][0].lower() + found["msg"][1:]
+        if secret:
+            shown = _HIDDEN
         lines.append(f"{source}: {_one_line(key) or 'file'} = {shown}: {_one_line(message)}")
     return lines
 

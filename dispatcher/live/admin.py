@@ -5,7 +5,13 @@
 
 Two halves, because in-flight limits must follow an allocation at once, not a period later. Beside
 them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/page.py).
+
+Page, exchange and metrics have a token each, and can have a listener each.
 """
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from aiohttp import hdrs, web
 
@@ -14,12 +20,74 @@ from dispatcher.live import metrics
 from dispatcher.live.driver import Driver
 from dispatcher.live.page import Page
 from dispatcher.live.watch import Watch
-from roma import exchange, exposition
+from roma import exchange, exposition, peers
+from roma.config import Config
+from roma.doors import HEALTH, Door, guard, listen
 from roma.errors import ExchangeError
+from roma.tls import server_context
+from roma.tokens import watched
+from roma.watched import keep_looking
+
+SHUTDOWN_TIMEOUT = 0.5
+"""Seconds for connections to close."""
+
+REPORT, APPLIED, METRICS = "/control/v1/report", "/control/v1/applied", "/metrics"
+
+Part = Callable[[web.Application], None]
+"""Adds its routes to an application."""
 
 
-def application(driver: Driver, watch: Watch, epoch: str) -> web.Application:
-    """Return the admin application of one dispatcher; `epoch` names its start."""
+@contextlib.asynccontextmanager
+async def listening(
+    driver: Driver, watch: Watch, epoch: str, config: Config
+) -> AsyncIterator[None]:
+    """Serve the admin port, and those of its parts that have one of their own, until the end."""
+    g = config.gateway
+    admin = watched(config.tokens.admin)
+    shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
+    parts: Mapping[str, Part] = {
+        "admin": Page(watch).add_to,
+        "exchange": lambda app: _add_exchange(app, driver, epoch),
+        "metrics": lambda app: _add_metrics(app, driver),
+    }
+    doors = {
+        REPORT: Door(shared),
+        APPLIED: Door(shared),
+        METRICS: Door(scraping),
+    }
+    default = Door(admin, browser=True)
+    addresses = {
+        "admin": (g.admin_host, g.admin_port),
+        "exchange": g.exchange_address,
+        "metrics": g.metrics_address,
+    }
+    context = None if g.admin_tls is None else server_context(g.admin_tls)
+    async with contextlib.AsyncExitStack() as stack:
+        for address in dict.fromkeys(addresses.values()):
+            here = [part for part, where in addresses.items() if where == address]
+            app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
+            app.router.add_get(HEALTH, _healthz)
+            for part in here:
+                parts[part](app)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await listen(runner, *address, f"gateway.{here[0]}_port", context)
+        files = [file for file in (admin, shared, scraping, context) if file is not None]
+        looking = asyncio.create_task(keep_looking(files))
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _healthz(_: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+def _add_exchange(app: web.Application, driver: Driver, epoch: str) -> None:
+    """`epoch` names the dispatcher's start."""
 
     async def report(_: web.Request) -> web.Response:
         reply = reports.reply(driver.core, epoch, driver.clock())
@@ -37,16 +105,12 @@ def application(driver: Driver, watch: Watch, epoch: str) -> web.Application:
             driver.on_applied(reading.executor, reading.applied)
         return web.Response(status=204)
 
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok")
+    app.router.add_get(REPORT, report)
+    app.router.add_post(APPLIED, applied)
 
+
+def _add_metrics(app: web.Application, driver: Driver) -> None:
     async def scrape(request: web.Request) -> web.Response:
         return await exposition.response(request, metrics.collect(driver.core, driver.clock()))
 
-    app = web.Application()
-    app.router.add_get("/control/v1/report", report)
-    app.router.add_post("/control/v1/applied", applied)
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/metrics", scrape)
-    Page(watch).add_to(app)
-    return app
+    app.router.add_get(METRICS, scrape)

@@ -7,15 +7,13 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from dispatcher.assembly import build_core
-from dispatcher.live import admin
+from dispatcher.live import access, admin
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
@@ -23,9 +21,12 @@ from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
 from dispatcher.live.roster import Roster
 from dispatcher.live.watch import watching
+from roma import exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
 from roma.reload import reloads
+from roma.tls import server_context
+from roma.watched import keep_looking
 
 if TYPE_CHECKING:
     from dispatcher.live.tracing import Tracer
@@ -53,34 +54,37 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config) -> AsyncIterator["Running"]:
+async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Running]:
     """Serve until the block ends; then stop accepting, drain and close."""
+    for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
+        log.warning(warning)
     pools: dict[str, Pool] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
     journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
-    gateway = Gateway(
-        driver, pools, journal, tracer, backend_timeout=gateway_config.backend_timeout
-    )
-    server = Server(gateway, gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes)
     epoch = secrets.token_hex(8)
     held = contextlib.AsyncExitStack()
+    gateway = Gateway(
+        driver,
+        pools,
+        journal,
+        await held.enter_async_context(access.opened(gateway_config)),
+        tracer,
+        backend_timeout=gateway_config.backend_timeout,
+    )
+    server = Server(gateway, gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes)
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
-        control = web.AppRunner(
-            admin.application(driver, watch, epoch),
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_TIMEOUT,
-        )
-        held.push_async_callback(control.cleanup)
-        await control.setup()
+        tls = None if gateway_config.tls is None else server_context(gateway_config.tls)
+        looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
+        held.callback(looking.cancel)
         host, port = gateway_config.host, gateway_config.port
-        with _refusals("gateway.port", host, port):
-            await server.listen(host, port)
-        host, port = gateway_config.admin_host, gateway_config.admin_port
-        with _refusals("gateway.admin_port", host, port):
-            await web.TCPSite(control, host, port).start()
+        try:
+            await server.listen(host, port, tls)
+        except OSError as error:
+            raise LaunchError(f"gateway.port = {port}: cannot listen on {host}: {error}") from error
+        await held.enter_async_context(admin.listening(driver, watch, epoch, config))
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, gateway, pools, watchers)
@@ -101,7 +105,7 @@ async def running(config: Config) -> AsyncIterator["Running"]:
             await tracer.close()
 
 
-async def run(config: Config, file: Path) -> None:
+async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
     # What lives now lives on, and requests leave no cycles: looking for garbage every 700
     # allocations costs 8 % of the throughput.
@@ -114,9 +118,8 @@ async def run(config: Config, file: Path) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config) as serving:
-        g = config.gateway
-        log.info("gateway listens on http://%s:%d", g.host, g.port)
+    async with running(config, insecure=insecure) as serving:
+        log.info("gateway listens on %s", config.gateway.url)
         following = asyncio.create_task(_follow(serving.roster, file, config))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -141,14 +144,6 @@ def _tracer(host: str, port: int) -> "Tracer":
 async def _follow(roster: Roster, file: Path, config: Config) -> None:
     async for changed in reloads(file, config):
         await roster.follow(changed)
-
-
-@contextlib.contextmanager
-def _refusals(key: str, host: str, port: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
 
 
 async def _drain(driver: Driver, server: Server, timeout: float) -> None:

@@ -19,6 +19,7 @@ import orjson
 
 from dispatcher.executors import RECOVERY
 from dispatcher.live import routes
+from dispatcher.live.access import Access, Credentials, Denied
 from dispatcher.live.backend import Message, Pool, Response
 from dispatcher.live.context import REQUEST_ID, Context, Tracer, carried
 from dispatcher.live.driver import Call, Driver, Outcome
@@ -40,6 +41,9 @@ _REJECTED = {
 }
 
 _MAX_TIMEOUT_DIGITS = 9
+_OPEN = ("/healthz", "/readyz")
+"""What a load balancer asks without a key."""
+
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
@@ -88,12 +92,14 @@ class Gateway:
         driver: Driver,
         pools: dict[str, Pool],
         journal: Journal,
+        access: Access,
         tracer: Tracer | None = None,
         *,
         backend_timeout: float,
     ) -> None:
         self._driver = driver
         self._journal = journal
+        self._access = None if access.is_open else access
         self._tracer = tracer
         self._pools = pools
         self._backend_timeout = backend_timeout
@@ -109,6 +115,16 @@ class Gateway:
     def screen(self, request: Request) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
         route = request.route = routes.parse(request.method, request.target)
+        if self._access is not None and (route is not None or request.target not in _OPEN):
+            # First of all: who may not call a model shall not learn whether it exists.
+            try:
+                request.grant = self._access.admit(
+                    _credentials(request),
+                    None if route is None else route.model,
+                    self._driver.clock(),
+                )
+            except Denied as denied:
+                return self._told(request, _denied(denied))
         if route is None:
             return None
         if not self._serves(route.model):
@@ -282,6 +298,21 @@ def _answer(outcome: Outcome) -> Response:
             return error(502, detail)
         case _:
             assert_never(outcome)
+
+
+def _credentials(request: Request) -> Credentials:
+    return Credentials(
+        request.header(b"authorization"),
+        request.header(b"x-api-key"),
+        request.peer,
+        request.certificate,
+    )
+
+
+def _denied(denied: Denied) -> Response:
+    response = error(denied.status, str(denied))
+    response.more = "".join(f"{name}: {value}\r\n" for name, value in denied.headers.items())
+    return response
 
 
 def _message(request: Request, route: routes.Route) -> Message:

@@ -15,12 +15,14 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTime
 
 from dispatcher import reports
 from dispatcher.live.driver import Driver
-from roma import chronicle, story
+from roma import chronicle, peers, story
 from roma.chronicle import Chronicle
 from roma.config import Config
+from roma.tokens import Token, sent
 from roma.view.board import Board
 from roma.view.moments import Moment, record, refusal
 from roma.view.rows import View, Worker
+from roma.watched import Watched, keep_looking
 
 PERIOD = 1.0
 """Seconds between two looks."""
@@ -49,11 +51,19 @@ log = logging.getLogger(__name__)
 class Watch:
     """The board of one dispatcher, and who looks at it."""
 
-    def __init__(self, driver: Driver, config: Config, epoch: str, session: ClientSession) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        config: Config,
+        epoch: str,
+        session: ClientSession,
+        token: Watched[Token] | None = None,
+    ) -> None:
         self.board = Board(config.name)
         self._driver = driver
         self._epoch = epoch
         self._session = session
+        self._token = token
         self._supervisors = config.supervisor_urls
         self._heard = dict.fromkeys(self._supervisors, driver.clock())
         self._fresh = asyncio.Event()
@@ -170,7 +180,10 @@ class Watch:
         """Return what a supervisor answers, or why it does not."""
         try:
             async with self._session.get(
-                f"{url}/control/v1/{what}", params=query, timeout=ClientTimeout(total=limit)
+                f"{url}/control/v1/{what}",
+                params=query,
+                headers=sent(self._token),
+                timeout=ClientTimeout(total=limit),
             ) as response:
                 body = await response.read()
                 if response.status != 200:
@@ -194,12 +207,15 @@ class Watch:
 @contextlib.asynccontextmanager
 async def watching(driver: Driver, config: Config, epoch: str) -> AsyncIterator[Watch]:
     """Keep a board until the block ends."""
-    async with ClientSession() as session:
-        watch = Watch(driver, config, epoch, session)
-        task = asyncio.create_task(watch.run())
+    context, token = peers.to_supervisors(config), peers.exchange_token(config)
+    files = [file for file in (context, token) if file is not None]
+    async with peers.session(context) as session:
+        watch = Watch(driver, config, epoch, session, token)
+        tasks = [asyncio.create_task(watch.run()), asyncio.create_task(keep_looking(files))]
         try:
             yield watch
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await watch.close()

@@ -10,6 +10,7 @@ import typer
 from roma import logs
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
+from roma.cli.keys_command import keys_app
 from roma.cli.models_command import models_app
 from roma.errors import ConfigError, LaunchError, RomaError
 
@@ -26,12 +27,33 @@ config_app = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args
 render_app = typer.Typer(help="Write a deployment for other tools.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
 app.add_typer(render_app, name="render")
 app.add_typer(design_app, name="design")
 app.add_typer(experiment_app, name="experiment")
 
-ADMIN = "http://127.0.0.1:8500"
-AdminUrl = Annotated[str, typer.Option(help="Admin address of a dispatcher.", metavar="URL")]
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Admin address of a dispatcher. Default: that of --config, or http://127.0.0.1:8500.",
+        metavar="URL",
+    ),
+]
+AdminConfig = Annotated[
+    Path | None, typer.Option("--config", help="The roma.yaml that says where, and by which token.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with the admin token. Default: that of --config.")
+]
+Authority = Annotated[
+    Path | None, typer.Option(help="PEM with the authority of the dispatcher's certificate.")
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Listen beyond this machine though nothing says who may connect."
+    ),
+]
 ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
 
 
@@ -51,9 +73,16 @@ def main() -> None:
 @config_app.command()
 def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
-    from roma import placement
+    from roma import exposure, placement
 
     loaded = _checked(file)
+    try:
+        exposure.check(exposure.of_all(loaded))
+    except ConfigError as error:
+        raise ConfigError(
+            "\n".join(f"{file}: {line}" for line in str(error).split("\n"))
+        ) from error
+    _checked_secrets(loaded)
     count = len(placement.executables(loaded))
     print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
 
@@ -73,6 +102,7 @@ def compose(
 ) -> None:
     """Write FILE's deployment as compose.yaml, and the files that its containers read."""
     from roma.launch import compose as launch
+    from roma.launch import secrets
 
     loaded = _checked(file)
     written = launch.render(loaded, file, out)
@@ -85,43 +115,57 @@ def compose(
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text)
             print(f"wrote {out / name}")
+        for path in secrets.write(loaded, out):
+            print(f"wrote {path}")
     except OSError as error:
         raise ConfigError(f"out = {out}: cannot be written: {error}") from error
 
 
 @app.command()
-def up(file: ConfigFile) -> None:
+def up(file: ConfigFile, insecure: Insecure = False) -> None:
     """Start executables, dispatcher and supervisors; stop them all on Ctrl-C."""
     import asyncio
 
     from roma.launch import up as launch
 
-    asyncio.run(launch.run(_program(file), file))
+    asyncio.run(launch.run(_program(file), file, insecure=insecure))
 
 
 @app.command()
 def status(
-    url: AdminUrl = ADMIN,
+    url: AdminUrl = None,
+    config: AdminConfig = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the board as JSON.")] = False,
 ) -> None:
     """Show every model now: its promise, its load, its cores and why; worst first."""
     from roma.cli import look_command
 
-    look_command.status(url, json_output=json_output)
+    at = look_command.target(url, config, token_file, ca)
+    look_command.status(at, json_output=json_output)
 
 
 @app.command()
-def top(url: AdminUrl = ADMIN) -> None:
+def top(
+    url: AdminUrl = None,
+    config: AdminConfig = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+) -> None:
     """Show the same once a second, until Ctrl-C."""
     from roma.cli import look_command
 
-    look_command.top(url)
+    look_command.top(look_command.target(url, config, token_file, ca))
 
 
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(help="The model to tell about.")],
-    url: AdminUrl = ADMIN,
+    url: AdminUrl = None,
+    config: AdminConfig = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
     seconds: Annotated[
         float, typer.Option(min=1, max=900, help="How far back, at most 15 minutes.")
     ] = 10.0,
@@ -130,7 +174,8 @@ def explain(
     """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
     from roma.cli import look_command
 
-    look_command.explain(url, look_command.Explain(model, seconds, json_output))
+    at = look_command.target(url, config, token_file, ca)
+    look_command.explain(at, look_command.Explain(model, seconds, json_output))
 
 
 @app.command()
@@ -177,19 +222,20 @@ def report(
 
 
 @app.command()
-def dispatcher(file: ConfigFile) -> None:
+def dispatcher(file: ConfigFile, insecure: Insecure = False) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop
 
     from dispatcher.live import app as dispatcher_app
 
-    uvloop.run(dispatcher_app.run(_program(file), file))
+    uvloop.run(dispatcher_app.run(_program(file), file, insecure=insecure))
 
 
 @app.command()
 def supervisor(
     file: ConfigFile,
     worker: Annotated[str | None, typer.Option(help="Name of the worker to control.")] = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run one worker's supervisor: controllers, sharing and actuation."""
     import asyncio
@@ -197,7 +243,8 @@ def supervisor(
     from supervisor.live import app as supervisor_app
 
     loaded = _program(file)
-    asyncio.run(supervisor_app.run(loaded, loaded.worker(worker), file))
+    chosen = loaded.worker(worker)
+    asyncio.run(supervisor_app.run(loaded, chosen, file, insecure=insecure))
 
 
 @app.command()
@@ -270,6 +317,9 @@ def load(
     seed: int = 1,
     sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds before a request counts as failed.")] = 30,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with a key, where the service asks for one.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Send open-loop load to one model and report response times."""
@@ -289,6 +339,7 @@ def load(
             seed=seed,
             sla=sla,
             timeout=timeout,
+            token_file=token_file,
             json_output=json_output,
         )
     )
@@ -374,6 +425,20 @@ def _checked(file: Path) -> "Config":
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     return loaded
+
+
+def _checked_secrets(loaded: "Config") -> None:
+    """Read what the file names and a program would read; raise ConfigError naming the file."""
+    from roma import keys, tokens
+    from roma.tls import server_context
+
+    for path in (loaded.tokens.admin, loaded.tokens.exchange, loaded.tokens.metrics):
+        tokens.watched(path)
+    if loaded.gateway.keys is not None:
+        keys.load(loaded.gateway.keys)
+    for tls in (loaded.gateway.tls, loaded.gateway.admin_tls, loaded.control.tls):
+        if tls is not None:
+            server_context(tls)
 
 
 def _program(file: Path) -> "Config":

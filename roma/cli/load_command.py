@@ -11,7 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from roma import load
+from roma import load, tokens
 from roma.load.outcomes import Progress as LoadProgress
 from roma.workload.arrivals import Process, Profile, send_times
 from roma.workload.trace import TraceKind, read_trace
@@ -35,6 +35,7 @@ class Options:
     seed: int
     sla: float | None
     timeout: float
+    token_file: Path | None
     json_output: bool
 
 
@@ -80,6 +81,9 @@ async def _run(options: Options, stream: load.Stream) -> load.Report:
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )
+    authorization = None
+    if options.token_file is not None:
+        authorization = tokens.read(options.token_file).authorization
     task = bar.add_task("", total=len(stream.arrivals), ends="")
 
     def show(progress: LoadProgress) -> None:
@@ -91,5 +95,10 @@ async def _run(options: Options, stream: load.Stream) -> load.Report:
 
     with bar:
         return await load.run_load(
-            [stream], options.url, timeout=options.timeout, on_progress=show, on_start=on_start
+            [stream],
+            options.url,
+            timeout=options.timeout,
+            authorization=authorization,
+            on_progress=show,
+            on_start=on_start,
         )

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,15 +16,43 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from roma import config as configs
+from roma import peers, tokens
 from roma.cli.board_table import Screen, board, clock
 from roma.cli.wide import wide_console
 from roma.errors import ExchangeError
+from roma.tls import client_context
+from roma.tokens import Token
+
+DEFAULT = "http://127.0.0.1:8500"
 
 LIMIT = 5.0
 """Seconds that a dispatcher may take to answer."""
 
 PERIOD = 1.0
 """Seconds between two looks of `roma top`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A dispatcher's admin port, and how it is called."""
+
+    url: str
+    token: Token | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def target(url: str | None, file: Path | None, token_file: Path | None, ca: Path | None) -> Target:
+    """Return what the command line means; a roma.yaml says what its other options do not."""
+    config = None if file is None else configs.load(file)
+    if url is None:
+        url = DEFAULT if config is None else config.gateway.admin_url
+    if token_file is None and config is not None:
+        token_file = config.tokens.admin
+    tls = client_context(ca) if ca is not None else None
+    if config is not None and ca is None and url.startswith("https:"):
+        tls = peers.to_dispatchers(config)
+    return Target(url, None if token_file is None else tokens.read(token_file), tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +64,9 @@ class Explain:
     json_output: bool
 
 
-def status(url: str, *, json_output: bool) -> None:
+def status(at: Target, *, json_output: bool) -> None:
     """Print the board once."""
-    view = asyncio.run(_fetch(url, "view", {}))
+    view = asyncio.run(_fetch(at, "view", {}))
     if json_output:
         print(json.dumps(view, indent=2))
     else:
@@ -44,16 +74,16 @@ def status(url: str, *, json_output: bool) -> None:
         console.print(board(view, Screen(console.width)))
 
 
-def top(url: str) -> None:
+def top(at: Target) -> None:
     """Show the board until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
-        asyncio.run(_top(url))
+        asyncio.run(_top(at))
 
 
-def explain(url: str, options: Explain) -> None:
+def explain(at: Target, options: Explain) -> None:
     """Print why a model got the cores it got, oldest first."""
     query = {"model": options.model, "seconds": f"{options.seconds:g}"}
-    story = asyncio.run(_fetch(url, "story", query))
+    story = asyncio.run(_fetch(at, "story", query))
     if options.json_output:
         print(json.dumps(story, indent=2))
         return
@@ -88,8 +118,8 @@ def _told(story: Mapping[str, Any], model: str) -> list[Text]:
     return [line for _, line in sorted(lines, key=lambda line: line[0])]
 
 
-async def _top(url: str) -> None:
-    view = await _fetch(url, "view", {})
+async def _top(at: Target) -> None:
+    view = await _fetch(at, "view", {})
     error, since = "", time.time()
     console = Console()
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -98,7 +128,7 @@ async def _top(url: str) -> None:
             live.update(board(view, screen, error), refresh=True)
             await asyncio.sleep(PERIOD)
             try:
-                view, error = await _fetch(url, "view", {}), ""
+                view, error = await _fetch(at, "view", {}), ""
                 since = time.time()
             except ExchangeError as failure:
                 error = f"{failure}; as of {clock(since)}"
@@ -110,16 +140,21 @@ def _why(error: Exception) -> str:
     return str(inner) or f"nothing within {LIMIT:g} s"
 
 
-async def _fetch(url: str, what: str, query: Mapping[str, str]) -> dict[str, Any]:
+async def _fetch(at: Target, what: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what a dispatcher's admin port answers."""
+    url = at.url
     address = f"{url.rstrip('/')}/control/v1/{what}"
+    headers = {} if at.token is None else {"Authorization": at.token.authorization}
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT)) as session,
-            session.get(address, params=query) as response,
+            peers.session(at.tls, LIMIT) as session,
+            # No redirect: the token is for this address.
+            session.get(address, params=query, headers=headers, allow_redirects=False) as response,
         ):
             body = await response.read()
             answer = orjson.loads(body)
+            if response.status == 401:
+                raise ExchangeError(f"{url}: asks for its token: --token-file, or --config")
             if response.status != 200:
                 raise ExchangeError(f"{url}: {answer['error']}")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -16,10 +17,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from roma import config as configs
+from roma import tokens
 from roma.changes import compare
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
 from roma.model import Statistic
+from roma.tls import client_context
+from roma.tokens import Token
 
 models_app = typer.Typer(
     help="Add and remove models; a deployment that runs follows.", no_args_is_help=True
@@ -29,6 +33,9 @@ File = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
 Model = Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")]
 Wait = Annotated[
     float, typer.Option(min=0, help="Seconds to wait until a running deployment has followed.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with a key for the gateway, where it asks for one.")
 ]
 
 LOOK = 0.2
@@ -48,6 +55,7 @@ def add(
     minimum: Annotated[float | None, typer.Option("--min", help="Least cores.")] = None,
     maximum: Annotated[float | None, typer.Option("--max", help="Most cores.")] = None,
     wait: Wait = 120.0,
+    token_file: TokenFile = None,
 ) -> None:
     """Write MODEL into FILE; what else a model can have is written there by hand."""
     sla = {"response_time": response_time, "statistic": statistic, "alpha": alpha}
@@ -66,11 +74,11 @@ def add(
 
     loaded = _edited(file, edit)
     if wait:
-        _until(loaded, model, 200, wait)
+        _until(loaded, model, 200, wait, _token(token_file))
 
 
 @models_app.command()
-def remove(file: File, model: Model, wait: Wait = 60.0) -> None:
+def remove(file: File, model: Model, wait: Wait = 60.0, token_file: TokenFile = None) -> None:
     """Take MODEL out of FILE; whoever waits for it is still answered."""
 
     def edit(document: MutableMapping[str, Any]) -> None:
@@ -86,7 +94,7 @@ def remove(file: File, model: Model, wait: Wait = 60.0) -> None:
 
     loaded = _edited(file, edit)
     if wait:
-        _until(loaded, model, 404, wait)
+        _until(loaded, model, 404, wait, _token(token_file))
 
 
 def _given(values: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -140,24 +148,35 @@ def _text(document: MutableMapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def _until(config: Config, model: str, status: int, limit: float) -> None:
+def _until(config: Config, model: str, status: int, limit: float, token: Token | None) -> None:
     """Wait until the gateway, if one answers, knows the model or no longer does."""
-    g = config.gateway
-    url = f"http://{g.host}:{g.port}/v1/models/{model}"
+    gateway = config.gateway.url
+    url = f"{gateway}/v1/models/{model}"
+    tls = config.gateway.tls
+    context = client_context(tls.ca, tls) if tls is not None else None
     deadline = time.monotonic() + limit
-    while (found := _status(url)) != status:
+    while (found := _status(url, token, context)) != status:
         if found is None:
-            print(f"nothing answers at {g.host}:{g.port}: in force when `roma up` starts")
+            print(f"nothing answers at {gateway}: in force when `roma up` starts")
             return
+        if found in (401, 403):
+            reason = "--token-file must name a file with a key that may call this model"
+            raise LaunchError(f"{url}: status {found}: the file is written; to wait, {reason}")
         if time.monotonic() > deadline:
             raise LaunchError(f"{url}: status {found} after {limit:g} s, must be {status}")
         time.sleep(LOOK)
     print(f"{model} is served" if status == 200 else f"{model} is gone")
 
 
-def _status(url: str) -> int | None:
+def _token(file: Path | None) -> Token | None:
+    return None if file is None else tokens.read(file)
+
+
+def _status(url: str, token: Token | None, context: ssl.SSLContext | None) -> int | None:
+    headers = {} if token is None else {"Authorization": token.authorization}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http(s), as written above
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, as written above
+        with urllib.request.urlopen(request, timeout=5, context=context) as response:  # noqa: S310
             versions = json.load(response)["model_version_status"]
             return 200 if any(v["state"] == "AVAILABLE" for v in versions) else 503
     except urllib.error.HTTPError as error:

@@ -3,8 +3,8 @@
 Model servers, dispatcher, supervisor and broker are containers in one network. Only the broker
 holds the engine's socket. It opens no launcher socket, since Compose makes the containers; their
 labels let it move their quotas. Beside the Compose file go the roma.yaml that the containers
-read (the user's, with what containers need filled in), the `.env` that users may change, and what
-Prometheus and Grafana read.
+read (the user's, with what containers need filled in), the `.env` that users may change, what
+Prometheus and Grafana read, and secrets (`launch/secrets.py`): each container sees its own.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ import yaml
 from roma import units
 from roma.config import Config, ModelConfig
 from roma.errors import ConfigError
-from roma.launch import monitoring
+from roma.launch import monitoring, secrets
 from roma.launch.accepted import plain
 from roma.model import Device
 from roma.placement import Executable, on_worker
@@ -36,6 +36,7 @@ _VARIABLES = {
     "ROMA_PORT": "8501",
     "ROMA_PAGE_ADDRESS": "127.0.0.1",
     "ROMA_PAGE_PORT": "8500",
+    "ROMA_METRICS_ADDRESS": "127.0.0.1",
     "ROMA_PROMETHEUS_PORT": "9090",
     "ROMA_GRAFANA_PORT": "3000",
     "ROMA_CONTROL_IMAGE": "roma/control:dev",
@@ -88,13 +89,14 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
     `source` is the file that `config` was loaded from.
     """
     worker = _renderable(config)
+    secrets.refuse(config, source)
     deployed = _deployed(config, worker)
     inside = deployed.workers[0]
     services = {
         e.name.partition("@")[0]: _model_server(config, deployed, e, out)
         for e in on_worker(deployed, inside)
     }
-    ours = _control(deployed, inside) | _monitoring()
+    ours = _control(config, deployed, inside) | _monitoring()
     for name in services.keys() & ours.keys():
         raise ConfigError(f"models.{name}: is the name of a service of ROMA's own")
     services |= ours
@@ -115,7 +117,7 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         "compose.yaml": header + _yaml(document),
         DEPLOYED: header + _yaml(plain(deployed)),
         SETTINGS: "".join(f"{name}={value}\n" for name, value in _VARIABLES.items()),
-        **monitoring.files(targets),
+        **monitoring.files(targets, f"{secrets.PROMETHEUS}/token"),
     }
 
 
@@ -132,6 +134,12 @@ def _renderable(config: Config) -> WorkerConfig:
         raise ConfigError(
             f"control.story = {config.control.story}: must be absent: containers write no files"
         )
+    for key, tls in (
+        ("gateway.admin_tls", config.gateway.admin_tls),
+        ("control.tls", config.control.tls),
+    ):
+        if tls is not None:
+            raise ConfigError(f"{key} = {tls.certificate}: must be absent: tokens protect it there")
     for name, model in config.models.items():
         if model.volume in VOLUMES:
             raise ConfigError(f"models.{name}.volume = {model.volume}: is a volume of ROMA's own")
@@ -157,12 +165,14 @@ def _deployed(config: Config, worker: WorkerConfig) -> Config:
     g, port = config.gateway, config.control_port(worker)
     admin, supervisor = f"http://dispatcher:{g.admin_port}", f"http://supervisor:{port}"
     gateway = {"host": ANY, "admin_host": ANY, "supervisors": {worker.name: supervisor}}
+    gateway |= secrets.gateway(config)
     return config.model_copy(
         update={
             "models": models,
             "workers": (worker.model_copy(update={"docker": docker}),),
             "gateway": g.model_copy(update=gateway),
             "control": config.control.model_copy(update={"host": ANY, "dispatchers": (admin,)}),
+            "tokens": secrets.token_files(),
         }
     )
 
@@ -213,7 +223,7 @@ def _model_server(
 _WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
 
 
-def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
+def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, Any]:
     """Return dispatcher, supervisor and broker; each sees only what it needs."""
     gateway, control = config.gateway, config.control
     common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
@@ -223,19 +233,25 @@ def _control(config: Config, worker: WorkerConfig) -> dict[str, Any]:
             **common,
             "command": ["dispatcher", CONFIG],
             **({"environment": list(OTEL)} if gateway.traces else {}),
-            "volumes": [file],
+            "volumes": [file, *secrets.of_dispatcher(source)],
             "networks": ["models"],
             "ports": [
                 _published("ROMA_PORT", gateway.port),
                 _published("ROMA_PAGE_PORT", gateway.admin_port, "ROMA_PAGE_ADDRESS"),
             ],
-            "healthcheck": _healthcheck(gateway.port),
+            # With TLS by the other port of the same event loop: no certificate is needed there.
+            "healthcheck": _healthcheck(gateway.admin_port if gateway.tls else gateway.port),
             "stop_grace_period": f"{gateway.drain_timeout + 5:g}s",
         },
         "supervisor": {
             **common,
             "command": ["supervisor", CONFIG, "--worker", worker.name],
-            "volumes": [file, sockets, f"/sys/fs/cgroup:{HOST_CGROUP}:ro"],
+            "volumes": [
+                file,
+                sockets,
+                f"/sys/fs/cgroup:{HOST_CGROUP}:ro",
+                *secrets.of_supervisor(),
+            ],
             "networks": ["models"],
             "healthcheck": _healthcheck(control.port),
             "depends_on": ["broker", "dispatcher"],
@@ -265,9 +281,10 @@ def _monitoring() -> dict[str, Any]:
                 f"./{monitoring.PROMETHEUS}:/etc/prometheus/prometheus.yaml:ro",
                 f"./{monitoring.ALERTS}:/etc/prometheus/{monitoring.ALERTS}:ro",
                 "metrics:/prometheus",
+                *secrets.of_prometheus(),
             ],
             "networks": ["models"],
-            "ports": [_published("ROMA_PROMETHEUS_PORT", 9090)],
+            "ports": [_published("ROMA_PROMETHEUS_PORT", 9090, "ROMA_METRICS_ADDRESS")],
             "depends_on": ["dispatcher", "supervisor"],
         },
         "grafana": {
@@ -286,7 +303,7 @@ def _monitoring() -> dict[str, Any]:
             ],
             "tmpfs": [TMP],
             "networks": ["models"],
-            "ports": [_published("ROMA_GRAFANA_PORT", 3000)],
+            "ports": [_published("ROMA_GRAFANA_PORT", 3000, "ROMA_METRICS_ADDRESS")],
             "depends_on": ["prometheus"],
         },
     }

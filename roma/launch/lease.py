@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
+from roma import peers
 from roma.config import Config
 from roma.errors import ActuationError
 from roma.placement import on_worker
+from roma.security_config import reachable
+from roma.tokens import Token, sent
+from roma.watched import Watched
 from roma.workers import WorkerConfig
 from supervisor.actuators.cgroup import Group
 from supervisor.broker.broker import LEAST_LEASE, safe_shares
@@ -37,13 +41,18 @@ async def keep_safe(
     loop = asyncio.get_running_loop()
     seen: int | None = None
     renewed, is_safe = loop.time(), False
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LOOK)) as session:
+    context, token = peers.to_supervisors(config()), peers.exchange_token(config())
+    async with peers.session(context, LOOK) as session:
         while True:
             await asyncio.sleep(LOOK)
+            for file in (context, token):
+                if file is not None:
+                    file.look()
             present = config()
             control, here = present.control, present.worker(worker)
-            url = f"http://{control.host}:{present.control_port(here)}/control/v1/state"
-            ticks = await _ticks(session, url)
+            # On this machine, whatever name others call it by.
+            at = reachable(control.host, present.control_port(here), tls=control.tls is not None)
+            ticks = await _ticks(session, f"{at}/control/v1/state", token)
             if ticks is not None and ticks != seen:
                 seen, renewed, is_safe = ticks, loop.time(), False
                 continue
@@ -54,10 +63,12 @@ async def keep_safe(
                 is_safe = True
 
 
-async def _ticks(session: aiohttp.ClientSession, url: str) -> int | None:
+async def _ticks(
+    session: aiohttp.ClientSession, url: str, token: Watched[Token] | None
+) -> int | None:
     """Return how many control periods the supervisor has done, None if it does not say."""
     try:
-        async with session.get(url) as response:
+        async with session.get(url, headers=sent(token)) as response:
             return int((await response.json())["ticks"])
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
         return None

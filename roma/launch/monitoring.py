@@ -39,13 +39,17 @@ _PROVISIONED: dict[str, dict[str, Any]] = {
 }
 
 
-def files(targets: Mapping[str, str]) -> dict[str, str]:
-    """Return Prometheus' and Grafana's files by name; `targets` are host:port by job."""
+def files(targets: Mapping[str, str], credentials: str | None = None) -> dict[str, str]:
+    """Return Prometheus' and Grafana's files by name; `targets` are host:port by job.
+
+    `credentials` names the file, as Prometheus sees it, whose token it shows.
+    """
+    shown = {} if credentials is None else {"authorization": {"credentials_file": credentials}}
     scraped = {
         "global": {"scrape_interval": SCRAPE_INTERVAL},
         "rule_files": [ALERTS],
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": [target]}]}
+            {"job_name": job, **shown, "static_configs": [{"targets": [target]}]}
             for job, target in targets.items()
         ],
     }

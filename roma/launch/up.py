@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from roma import exchange
+from roma import exchange, exposure, peers
 from roma.config import Config
 from roma.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
 from roma.launch.accepted import write
@@ -26,7 +26,10 @@ from roma.launch.containers import WorkerContainers, containers
 from roma.launch.lease import keep_safe
 from roma.launch.servers import cgroups, model_server
 from roma.placement import Executable, on_worker
-from roma.reload import LOOK, Watch
+from roma.reload import Watch
+from roma.security_config import reachable
+from roma.tokens import sent
+from roma.watched import LOOK
 from roma.workers import Backend
 from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
 
@@ -40,7 +43,13 @@ class Deployment:
     """
 
     def __init__(
-        self, config: Config, file: Path, hierarchy: Hierarchy | None, log_dir: Path | None
+        self,
+        config: Config,
+        file: Path,
+        hierarchy: Hierarchy | None,
+        log_dir: Path | None,
+        *,
+        insecure: bool = False,
     ) -> None:
         self.config = config
         self.executables: dict[str, Child] = {}
@@ -48,14 +57,18 @@ class Deployment:
         self._file = file
         self._hierarchy = hierarchy
         self._log_dir = log_dir
+        self._options = ["--insecure"] if insecure else []
         self._groups: dict[str, Group] = {}
         self._cgroups = contextlib.AsyncExitStack()
         self._leases: list[asyncio.Task[None]] = []
         drain = config.gateway.drain_timeout
-        self.dispatcher = self._program("dispatcher", ["dispatcher", str(file)], drain + GRACE)
+        self.dispatcher = self._program(
+            "dispatcher", ["dispatcher", str(file), *self._options], drain + GRACE
+        )
         self.supervisors = {
             w.name: self._program(
-                f"supervisor.{w.name}", ["supervisor", str(file), "--worker", w.name]
+                f"supervisor.{w.name}",
+                ["supervisor", str(file), "--worker", w.name, *self._options],
             )
             for w in config.workers
         }
@@ -149,15 +162,20 @@ class Deployment:
 
 
 @contextlib.asynccontextmanager
-async def deployed(config: Config, *, log_dir: Path | None = None) -> AsyncIterator[Deployment]:
+async def deployed(
+    config: Config, *, log_dir: Path | None = None, insecure: bool = False
+) -> AsyncIterator[Deployment]:
     """Run everything that `config` puts on this machine until the block ends."""
+    # Before anything is started; each program warns of its own listeners.
+    exposure.check(exposure.of_all(config), insecure=insecure)
     async with contextlib.AsyncExitStack() as stack:
         local = any(worker.backend is Backend.PROCESS for worker in config.workers)
         # Programs that are started again must not read a file that nobody has accepted.
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
         file = scratch / config.name / "roma.yaml"
         write(config, file)
-        deployment = Deployment(config, file, _permitted() if local else None, log_dir)
+        hierarchy = _permitted() if local else None
+        deployment = Deployment(config, file, hierarchy, log_dir, insecure=insecure)
         for worker in config.workers:
             if worker.backend is Backend.DOCKER:
                 made = await stack.enter_async_context(containers(config, worker, file, log_dir))
@@ -167,7 +185,7 @@ async def deployed(config: Config, *, log_dir: Path | None = None) -> AsyncItera
         yield deployment
 
 
-async def run(config: Config, file: Path) -> None:
+async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     """Run a deployment until SIGTERM or SIGINT, or until a program of it gives up.
 
     When the file changes, its models come and go without a restart.
@@ -176,7 +194,7 @@ async def run(config: Config, file: Path) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     # A task of its own: also what takes long to start, an image to pull say, can be given up.
-    serving = asyncio.create_task(_serve(config, file))
+    serving = asyncio.create_task(_serve(config, file, insecure))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -187,12 +205,12 @@ async def run(config: Config, file: Path) -> None:
         await serving
 
 
-async def _serve(config: Config, file: Path) -> None:
+async def _serve(config: Config, file: Path, insecure: bool) -> None:
     """Run a deployment until cancelled; raise LaunchError if a program of it gives up."""
-    async with deployed(config) as deployment:
+    async with deployed(config, insecure=insecure) as deployment:
         g = config.gateway
-        log.info("models: http://%s:%d/v1/models/{%s}", g.host, g.port, ",".join(config.models))
-        log.info("live page: http://%s:%d/", g.admin_host, g.admin_port)
+        log.info("models: %s/v1/models/{%s}", g.url, ",".join(config.models))
+        log.info("live page: %s/", g.admin_url)
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(deployment.failed()),
             asyncio.create_task(_follow(deployment, file)),
@@ -229,13 +247,14 @@ async def _follow(deployment: Deployment, file: Path) -> None:
 async def _until_serving(config: Config) -> None:
     """Wait until the dispatcher reports the models of `config` and no others."""
     g, wanted = config.gateway, list(config.models)
-    url = f"http://{g.admin_host}:{g.admin_port}/control/v1/report"
+    url = f"{reachable(*g.exchange_address, tls=g.admin_tls is not None)}/control/v1/report"
     # It drains what goes, as models and then as executables.
     deadline = asyncio.get_running_loop().time() + 2 * g.drain_timeout + GRACE
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1)) as session:
+    token = peers.exchange_token(config)
+    async with peers.session(peers.to_dispatchers(config), 1) as session:
         while asyncio.get_running_loop().time() < deadline:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
-                async with session.get(url) as response:
+                async with session.get(url, headers=sent(token)) as response:
                     reply = exchange.parse_reply(await response.read())
                 if sorted(m.model for m in reply.models) == sorted(wanted):
                     return

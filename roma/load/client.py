@@ -28,11 +28,12 @@ class PredictClient(Protocol):
 class RestClient:
     """A predict client on aiohttp; enter it with `async with`.
 
-    `url` is the service's root, such as `http://127.0.0.1:8501`. It sets no time limit: the
+    `url` is the service's root, such as `http://127.0.0.1:8501`; `authorization` goes with each
+    request. It sets no time limit: the
     generator has one for the whole request. Raises LoadInputError if `url` is not http or https.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, authorization: str | None = None) -> None:
         try:
             root = URL(url)
             root.host_subcomponent  # noqa: B018 - reading it checks the host's name
@@ -41,6 +42,7 @@ class RestClient:
         if root.scheme not in ("http", "https") or not root.host:
             raise LoadInputError(f"url {url!r}: must be http://host[:port] or https://host[:port]")
         self._root = url.rstrip("/")
+        self._headers = HEADERS | ({"Authorization": authorization} if authorization else {})
         self._targets: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -49,7 +51,7 @@ class RestClient:
             # limit=0 is unbounded: a connection limit would make requests wait in the client.
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            headers=HEADERS,
+            headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self

@@ -249,6 +249,7 @@ async def run_load(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     max_outstanding: int = DEFAULT_OUTSTANDING,
+    authorization: str | None = None,
     on_result: Callable[[Result], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Load], None] | None = None,
@@ -260,7 +261,7 @@ async def run_load(
     as far as `max_outstanding` needs and the system allows.
     """
     allow_connections(max_outstanding)
-    async with RestClient(url) as client:
+    async with RestClient(url, authorization) as client:
         load = Load(
             plan,
             client,

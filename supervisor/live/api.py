@@ -3,6 +3,8 @@
 GET /control/v1/state                        the worker and its executables now
 GET /control/v1/story?model=…&seconds=…      the decisions of the last seconds, in words too
 GET /metrics, GET /healthz
+
+Dispatchers show the exchange token, whoever scrapes that of metrics (`tokens` in roma.yaml).
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from roma import exposition, story
 from roma.errors import StoryError
@@ -31,7 +34,9 @@ GPU_LIMIT = 1.0
 """Seconds that a scrape waits for the GPUs."""
 
 
-def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web.Application:
+def application(
+    loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str, middlewares: Sequence[Middleware] = ()
+) -> web.Application:
     """Return the API; `mode` is `control`, `dry-run` or `observe-only: <reason>`."""
 
     async def state(_: web.Request) -> web.Response:
@@ -62,7 +67,7 @@ def application(loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str) -> web
         readings = asking.result() if asking.done() else ()
         return await exposition.response(request, metrics.collect(loop, worker, readings))
 
-    app = web.Application()
+    app = web.Application(middlewares=middlewares)
     app.router.add_get("/control/v1/state", state)
     app.router.add_get("/control/v1/story", told)
     app.router.add_get("/healthz", healthz)

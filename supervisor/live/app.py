@@ -7,12 +7,17 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from aiohttp import ClientSession, web
+from aiohttp import web
 
+from roma import exposure, peers
 from roma.chronicle import Chronicle
 from roma.config import Config
-from roma.errors import ActuationNotPermitted, LaunchError
+from roma.doors import Door, guard, listen
+from roma.errors import ActuationNotPermitted
 from roma.reload import reloads
+from roma.tls import server_context
+from roma.tokens import watched
+from roma.watched import keep_looking
 from roma.workers import Backend, WorkerConfig
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator, container_hierarchy, find_hierarchy
@@ -91,25 +96,31 @@ def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]
     return actuator, "control"
 
 
-async def run(config: Config, worker: WorkerConfig, file: Path) -> None:
+async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: bool = False) -> None:
     """Control until SIGTERM or SIGINT; the last allocation stands afterwards.
 
     With a broker it stands until the lease runs out. On SIGHUP take over the models of `file`.
     """
+    for warning in exposure.check(exposure.of_supervisor(config), insecure=insecure):
+        log.warning(warning)
+    shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
+    calling_tls = peers.to_dispatchers(config)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     control, port = config.control, config.control_port(worker)
-    async with ClientSession() as session, contextlib.AsyncExitStack() as stack:
+    async with peers.session(calling_tls) as session, contextlib.AsyncExitStack() as stack:
         gpus = stack.enter_context(Gpus())
         held = await stack.enter_async_context(contextlib.AsyncExitStack())
         actuator, mode = await held.enter_async_context(actuation(config, worker))
         # Half a period: a late answer must not delay the tick after it.
-        peers = [Peer(session, url, control.period / 2) for url in config.dispatcher_urls]
+        dispatchers = [
+            Peer(session, url, control.period / 2, shared) for url in config.dispatcher_urls
+        ]
         loop = ControlLoop(
             build_core(config, worker),
             actuator,
-            peers,
+            dispatchers,
             worker=worker.name,
             period=control.period,
             law=control.law,
@@ -117,17 +128,15 @@ async def run(config: Config, worker: WorkerConfig, file: Path) -> None:
         )
         following = asyncio.create_task(_follow(loop, held, worker.name, file, config))
         stack.push_async_callback(_ended, following)
-        runner = web.AppRunner(
-            api.application(loop, gpus, worker=worker.name, mode=mode), access_log=None
-        )
+        context = None if control.tls is None else server_context(control.tls)
+        files = [f for f in (shared, scraping, context, calling_tls) if f is not None]
+        stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
+        door = guard(peers.names(config), {"/metrics": Door(scraping)}, Door(shared))
+        app = api.application(loop, gpus, worker=worker.name, mode=mode, middlewares=[door])
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        try:
-            await web.TCPSite(runner, control.host, port).start()
-        except OSError as error:
-            raise LaunchError(
-                f"control.port = {port}: cannot listen on {control.host}: {error}"
-            ) from error
+        await listen(runner, control.host, port, "control.port", context)
         log.info(
             "supervisor of worker %s controls %s cores (%s)", worker.name, worker.allocatable, mode
         )

@@ -4,13 +4,22 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from roma import exchange
 from roma.errors import ExchangeError
+from roma.tokens import Token, sent
+from roma.watched import Watched
 
 
 class Peer:
     """One dispatcher's admin address; every failure is an `ExchangeError`."""
 
-    def __init__(self, session: ClientSession, url: str, timeout: float) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        url: str,
+        timeout: float,
+        token: Watched[Token] | None = None,
+    ) -> None:
         self.url = url
+        self._token = token
         self._session = session
         self._timeout = ClientTimeout(total=timeout)
 
@@ -18,7 +27,9 @@ class Peer:
         """Fetch what happened."""
         url = f"{self.url}/control/v1/report"
         try:
-            async with self._session.get(url, timeout=self._timeout) as response:
+            async with self._session.get(
+                url, headers=sent(self._token), timeout=self._timeout
+            ) as response:
                 body = await response.read()
                 if response.status != 200:
                     raise ExchangeError(f"{url}: status {response.status}")
@@ -31,7 +42,9 @@ class Peer:
         url = f"{self.url}/control/v1/applied"
         body = exchange.REQUEST.dump_json(message)
         try:
-            async with self._session.post(url, data=body, timeout=self._timeout) as response:
+            async with self._session.post(
+                url, data=body, headers=sent(self._token), timeout=self._timeout
+            ) as response:
                 if response.status != 204:
                     raise ExchangeError(f"{url}: status {response.status}")
         except (ClientError, TimeoutError, OSError) as error:

@@ -167,8 +167,12 @@ def test_rendering_again_keeps_what_people_set(tmp_path):
     assert (tmp_path / "prometheus.yaml").exists()
 
 
-def predict(url, model):
-    request = urllib.request.Request(f"{url}/v1/models/{model}:predict", data=b'{"instances": [1]}')
+def predict(url, model, token):
+    request = urllib.request.Request(
+        f"{url}/v1/models/{model}:predict",
+        data=b'{"instances": [1]}',
+        headers={"Authorization": f"Bearer {token}"},
+    )
     try:
         return urllib.request.urlopen(request, timeout=5).status
     except urllib.error.HTTPError as error:
@@ -186,11 +190,13 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
     render_again = ["render", "compose", str(source), "--out", str(tmp_path)]
     rendered = CliRunner().invoke(app, render_again)
     assert rendered.exit_code == 0, rendered.output
-    port, metrics = free_ports(2)
+    token = (tmp_path / "secrets" / "client.token").read_text().strip()
+    port, page, metrics = free_ports(3)
     settings = {
         "ROMA_CONTROL_IMAGE": control_image,
         "ROMA_PROMETHEUS_IMAGE": prometheus_image,
         "ROMA_PORT": str(port),
+        "ROMA_PAGE_PORT": str(page),
         "ROMA_PROMETHEUS_PORT": str(metrics),
     }
     # All but Grafana, of which there is no image without a registry.
@@ -218,7 +224,9 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         await until(lambda: Up.get(url, "/readyz")[0] == 200)
         await until(lambda: quota("a") == quota("b") == 0.1)  # idle: given back
         up = Up(source)
-        up.url = url
+        up.url, up.authorization = url, f"Bearer {token}"
+        # Names and loads are not for everybody who reaches the port.
+        assert Up.get(f"http://127.0.0.1:{page}", "/")[0] == 401
         load = asyncio.create_task(up.load({"a": 30}, {"a": [b'{"instances": [1]}']}, 10))
         await until(lambda: quota("a") > 0.25)
         assert quota("b") == 0.1
@@ -235,7 +243,7 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         found = [rule for group in rules["data"]["groups"] for rule in group["rules"]]
         assert {rule["health"] for rule in found} == {"ok"}
         started = docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b")
-        assert predict(url, "c") == 404
+        assert predict(url, "c", token) == 404
         said = ["--path", str(tmp_path / "models" / "b"), "--response-time", "1", "--wait", "0"]
         assert CliRunner().invoke(app, ["models", "add", str(source), "c", *said]).exit_code == 0
         assert CliRunner().invoke(app, render_again).exit_code == 0
@@ -243,7 +251,7 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         for program in ("dispatcher", "supervisor", "broker"):
             told = ["exec", "-T", program, "sh", "-c", "kill -HUP 1"]
             composed(file, "-p", name, *told, **settings)
-        await until(lambda: predict(url, "c") == 200)
+        await until(lambda: predict(url, "c", token) == 200)
         await until(lambda: quota("c") == 0.1)  # under control: idle, and given back
         assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b") == started
         users = docker("exec", f"{name}_supervisor_1", "id", "-u")

@@ -75,6 +75,7 @@ class Up:
         self.url = f"http://127.0.0.1:{g.port}"
         self.admin = f"http://127.0.0.1:{g.admin_port}"
         self.supervisor = f"http://127.0.0.1:{c.port}"
+        self.authorization = None  # what clients show
         self.log = file.parent / "up.log"
         self.process = None
 
@@ -180,7 +181,9 @@ class Up:
             Stream(m, poisson(Profile((Step(r, seconds),)), seed=seed + i), bodies[m], sla)
             for i, (m, r) in enumerate(rates.items())
         ]
-        return await run_load(streams, self.url, on_result=on_result)
+        return await run_load(
+            streams, self.url, authorization=self.authorization, on_result=on_result
+        )
 
 
 def kill(pid, signum=signal.SIGKILL):

@@ -111,10 +111,14 @@ class Connection:
         """Answer the current request, and turn to the next one."""
         request, transport = self._current, self._transport
         self._current = self._pending = None
-        if request is None or transport is None or transport.is_closing():
+        if request is None:
             return  # the client is gone
         server = self._server
         server.buffered -= len(request.body)
+        if request.grant is not None:
+            request.end()
+        if transport is None or transport.is_closing():
+            return
         keep_alive = request.keep_alive and not response.close and not server.is_draining
         self._write(transport, response, request, keep_alive=keep_alive)
         if not keep_alive:
@@ -208,6 +212,7 @@ class Connection:
         self._waiting.clear()
         if self._current is not None:
             server.buffered -= len(self._current.body)
+            self._current.end()
             self._current = None
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -393,6 +398,7 @@ class Connection:
         if self._request is not None:
             self._server.buffered -= sum(map(len, self._body))
             self._body.clear()
+            self._request.end()
             self._request = None
 
     def _write(

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+from dispatcher.live.callers import Grant
 from dispatcher.live.routes import Route
 
 WANTED = frozenset(
@@ -36,6 +37,7 @@ class Request:
     __slots__ = (
         "body",
         "certificate",
+        "grant",
         "headers",
         "keep_alive",
         "method",
@@ -55,17 +57,25 @@ class Request:
         self.body = b""
         self.keep_alive = True
         self.route: Route | None = None
+        self.grant: Grant | None = None
+        """What its caller was granted when it was screened."""
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.target!r} from {self.peer}: {len(self.body)} bytes>"
 
+    def end(self) -> None:
+        """Give back what it was granted: it is answered, or will never be."""
+        grant, self.grant = self.grant, None
+        if grant is not None:
+            grant.release()
+
     def header(self, name: bytes) -> str | None:
         """Return a header's value, or None; `name` is one of `WANTED`."""
         value = self.headers.get(name)
-        return None if value is None else decoded(value)
+        return None if value is None else value.decode("latin-1")
 
 
 @lru_cache(maxsize=4096)
 def decoded(value: bytes) -> str:
-    """Return a header's value or a target as text; the pool of connections encodes it back."""
+    """Return a method or target as text; the pool of connections encodes it back."""
     return value.decode("latin-1")

@@ -10,6 +10,7 @@ from dispatcher.live.backend import Response
 from dispatcher.live.http.connection import Connection, Pending
 from dispatcher.live.http.request import Request
 from roma.gateway_config import LimitsConfig
+from roma.tls import certificate_name
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Server:
         connection.peer = peer[0] if isinstance(peer, tuple) else ""
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
-            connection.certificate = subject(tls.getpeercert())
+            connection.certificate = certificate_name(tls.getpeercert())
         self.connections.add(connection)
         self._by_address[connection.peer] += 1
         limits, per_address = self.limits, self.limits.connections_per_address
@@ -118,12 +119,3 @@ class Server:
         for connection in [c for c in self.connections if c.due <= now]:
             connection.on_due()
         self._sweeper = self._loop.call_later(self._every, self._sweep)
-
-
-def subject(certificate: dict[str, Any] | None) -> str | None:
-    """Return the common name that a verified client certificate is for, or None without one."""
-    for part in (certificate or {}).get("subject", ()):
-        for key, value in part:
-            if key == "commonName":
-                return str(value)
-    return None

@@ -1,0 +1,176 @@
+"""`roma keys add | list | revoke | token`: edits a keys file, whole or not at all.
+
+Comments in it stay. A token is printed once, to standard output alone; the file gets its
+hash. A gateway that runs reads the file within a second.
+"""
+
+import contextlib
+import io
+import os
+import secrets
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from roma import keys, tokens
+from roma.cli.wide import wide_console
+from roma.errors import ConfigError
+from roma.model import Priority
+
+keys_app = typer.Typer(
+    help="Keys of those who may call, and the secrets of the admin port.", no_args_is_help=True
+)
+
+File = Annotated[Path, typer.Argument(help="A keys file (gateway.keys).", metavar="FILE")]
+
+HEADER = """\
+# Who may call; see `roma keys --help`. Hashes of tokens, no tokens.
+keys: {}
+"""
+
+
+@keys_app.command()
+def add(
+    file: File,
+    name: Annotated[str, typer.Argument(help="What logs call the caller.", metavar="NAME")],
+    model: Annotated[
+        list[str], typer.Option(help='A model that it may call, or "*" for all; repeatable.')
+    ],
+    rate: Annotated[float | None, typer.Option(help="Most requests per second.")] = None,
+    burst: Annotated[int | None, typer.Option(help="Most requests at once, with --rate.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Most requests under way.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="The highest it may use.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Date or time (ISO 8601) from which it is refused.")
+    ] = None,
+    certificate: Annotated[
+        str | None, typer.Option(help="Name in a client certificate, instead of a token.")
+    ] = None,
+) -> None:
+    """Let NAME call; print its token, which nothing else ever shows again."""
+    id_ = keys.new_id()
+    token = None if certificate else keys.new_token(id_)
+    entry = {
+        "name": name,
+        "hash": None if token is None else keys.hashed(token),
+        "certificate": certificate,
+        "models": "*" if "*" in model else list(model),
+        "rate": rate,
+        "burst": burst,
+        "concurrency": concurrency,
+        "priority": None if priority is None else priority.value,
+        "expires": expires,
+    }
+
+    def edit(entries: MutableMapping[str, Any]) -> None:
+        entries[id_] = {key: value for key, value in entry.items() if value is not None}
+
+    _edited(file, edit)
+    if token is not None:
+        print(token)
+
+
+@keys_app.command("list")
+def list_(file: File) -> None:
+    """Show who may call what; no secret is in it."""
+    table = Table("id", "name", "models", "limits", "expires")
+    for id_, entry in keys.load(file).keys.items():
+        limits = {
+            "req/s": entry.rate,
+            "at once": entry.burst,
+            "under way": entry.concurrency,
+        }
+        said = [f"{value:g} {unit}" for unit, value in limits.items() if value is not None]
+        said += [entry.priority.value] if entry.priority is not Priority.INTERACTIVE else []
+        table.add_row(
+            id_,
+            (entry.name or id_)
+            + (f" (certificate {escape(entry.certificate)})" if entry.certificate else ""),
+            "*" if entry.models == "*" else escape(", ".join(entry.models)),
+            ", ".join(said) or "-",
+            "-" if entry.expires is None else entry.expires.isoformat(),
+        )
+    wide_console().print(table)
+
+
+@keys_app.command()
+def revoke(
+    file: File,
+    key: Annotated[str, typer.Argument(help="Its id, or a name: all of that name.")],
+) -> None:
+    """Let a key call no longer."""
+    loaded = keys.load(file).keys
+    gone = [id_ for id_, entry in loaded.items() if key in (id_, entry.name)]
+    if not gone:
+        known = ", ".join(f"{id_} ({entry.name or id_})" for id_, entry in loaded.items())
+        raise ConfigError(f"{file}: key = {key}: must be one of {known or 'none: there is no key'}")
+
+    def edit(entries: MutableMapping[str, Any]) -> None:
+        for id_ in gone:
+            del entries[id_]
+
+    _edited(file, edit)
+    print(f"revoked {', '.join(gone)}")
+
+
+@keys_app.command()
+def token(
+    file: Annotated[Path, typer.Argument(help="A token file to write.", metavar="FILE")],
+    replace: Annotated[
+        bool, typer.Option(help="Write a new one, and accept the old one beside it.")
+    ] = False,
+) -> None:
+    """Write a new secret for `tokens` of roma.yaml, readable by its owner alone."""
+    text = tokens.new() + "\n"
+    if file.exists():
+        if not replace:
+            raise ConfigError(f"{file}: is there already: --replace keeps the old one beside it")
+        tokens.read(file)
+        text += file.read_text(encoding="ascii").split()[0] + "\n"
+    write_secret(file, text)
+    print(f"wrote {file}")
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write a file whole or not at all: 0600, or with the mode that it has."""
+    scratch = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+        # Never readable by more, not even for a moment.
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            os.fchmod(descriptor, mode)
+            out.write(text)
+            out.flush()
+            os.fsync(descriptor)
+        scratch.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _edited(file: Path, edit: Callable[[MutableMapping[str, Any]], None]) -> None:
+    """Change the entries of a file; one that would be wrong is not written."""
+    if file.exists():
+        keys.load(file)
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 100
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8") if file.exists() else HEADER)
+    except (YAMLError, OSError) as error:
+        raise ConfigError(f"{file}: cannot be edited: {type(error).__name__}") from None
+    if not document["keys"]:
+        document["keys"] = {}  # block style instead of the braces
+    edit(document["keys"])
+    text = io.StringIO()
+    yaml.dump(document, text)
+    keys.parse(text.getvalue(), source=str(file))
+    write_secret(file, text.getvalue())

@@ -1,0 +1,121 @@
+"""The secrets of a Compose deployment: made once, each seen by who needs it, none of them shown."""
+
+import re
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from roma import config, exposure, keys, tokens
+from roma.cli.app import app
+from roma.errors import ConfigError
+from roma.launch.compose import render
+
+FILE = """
+models:
+  a: {path: models/a, sla: {response_time: 1}}
+workers:
+  - {name: host, backend: docker, cores: 2}
+"""
+
+
+def rendered(tmp_path, more=""):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE + more)
+    done = CliRunner().invoke(app, ["render", "compose", str(file), "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found = yaml.safe_load((tmp_path / "compose.yaml").read_text())
+    return done.output, found["services"], tmp_path / "secrets"
+
+
+def test_what_is_deployed_needs_nobody_s_leave(tmp_path):
+    """It listens on every address of its containers, and everything on them is protected."""
+    rendered(tmp_path)
+    deployed = config.load(tmp_path / "deployed.yaml")
+    assert deployed.gateway.host == deployed.control.host == "0.0.0.0"
+    assert exposure.check(exposure.of_all(deployed)) == []
+
+
+def test_each_container_sees_its_own_secrets(tmp_path):
+    _, services, _ = rendered(tmp_path)
+    seen = {
+        name: sorted(re.findall(r"\./secrets/([a-z.]+):", " ".join(service["volumes"])))
+        for name, service in services.items()
+    }
+    assert seen == {
+        "a": [],
+        "dispatcher": ["admin", "exchange", "keys", "metrics"],
+        "supervisor": ["exchange", "metrics"],
+        "broker": [],
+        "prometheus": ["metrics"],
+        "grafana": [],
+    }
+    mounts = [v for service in services.values() for v in service["volumes"] if "secrets" in v]
+    assert all(mount.endswith(":ro") for mount in mounts)
+
+
+def test_they_are_their_owner_s_alone_and_the_containers(tmp_path):
+    output, _, folder = rendered(tmp_path)
+    assert folder.stat().st_mode & 0o777 == 0o700  # nobody else of this host gets past it
+    for name in ("admin", "exchange", "metrics"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o755
+        assert (folder / name / "token").stat().st_mode & 0o777 == 0o644
+        text = (folder / name / "token").read_text().strip()
+        assert tokens.read(folder / name / "token").matches(text)
+        assert text not in output
+    client = folder / "client.token"
+    assert client.stat().st_mode & 0o777 == 0o600
+    (key,) = keys.load(folder / "keys" / "keys.yaml").keys.values()
+    assert key.hash == keys.hashed(client.read_text().strip())
+    for file in tmp_path.iterdir():
+        if file.is_file():  # nothing that is mounted whole, or committed, has one in it
+            assert client.read_text().strip() not in file.read_text()
+
+
+def test_rendering_again_keeps_them(tmp_path):
+    _, _, folder = rendered(tmp_path)
+    before = {f: f.read_text() for f in folder.rglob("*") if f.is_file()}
+    (folder / "metrics" / "token").unlink()
+    output, _, _ = rendered(tmp_path)
+    assert output.count(f"{folder}/") == 1
+    after = {f: f.read_text() for f in folder.rglob("*") if f.is_file()}
+    changed = [f for f in before if before[f] != after[f]]
+    assert changed == [folder / "metrics" / "token"]
+
+
+@pytest.mark.parametrize(
+    "gateway",
+    [
+        "gateway: {insecure: true}",
+        "gateway: {keys: own/keys.yaml}",
+        "gateway: {tls: {certificate: own/c.pem, key: own/k.pem, client_ca: own/ca.pem}}",
+        "gateway: {oidc: {issuer: 'https://i', audience: a, models: '*'}}",
+    ],
+)
+def test_who_says_himself_who_may_call_gets_no_keys(tmp_path, gateway):
+    _, services, folder = rendered(tmp_path, gateway)
+    assert not (folder / "keys").exists()
+    deployed = config.load(tmp_path / "deployed.yaml")
+    assert len(exposure.check(exposure.of_all(deployed))) == ("insecure" in gateway)
+    mounts = [volume.split(":")[:2] for volume in services["dispatcher"]["volumes"]]
+    g = deployed.gateway
+    own = [g.keys] if g.keys else []
+    own += [g.tls.certificate, g.tls.key, g.tls.client_ca] if g.tls else []
+    for file in own:
+        assert [str(tmp_path / "own"), str(file.parent)] in mounts
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("tokens: {admin: t}", r"tokens\.admin = .*t: must be absent: rendering makes its own"),
+        ("gateway: {keys: keys.yaml}", r"gateway\.keys = .*: must be in a directory of its own"),
+        ("gateway: {admin_tls: {certificate: c, key: k}}", r"gateway\.admin_tls = .*: must be abs"),
+        ("control: {tls: {certificate: c, key: k}}", r"control\.tls = .*: must be absent"),
+    ],
+)
+def test_what_cannot_be_mounted_is_named(tmp_path, more, message):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE + more)
+    with pytest.raises(ConfigError, match=message):
+        render(config.load(file), file, tmp_path)

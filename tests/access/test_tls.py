@@ -1,0 +1,190 @@
+"""TLS with real handshakes: who is let in, what is replaced while it runs, what is never spoken."""
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import subprocess
+
+import pytest
+from aiohttp import ClientError, ClientSession, TCPConnector, web
+
+from roma.errors import ConfigError
+from roma.security_config import TlsConfig
+from roma.tls import certificate_name, client_context, server_context
+
+
+@contextlib.asynccontextmanager
+async def serving(context):
+    """Tell each caller the name in its certificate."""
+
+    async def handle(request):
+        found = request.transport.get_extra_info("peercert")
+        return web.Response(text=str(certificate_name(found)))
+
+    runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        yield site._server.sockets[0].getsockname()[1]
+    finally:
+        await runner.cleanup()
+
+
+async def call(port, context):
+    async with (
+        ClientSession(connector=TCPConnector(ssl=context)) as session,
+        session.get(f"https://127.0.0.1:{port}/") as response,
+    ):
+        return await response.text()
+
+
+async def serial(port, context):
+    """Return the serial number of the certificate that a new connection is shown."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    found = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    with contextlib.suppress(OSError, ssl.SSLError):
+        await writer.wait_closed()
+    return found
+
+
+async def test_a_caller_sees_the_certificate_of_the_authority_it_trusts(authority, other_authority):
+    tls = TlsConfig(**authority.issue("server", "127.0.0.1"))
+    async with serving(server_context(tls)) as port:
+        assert await call(port, client_context(authority.file)) == "None"
+        for context in (client_context(other_authority.file), client_context(None)):
+            with pytest.raises(OSError, match="certificate verify failed"):
+                await call(port, context)
+
+
+async def test_a_name_that_is_not_in_the_certificate_is_not_believed(authority):
+    tls = TlsConfig(**authority.issue("server", "elsewhere.example"))
+    async with serving(server_context(tls)) as port:
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await call(port, client_context(authority.file))
+
+
+async def test_mutual_tls_lets_in_who_has_a_certificate_and_tells_who(authority, other_authority):
+    tls = TlsConfig(**authority.issue("server", "127.0.0.1"), client_ca=authority.file)
+    own = TlsConfig(**authority.issue("client", "reports.example"))
+    foreign = TlsConfig(**other_authority.issue("foreign", "reports.example"))
+    async with serving(server_context(tls)) as port:
+        assert await call(port, client_context(authority.file, own)) == "reports.example"
+        for identity in (None, foreign):
+            with pytest.raises((ClientError, OSError)):
+                await call(port, client_context(authority.file, identity))
+
+
+async def test_a_replaced_certificate_is_shown_to_new_connections_and_old_ones_go_on(
+    authority, caplog
+):
+    caplog.set_level("INFO")
+    tls = TlsConfig(**authority.issue("server", "127.0.0.1"))
+    context, trust = server_context(tls), client_context(authority.file)
+    async with serving(context) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        before = await serial(port, trust)
+        assert not context.look()
+        authority.issue("server", "127.0.0.1")
+        assert context.look()
+        assert await serial(port, trust) != before
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await reader.read()
+        writer.close()
+
+
+async def test_what_is_wrong_is_not_taken_over(authority, caplog):
+    tls = TlsConfig(**authority.issue("server", "127.0.0.1"))
+    context, trust = server_context(tls), client_context(authority.file)
+    async with serving(context) as port:
+        before = await serial(port, trust)
+        good = tls.key.read_bytes()
+        other = authority.issue("other", "127.0.0.1")
+        # That of another certificate: as in the middle of being replaced.
+        for text in (b"", b"no PEM", TlsConfig(**other).key.read_bytes()):
+            tls.key.write_bytes(text)
+            assert not context.look()
+            assert await serial(port, trust) == before
+        tls.key.unlink()
+        assert not context.look()
+        assert await serial(port, trust) == before
+        assert "stays in force" in caplog.text
+        assert good.decode()[40:80] not in caplog.text
+
+
+async def test_an_authority_that_is_taken_away_is_believed_no_longer(authority, other_authority):
+    trusted = authority.folder / "clients.pem"
+    trusted.write_bytes(authority.file.read_bytes() + other_authority.file.read_bytes())
+    tls = TlsConfig(**authority.issue("server", "127.0.0.1"), client_ca=trusted)
+    theirs = TlsConfig(**other_authority.issue("theirs", "x.example"))
+    context, caller = server_context(tls), client_context(authority.file, theirs)
+    async with serving(context) as port:
+        assert await call(port, caller) == "x.example"
+        trusted.write_bytes(authority.file.read_bytes())
+        assert context.look()
+        with pytest.raises((ClientError, OSError)):
+            await call(port, caller)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "message"),
+    [
+        ("missing.pem", "server.key", "No such file"),
+        ("server.pem", "missing.key", "No such file"),
+        ("server.key", "server.key", "cannot be used"),
+        ("server.pem", "other.key", "key values mismatch"),
+        ("server.pem", "locked.key", "cannot be used"),  # nobody is asked for its password
+    ],
+)
+def test_files_that_cannot_be_used_are_named(authority, certificate, key, message):
+    authority.issue("server", "127.0.0.1")
+    authority.issue("other", "127.0.0.1")
+    folder = authority.folder
+    if shutil.which("openssl") is not None:
+        lock = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", folder / "server.key"]
+        subprocess.run([*lock, "-out", folder / "locked.key"], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match=message) as caught:
+        server_context(TlsConfig(certificate=folder / certificate, key=folder / key))
+    assert str(folder / certificate) in str(caught.value)
+
+
+def handshake(port, *options):
+    argv = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", *options]
+    done = subprocess.run(argv, input=b"", capture_output=True, timeout=30, check=False)
+    return done.returncode == 0 and b"Cipher is (NONE)" not in done.stdout
+
+
+async def test_old_versions_and_weak_ciphers_are_not_spoken(authority):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    tls = TlsConfig(**authority.issue("server", "127.0.0.1"))
+    async with serving(server_context(tls)) as port:
+
+        async def spoken(*options):
+            return await asyncio.to_thread(handshake, port, *options)
+
+        assert await spoken("-tls1_2")
+        assert await spoken("-tls1_3")
+        weakest = "ALL:@SECLEVEL=0"
+        assert not await spoken("-tls1", "-cipher", weakest)
+        assert not await spoken("-tls1_1", "-cipher", weakest)
+        assert not await spoken("-tls1_2", "-cipher", "AES128-SHA")  # no forward secrecy
+        assert not await spoken("-tls1_2", "-cipher", "ECDHE-RSA-AES128-SHA:ECDHE-ECDSA-AES128-SHA")
+
+
+@pytest.mark.parametrize(
+    ("certificate", "name"),
+    [
+        (None, None),
+        ({}, None),
+        ({"subject": ((("commonName", "cn"),),)}, "cn"),
+        ({"subject": ((("commonName", "cn"),),), "subjectAltName": (("DNS", "d"),)}, "d"),
+        ({"subjectAltName": (("DNS", "d"), ("URI", "spiffe://x/y"), ("DNS", "e"))}, "spiffe://x/y"),
+        ({"subjectAltName": (("email", "m@x"), ("IP Address", "1.2.3.4"))}, "m@x"),
+    ],
+)
+def test_the_name_of_a_caller(certificate, name):
+    assert certificate_name(certificate) == name
