@@ -81,7 +81,7 @@ import sys, tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
 extras = project["optional-dependencies"]
-control = project["dependencies"] + extras["otel"]
+control = project["dependencies"] + extras["otel"] + extras["oidc"]
 print(*(control if sys.argv[1] == "control" else extras[sys.argv[1]]), sep="\n")
 PYTHON
 }

@@ -1,6 +1,6 @@
 """Who may call which model now: keys, an identity provider's tokens, client certificates.
 
-`admit` is on every request's way, synchronous, and takes three microseconds for an API key: one
+`admit` is on every request's way, synchronous, and takes about three microseconds for a key: one
 SHA-256 of the token, one look-up by the token's public id, one comparison in constant time. There
 is nothing to cache: that hash is the verification. An identity provider's token is verified once,
 in about a tenth of a millisecond, and then known by its SHA-256 until it expires (`oidc.py`).
