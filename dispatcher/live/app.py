@@ -16,12 +16,13 @@ from aiohttp import web
 
 from dispatcher.assembly import build_core
 from dispatcher.live import admin
-from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
+from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
 from dispatcher.live.roster import Roster
+from dispatcher.live.service import Service
 from dispatcher.live.watch import watching
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 class Running:
     """A dispatcher that serves."""
 
-    gateway: Gateway
+    service: Service
     server: Server
     roster: Roster
 
@@ -55,15 +56,17 @@ class Running:
 @contextlib.asynccontextmanager
 async def running(config: Config) -> AsyncIterator["Running"]:
     """Serve until the block ends; then stop accepting, drain and close."""
-    pools: dict[str, Pool] = {}
+    endpoints: dict[str, Endpoint] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
     journal = Journal(config.log.requests, asyncio.get_running_loop())
-    driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
-    gateway = Gateway(
-        driver, pools, journal, tracer, backend_timeout=gateway_config.backend_timeout
+    driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
+    service = Service(
+        driver, endpoints, journal, tracer, backend_timeout=gateway_config.backend_timeout
     )
-    server = Server(gateway, gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes)
+    server = Server(
+        Gateway(service), gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes
+    )
     epoch = secrets.token_hex(8)
     held = contextlib.AsyncExitStack()
     try:
@@ -83,9 +86,9 @@ async def running(config: Config) -> AsyncIterator["Running"]:
             await web.TCPSite(control, host, port).start()
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
-            roster = Roster(config, driver, gateway, pools, watchers)
-            yield Running(gateway, server, roster)
-            gateway.draining = server.is_draining = True
+            roster = Roster(config, driver, service, endpoints, watchers)
+            yield Running(service, server, roster)
+            service.draining = server.is_draining = True
             server.stop_listening()
             await _drain(driver, server, gateway_config.drain_timeout)
             roster.stop()
@@ -95,8 +98,8 @@ async def running(config: Config) -> AsyncIterator["Running"]:
         await held.aclose()
         driver.close()
         journal.close()
-        for pool in pools.values():
-            await pool.close()
+        for endpoint in endpoints.values():
+            await endpoint.close()
         if tracer is not None:
             await tracer.close()
 
