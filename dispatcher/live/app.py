@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from dispatcher.assembly import build_core
 from dispatcher.live import access, admin
-from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
+from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
 from dispatcher.live.roster import Roster
+from dispatcher.live.service import Service
 from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 class Running:
     """A dispatcher that serves."""
 
-    gateway: Gateway
+    service: Service
     server: Server
     roster: Roster
 
@@ -58,22 +59,24 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
     """Serve until the block ends; then stop accepting, drain and close."""
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
-    pools: dict[str, Pool] = {}
+    endpoints: dict[str, Endpoint] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
     journal = Journal(config.log.requests, asyncio.get_running_loop())
-    driver = Driver(build_core(config), pools, backend_timeout=gateway_config.backend_timeout)
+    driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
     held = contextlib.AsyncExitStack()
-    gateway = Gateway(
+    service = Service(
         driver,
-        pools,
+        endpoints,
         journal,
         await held.enter_async_context(access.opened(gateway_config)),
         tracer,
         backend_timeout=gateway_config.backend_timeout,
     )
-    server = Server(gateway, gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes)
+    server = Server(
+        Gateway(service), gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes
+    )
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
         tls = None if gateway_config.tls is None else server_context(gateway_config.tls)
@@ -87,9 +90,9 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
         await held.enter_async_context(admin.listening(driver, watch, epoch, config))
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
-            roster = Roster(config, driver, gateway, pools, watchers)
-            yield Running(gateway, server, roster)
-            gateway.draining = server.is_draining = True
+            roster = Roster(config, driver, service, endpoints, watchers)
+            yield Running(service, server, roster)
+            service.draining = server.is_draining = True
             server.stop_listening()
             await _drain(driver, server, gateway_config.drain_timeout)
             roster.stop()
@@ -99,8 +102,8 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
         await held.aclose()
         driver.close()
         journal.close()
-        for pool in pools.values():
-            await pool.close()
+        for endpoint in endpoints.values():
+            await endpoint.close()
         if tracer is not None:
             await tracer.close()
 

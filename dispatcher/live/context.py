@@ -9,12 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from dispatcher.live.backend import Response
-from dispatcher.live.routes import Route
+from dispatcher.live.endpoint import Answer
+from dispatcher.live.routes import GrpcRoute, Route
 from roma.errors import BackendError
 from roma.events import Fail, Reject
 
 REQUEST_ID = "X-Request-Id"
+
+AnyRoute = Route | GrpcRoute
 
 MAX_STATE = 512
 """Characters of a `tracestate` that are passed on (W3C §3.3.1.5 asks for at least these)."""
@@ -50,22 +52,22 @@ class Trace(Protocol):
     ) -> Mapping[str, str]:
         """An execution begins; return the headers by which the model server knows its parent."""
 
-    def on_executed(self, result: Response | BackendError, now: float) -> None:
+    def on_executed(self, result: Answer | BackendError, now: float) -> None:
         """An execution ended; after `BackendUnreached` the request waits again."""
 
     def on_outcome(
-        self, outcome: Response | Reject | Fail, response_time: float, executable: str | None
+        self, outcome: Answer | Reject | Fail, response_time: float, executable: str | None
     ) -> None:
         """The dispatcher has decided; `executable` had it last."""
 
     def end(self, status: int | None, now: float) -> None:
-        """The client is told `status`; None: it went away."""
+        """The client is told `status`, of its protocol; None: it went away."""
 
 
 class Tracer(Protocol):
     """Makes traces."""
 
-    def begin(self, context: "Context", route: Route, now: float) -> Trace:
+    def begin(self, context: "Context", route: AnyRoute, now: float) -> Trace:
         """Begin the trace of a request, or take up the one that it is part of."""
 
 

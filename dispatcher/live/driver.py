@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import assert_never
 
+from mypy_extensions import mypyc_attr
+
 from dispatcher.core import Dispatcher
-from dispatcher.live.backend import Attempt, Message, Pool, Response
+from dispatcher.live.backend import Attempt, Message, Response
 from dispatcher.live.context import Context
+from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
 from roma.errors import BackendError, BackendLost, BackendUnreached
 from roma.events import (
     Abort,
@@ -40,11 +43,17 @@ from roma.model import ModelSpec, Priority, Request
 
 log = logging.getLogger(__name__)
 
-Outcome = Response | Reject | Fail
+Outcome = Answer | Reject | Fail
 
 _INTERACTIVE = Priority.INTERACTIVE
 
+_CLIENTS_FAULT = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
+"""gRPC statuses that the same call would meet again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
+PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED, UNAUTHENTICATED. The others
+speak of the server or of the moment."""
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Call:
     """What a client asked for, until its outcome is known.
 
@@ -65,7 +74,7 @@ class Call:
     def __init__(
         self,
         model: str,
-        message: Message,
+        message: Message | GrpcMessage,
         *,
         deadline: float | None = None,
         priority: Priority = Priority.INTERACTIVE,
@@ -96,14 +105,14 @@ class Driver:
     def __init__(
         self,
         core: Dispatcher,
-        pools: Mapping[str, Pool],
+        endpoints: Mapping[str, Endpoint],
         *,
         backend_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = core
         self.clock = clock
-        self._pools = pools
+        self._endpoints = endpoints
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
@@ -208,7 +217,7 @@ class Driver:
         done = partial(self._on_done, command, call)
         more = self._headers(call, command) if call.context or call.deadline else ""
         try:
-            self._attempts[command.execution] = self._pools[command.executor].send(
+            self._attempts[command.execution] = self._endpoints[command.executor].send(
                 call.message, done, timeout=self._timeout, more=more
             )
         except Exception as error:  # whatever it is, the execution must end in the core's books
@@ -227,9 +236,9 @@ class Driver:
             return lines
         if context.trace is None:
             return lines + context.lines
-        name, pool = command.executor, self._pools[command.executor]
+        name = command.executor
         device = self.core.executors[name].spec.device
-        address = (pool.host, pool.port)
+        address = self._endpoints[name].address(call.message)
         told = context.trace.on_executing(name, device, address, self.clock())
         return lines + context.lines_with(told)
 
@@ -240,12 +249,15 @@ class Driver:
             label, logging.WARNING, "executable %s: %s", executor, error, fields=fields
         )
 
-    def _on_done(self, command: Execute, call: Call, result: Response | BackendError) -> None:
+    def _on_done(self, command: Execute, call: Call, result: Answer | BackendError) -> None:
         self._attempts.pop(command.execution, None)
         if call.context is not None and call.context.trace is not None:
             call.context.trace.on_executed(result, self.clock())
         if result.__class__ is Response:
             self.handle(ExecutionEnded(command.execution, judge(result.status)))
+            self._resolve(call.id, result)
+        elif isinstance(result, GrpcResponse):
+            self.handle(ExecutionEnded(command.execution, judge_grpc(result.code)))
             self._resolve(call.id, result)
         elif isinstance(result, BackendUnreached):
             self._complain(command.executor, result)
@@ -288,3 +300,10 @@ def judge(status: int) -> Result:
     if status < 500 and status not in (408, 429):
         return Result.INVALID
     return Result.ERROR
+
+
+def judge_grpc(code: int) -> Result:
+    """Return the same of a gRPC status."""
+    if code == 0:
+        return Result.OK
+    return Result.INVALID if code in _CLIENTS_FAULT else Result.ERROR

@@ -19,19 +19,17 @@ import orjson
 
 from dispatcher.executors import RECOVERY
 from dispatcher.live import routes
-from dispatcher.live.access import Access, Credentials, Denied
-from dispatcher.live.backend import Message, Pool, Response
-from dispatcher.live.context import REQUEST_ID, Context, Tracer, carried
-from dispatcher.live.driver import Call, Driver, Outcome
+from dispatcher.live.access import Credentials, Denied
+from dispatcher.live.backend import Message, Response
+from dispatcher.live.context import REQUEST_ID, Context
+from dispatcher.live.driver import Call, Outcome
+from dispatcher.live.endpoint import Endpoint, GrpcResponse
 from dispatcher.live.http.connection import Connection, Pending
 from dispatcher.live.http.request import Request
-from dispatcher.live.journal import Journal
+from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Service
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
-
-DRAIN_RETRY = 5.0
-"""Seconds after which a client may try again while the gateway restarts."""
 
 _REJECTED = {
     Reason.QUEUE_FULL: 429,
@@ -41,7 +39,7 @@ _REJECTED = {
 }
 
 _MAX_TIMEOUT_DIGITS = 9
-_OPEN = ("/healthz", "/readyz")
+_OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """What a load balancer asks without a key."""
 
 _TEXT = "text/plain; charset=utf-8"
@@ -87,49 +85,27 @@ class HttpCall(Call):
 class Gateway:
     """Turns HTTP requests into calls and outcomes into HTTP responses; the server's `Handler`."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        pools: dict[str, Pool],
-        journal: Journal,
-        access: Access,
-        tracer: Tracer | None = None,
-        *,
-        backend_timeout: float,
-    ) -> None:
-        self._driver = driver
-        self._journal = journal
-        self._access = None if access.is_open else access
-        self._tracer = tracer
-        self._pools = pools
-        self._backend_timeout = backend_timeout
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._driver = service.driver
         self._looking_up: set[asyncio.Task[None]] = set()
-        self.draining = False
-        self.closing: set[str] = set()
-        """Models that go: new clients are told that there is no such model."""
-        self.joining: set[str] = set()
-        """Models that came while we run: until they are loaded nobody is unready for them."""
 
     # The server's handler
 
     def screen(self, request: Request) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
         route = request.route = routes.parse(request.method, request.target)
-        if self._access is not None and (route is not None or request.target not in _OPEN):
-            # First of all: who may not call a model shall not learn whether it exists.
+        if not self._service.is_open and (route is not None or request.target not in _OPEN):
+            model = None if route is None else route.model
             try:
-                request.grant = self._access.admit(
-                    _credentials(request),
-                    None if route is None else route.model,
-                    self._driver.clock(),
-                )
+                request.grant = self._service.admit(_credentials(request), model)
             except Denied as denied:
                 return self._told(request, _denied(denied))
         if route is None:
             return None
-        if not self._serves(route.model):
-            return self._told(request, error(404, _missing(route)))
-        if self.draining and route.is_inference:
+        if not self._service.serves(route.model):
+            return self._told(request, error(404, route.missing))
+        if self._service.draining and route.is_inference:
             refusal = error(503, "draining", retry_after=DRAIN_RETRY, close=True)
             return self._told(request, refusal)
         return None
@@ -144,8 +120,8 @@ class Gateway:
             return self._look_up(request, route, connection)
         headers, deadline = request.headers, None
         try:
-            if not self._serves(route.model):  # it went while the body came
-                raise _Refused(404, _missing(route))
+            if not self._service.serves(route.model):  # it went while the body came
+                raise _Refused(404, route.missing)
             if b"x-request-timeout-ms" in headers:
                 deadline = _timeout(request.header(b"x-request-timeout-ms") or "")
         except _Refused as refused:
@@ -171,12 +147,9 @@ class Gateway:
             outcome.__class__ is not Response
             or context is not None
             or outcome.status >= 400
-            or self._journal.writes_all
+            or self._service.writes_all
         ):
-            response_time = self._driver.clock() - call.arrived
-            self._journal.on_outcome(call, outcome, response_time)
-            if context is not None and context.trace is not None:
-                context.trace.on_outcome(outcome, response_time, call.executor)
+            self._service.on_ended(call, outcome)
             outcome = _answer(outcome)
             if context is not None:
                 self._end(context, outcome)
@@ -184,25 +157,23 @@ class Gateway:
 
     def on_cancelled(self, call: HttpCall) -> None:
         """Give up a call whose client went away."""
-        self._driver.cancel(call)
-        self._journal.on_cancelled(call, self._driver.clock() - call.arrived)
-        if call.context is not None and call.context.trace is not None:
-            call.context.trace.end(None, self._driver.clock())
+        self._service.cancel(call)
 
     def _context(self, request: Request, route: routes.Route | None) -> Context | None:
         """Return what a request brings along; its trace begins here."""
-        headers, tracer = request.headers, self._tracer
-        if tracer is None and b"x-request-id" not in headers and b"traceparent" not in headers:
+        headers, service = request.headers, self._service
+        if (
+            service.tracer is None
+            and b"x-request-id" not in headers
+            and b"traceparent" not in headers
+        ):
             return None
-        context = carried(
+        return service.context(
             request.header(b"x-request-id"),
             request.header(b"traceparent"),
             request.header(b"tracestate"),
+            route,
         )
-        if tracer is not None and route is not None and route.is_inference:
-            context = context or Context()
-            context.trace = tracer.begin(context, route, self._driver.clock())
-        return context
 
     def _told(self, request: Request, response: Response) -> Response:
         """Return the answer to a request that the dispatcher never sees."""
@@ -212,13 +183,9 @@ class Gateway:
         return response
 
     def _end(self, context: Context, response: Response) -> None:
-        if context.trace is not None:
-            context.trace.end(response.status, self._driver.clock())
+        self._service.end(context, response.status)
         if context.request_id is not None:
             response.more += f"{REQUEST_ID}: {context.request_id}\r\n"
-
-    def _serves(self, model: str) -> bool:
-        return model in self._driver.core.queues and model not in self.closing
 
     # What needs no inference
 
@@ -238,43 +205,53 @@ class Gateway:
 
     async def _found(self, route: routes.Route, more: str) -> Response:
         """Pass a status or metadata request to any live executable of the model."""
-        failed = error(503, f"no executable of model {route.model} is ready", retry_after=RECOVERY)
-        for executor in list(self._driver.core.executors.of(route.model)):
-            name = executor.spec.name
-            pool = self._pools.get(name)
-            if pool is None:  # it went while another one was asked
-                continue
-            try:
-                return await pool.fetch(route.path, timeout=self._backend_timeout, more=more)
-            except BackendTimeout as fault:
-                failed = error(504, f"executable {name}: {fault}")
-            except BackendError as fault:
-                failed = error(502, f"executable {name}: {fault}")
-        return failed
+        timeout = self._service.backend_timeout
+
+        async def fetch(endpoint: Endpoint) -> Response:
+            return await endpoint.pool.fetch(route.path, timeout=timeout, more=more)
+
+        try:
+            found = await self._service.ask(route.model, fetch)
+        except BackendTimeout as fault:
+            return error(504, str(fault))
+        except BackendError as fault:
+            return error(502, str(fault))
+        if found is None:
+            message = f"no executable of model {route.model} is ready"
+            return error(503, message, retry_after=RECOVERY)
+        return found
 
     def _other(self, request: Request) -> Response:
         path = request.target.partition("?")[0]
-        match path:
-            case "/healthz":
-                return Response(200, _TEXT, None, b"ok")
-            case "/readyz":
-                return self._ready()
-            case _ if path.startswith("/v1/"):
-                return error(400, f"Malformed request: {request.method} {request.target}")
-            case _:
-                return error(404, f"Not found: {path}")
+        if path == "/healthz":
+            return Response(200, _TEXT, None, b"ok")
+        if path == "/readyz":
+            why = self._service.unready()
+            return Response(200, _TEXT, None, b"ready") if why is None else error(503, why)
+        if path == "/v2" or path.startswith("/v2/"):
+            return self._oip(request, path)
+        if path.startswith("/v1/"):
+            return error(400, f"Malformed request: {request.method} {request.target}")
+        return error(404, f"Not found: {path}")
 
-    def _ready(self) -> Response:
-        core = self._driver.core
-        missing = [model for model in core.queues if not core.executors.serve(model)]
-        # A model that has answered has joined.
-        self.joining = {m for m in missing if m in self.joining and not core.queues[m].completed}
-        missing = [model for model in missing if model not in self.joining]
-        if self.draining:
-            return error(503, "draining")
-        if missing:
-            return error(503, f"no executable is ready for: {', '.join(missing)}")
-        return Response(200, _TEXT, None, b"ready")
+    def _oip(self, request: Request, path: str) -> Response:
+        """Answer what the Open Inference Protocol asks of the server, not of a model."""
+        if request.method == "GET":
+            match path:
+                case "/v2":
+                    return _json(200, {"name": NAME, "version": VERSION, "extensions": EXTENSIONS})
+                case "/v2/health/live":
+                    return _json(200, {"live": True})
+                case "/v2/health/ready":
+                    why = self._service.unready()
+                    if why is None:
+                        return _json(200, {"ready": True})
+                    return _json(503, {"ready": False, "error": why})
+        return error(404, f"Not found: {request.method} {path}")
+
+
+def _json(status: int, body: dict[str, object]) -> Response:
+    return Response(status, _JSON, None, orjson.dumps(body))
 
 
 def error(
@@ -291,6 +268,8 @@ def _answer(outcome: Outcome) -> Response:
     match outcome:
         case Response():
             return outcome
+        case GrpcResponse():
+            raise AssertionError("an answer to another door's call")
         case Reject(_, reason, retry_after, detail):
             status = _REJECTED[reason]
             return error(status, detail, retry_after=None if status == 504 else retry_after)
@@ -336,9 +315,3 @@ def _timeout(text: str) -> float:
         bound = f"a whole number of milliseconds, 1 to {10**_MAX_TIMEOUT_DIGITS - 1}"
         raise _Refused(400, f"X-Request-Timeout-Ms: {text}: must be {bound}")
     return int(text) / 1000
-
-
-def _missing(route: routes.Route) -> str:
-    if route.is_inference:
-        return f"Servable not found for request: {route.servable}"
-    return f"Could not find any versions of model {route.model}"

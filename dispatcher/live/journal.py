@@ -9,7 +9,8 @@ import logging
 from typing import Literal, assert_never
 
 from dispatcher.live.backend import Response
-from dispatcher.live.driver import Call, Outcome, judge
+from dispatcher.live.driver import Call, Outcome, judge, judge_grpc
+from dispatcher.live.endpoint import GrpcResponse
 from roma.events import Fail, Reject, Result
 from roma.logs import Limited
 
@@ -31,8 +32,14 @@ class Journal:
         word, reason = verdict(outcome)
         if self._writes_none or (word == "answered" and not self.writes_all):
             return
-        detail = "" if isinstance(outcome, Response) else f": {outcome.detail}"
-        status = outcome.status if isinstance(outcome, Response) else None
+        detail, status = "", None
+        match outcome:
+            case Response():
+                status = outcome.status
+            case GrpcResponse():
+                status = outcome.code
+            case _:
+                detail = f": {outcome.detail}"
         self._write(call, word, reason, response_time, detail=detail, status=status)
 
     def on_cancelled(self, call: Call, response_time: float) -> None:
@@ -82,6 +89,9 @@ def verdict(outcome: Outcome) -> tuple[str, str | None]:
         case Response(status):
             failed = judge(status) is Result.ERROR
             return ("failed", f"status_{status}") if failed else ("answered", None)
+        case GrpcResponse(code):
+            failed = judge_grpc(code) is Result.ERROR
+            return ("failed", f"grpc_{code}") if failed else ("answered", None)
         case Reject(_, reason):
             return "rejected", reason.value
         case Fail():

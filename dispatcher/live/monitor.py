@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from dispatcher.live.backend import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
+from dispatcher.live.endpoint import Endpoint
 from roma.errors import BackendError
 
 POLL = 0.25
@@ -24,29 +25,34 @@ HANG = 10.0
 """Seconds without an answer to a status request after which it counts as lost."""
 
 
-async def watch(executor: str, models: Sequence[str], pool: Pool, driver: Driver) -> None:
+async def watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver: Driver) -> None:
     """Report an executable's coming and going until cancelled."""
     doubt = driver.doubts[executor]
     while True:
         doubt.clear()  # before the look: trouble during it asks for another one
-        while (why := await _unavailable(models, pool)) is not None:
+        while (why := await _unavailable(models, endpoint)) is not None:
             driver.on_lost(executor, why)
             await asyncio.sleep(POLL)
         if doubt.is_set():
             continue  # trouble since the look began: it says nothing about now
         driver.on_ready(executor)
-        await _until_suspect(pool, doubt)
+        await _until_suspect(endpoint.pool, doubt)
 
 
-async def _unavailable(models: Sequence[str], pool: Pool) -> str | None:
+async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
     """Return why the executable cannot serve all its models, or None if it can."""
     for model in models:
         try:
-            response = await pool.fetch(f"/v1/models/{model}", timeout=HANG)
+            response = await endpoint.pool.fetch(f"/v1/models/{model}", timeout=HANG)
         except BackendError as error:
             return str(error)
         if response.status != 200 or not _is_available(response.body):
             return f"model {model} is not available (status {response.status})"
+    if endpoint.channel is not None:
+        try:
+            await endpoint.channel.check(HANG)
+        except BackendError as error:
+            return str(error)
     return None
 
 

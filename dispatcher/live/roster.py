@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
-from dispatcher.live.gateway import Gateway
+from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.monitor import watch
+from dispatcher.live.service import Service
 from roma.changes import compare
 from roma.config import Config
 from roma.events import (
@@ -28,20 +29,23 @@ log = logging.getLogger(__name__)
 
 
 class Roster:
-    """The executables of one driver. `pools` is filled, a task of `watchers` looks after each."""
+    """The executables of one driver.
+
+    `endpoints` is filled, and a task of `watchers` looks after each.
+    """
 
     def __init__(
         self,
         config: Config,
         driver: Driver,
-        gateway: Gateway,
-        pools: dict[str, Pool],
+        service: Service,
+        endpoints: dict[str, Endpoint],
         watchers: asyncio.TaskGroup,
     ) -> None:
         self._config = config
         self._driver = driver
-        self._gateway = gateway
-        self._pools = pools
+        self._service = service
+        self._endpoints = endpoints
         self._watchers = watchers
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._add(executables(config))
@@ -56,16 +60,16 @@ class Roster:
         change = compare(self._config, config)
         old, new = executables(self._config), executables(config)
         specs = {spec.name: spec for spec in config.model_specs}
-        self._gateway.closing.update(change.removed)
+        self._service.closing.update(change.removed)
         await asyncio.gather(*(self._drained(model) for model in change.removed))
         # A GPU holds all models, so it is another one after any change.
         await asyncio.gather(*(self._remove(e.name) for e in old if e not in new))
         for model in change.removed:
             self._driver.handle(ModelRemoved(model))
-            self._gateway.closing.discard(model)
+            self._service.closing.discard(model)
         for model in change.added:
             self._driver.handle(ModelAdded(specs[model]))
-            self._gateway.joining.add(model)
+            self._service.joining.add(model)
         self._add(e for e in new if e not in old)
         self._config = config
         log.info("models: %s", ", ".join(config.models))
@@ -73,9 +77,10 @@ class Roster:
     def _add(self, placed: Iterable[Executable]) -> None:
         for executable in placed:
             name = executable.name
-            pool = self._pools[name] = Pool(executable.host, executable.port)
+            endpoint = Endpoint(Pool(executable.host, executable.port))
+            self._endpoints[name] = endpoint
             self._driver.handle(ExecutorAdded(executable.spec))
-            watching = watch(name, executable.spec.models, pool, self._driver)
+            watching = watch(name, executable.spec.models, endpoint, self._driver)
             self._watching[name] = self._watchers.create_task(watching)
 
     async def _remove(self, name: str) -> None:
@@ -85,7 +90,7 @@ class Roster:
             self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
-        await self._pools.pop(name).close()
+        await self._endpoints.pop(name).close()
 
     async def _drained(self, model: str) -> None:
         core = self._driver.core

@@ -1,23 +1,54 @@
-"""TensorFlow Serving's REST paths: https://www.tensorflow.org/tfx/serving/api_rest.
+"""What a request's path asks for, in the dialects that clients speak.
 
-GET  /v1/models/{m}[/versions/{v} | /labels/{l}][/metadata]
-POST /v1/models/{m}[/versions/{v} | /labels/{l}]:(predict | classify | regress)
+TensorFlow Serving (https://www.tensorflow.org/tfx/serving/api_rest):
+
+    GET  /v1/models/{m}[/versions/{v} | /labels/{l}][/metadata]
+    POST /v1/models/{m}[/versions/{v} | /labels/{l}]:(predict | classify | regress)
+
+The Open Inference Protocol, version 2 (https://github.com/kserve/open-inference-protocol):
+
+    GET  /v2/models/{m}[/versions/{v}][/ready]
+    POST /v2/models/{m}[/versions/{v}]/infer
+
+gRPC's methods are in `dispatcher/live/grpc/methods.py`.
 """
 
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-_PATH = re.compile(
+_V1 = re.compile(
     r"/v1/models/(?P<model>[^/:?]+)"
     r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:?]+))?"
     r"(?P<rest>/metadata|:predict|:classify|:regress)?"
 )
+_V2 = re.compile(
+    r"/v2/models/(?P<model>[^/:?]+)(?:/versions/(?P<version>[^/:?]+))?(?P<rest>/ready|/infer)?"
+)
+_INFERENCES = frozenset({":predict", ":classify", ":regress", "/infer"})
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A parsed path; `is_inference` tells a POST from a GET."""
+    """A parsed path; `is_inference` tells a POST from a GET, `template` has no names in it."""
+
+    model: str
+    version: str | None
+    path: str
+    is_inference: bool
+    template: str
+
+    @property
+    def missing(self) -> str:
+        """What is said if there is no such model; TensorFlow Serving's words for its own paths."""
+        if self.path.startswith("/v2/"):
+            return f"Model not found: {self.model}"
+        return missing(self.model, self.version, is_inference=self.is_inference)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcRoute:
+    """What a gRPC call asks for; `path` is /package.Service/Method."""
 
     model: str
     version: str | None
@@ -25,23 +56,37 @@ class Route:
     is_inference: bool
 
     @property
-    def servable(self) -> str:
-        """How TensorFlow Serving names what it did not find."""
-        return (
-            f"Specific({self.model}, {self.version})" if self.version else f"Latest({self.model})"
-        )
+    def missing(self) -> str:
+        """What is said if there is no such model."""
+        if self.path.startswith("/inference."):
+            return f"Model not found: {self.model}"
+        return missing(self.model, self.version, is_inference=self.is_inference)
+
+
+def missing(model: str, version: str | None, *, is_inference: bool) -> str:
+    """Return how TensorFlow Serving says that it did not find a model."""
+    if not is_inference:
+        return f"Could not find any versions of model {model}"
+    servable = f"Specific({model}, {version})" if version else f"Latest({model})"
+    return f"Servable not found for request: {servable}"
 
 
 @lru_cache(maxsize=4096)
 def parse(method: str, path: str) -> Route | None:
-    """Return the route of a raw request path, or None if TensorFlow Serving has no such path."""
+    """Return the route of a raw request path, or None if neither protocol has such a path."""
     if path.startswith("http://"):  # a server takes the absolute form too (RFC 9112 §3.2.2)
         path = "/" + path[7:].partition("/")[2]
     path = path.partition("?")[0]
-    match = _PATH.fullmatch(path)
+    match = (_V2 if path.startswith("/v2/") else _V1).fullmatch(path)
     if match is None or not path.isascii():
         return None
-    is_inference = (match["rest"] or "").startswith(":")
+    found = match.groupdict()
+    rest = found["rest"] or ""
+    is_inference = rest in _INFERENCES
     if method != ("POST" if is_inference else "GET"):
         return None
-    return Route(match["model"], match["version"], path, is_inference)
+    middle = "/versions/{version}" if found["version"] else ""
+    if found.get("label"):
+        middle = "/labels/{label}"
+    template = f"{path[:3]}/models/{{model}}{middle}{rest}"
+    return Route(found["model"], found["version"], path, is_inference, template)

@@ -4,6 +4,8 @@
     ├── queue                         INTERNAL  arrival to execution, or to the end of waiting
     └── execute                       CLIENT    sent to answered; the model server's parent
 
+A gRPC call's first span is named after its method, tensorflow.serving.PredictionService/Predict.
+
 OpenTelemetry's environment variables say where spans go (OTEL_EXPORTER_OTLP_…), how many
 (OTEL_TRACES_SAMPLER), in which batches (OTEL_BSP_…) and under which name (OTEL_SERVICE_NAME).
 They are sent by a thread of their own. While they cannot be, the newest replace the oldest in its
@@ -36,13 +38,18 @@ from opentelemetry.trace import (
 from opentelemetry.trace import Tracer as SpanSource
 
 from dispatcher.live.backend import Response
-from dispatcher.live.context import Context
+from dispatcher.live.context import AnyRoute, Context
+from dispatcher.live.endpoint import Answer, GrpcResponse
 from dispatcher.live.journal import verdict
-from dispatcher.live.routes import Route
+from dispatcher.live.routes import GrpcRoute
 from roma.errors import BackendError, BackendUnreached, ConfigError
 from roma.events import Fail, Reject
 
 log = logging.getLogger(__name__)
+
+_GRPC_FAULTS = frozenset({2, 4, 12, 13, 14, 15})
+"""gRPC statuses that are a server's error, by OpenTelemetry's conventions: UNKNOWN,
+DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
 FLUSH = 2.0
 """Seconds that the last spans may take when the program ends."""
@@ -52,12 +59,7 @@ class Tracer:
     """Makes the traces of one gateway that listens on `host` and `port`; a thread delivers them."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._common: dict[str, str | int] = {
-            "http.request.method": "POST",
-            "url.scheme": "http",
-            "server.address": host,
-            "server.port": port,
-        }
+        self._address: dict[str, str | int] = {"server.address": host, "server.port": port}
         self._said = _Said()
         self._said.install()
         resource = Resource.create()
@@ -73,29 +75,35 @@ class Tracer:
             raise ConfigError(f"gateway.traces = true: OpenTelemetry: {error}") from error
         self._source = self._provider.get_tracer("roma")
 
-    def begin(self, context: Context, route: Route, now: float) -> "Spans":
+    def begin(self, context: Context, route: AnyRoute, now: float) -> "Spans":
         """Begin the trace of a request, or take up the one that it is part of."""
         parent = SpanParent()  # never what OpenTelemetry calls current: tasks interleave
         if context.traceparent is not None:
             parent = set_span_in_context(NonRecordingSpan(_remote(context)), parent)
-        template = _template(route)
-        attributes: dict[str, str | int] = {
-            **self._common,
-            "http.route": template,
-            "url.path": route.path,
-            "roma.model": route.model,
-        }
+        protocol = _protocol(route)
+        attributes = {**self._described(route), **protocol, "roma.model": route.model}
         if context.request_id is not None:
             attributes["roma.request_id"] = context.request_id
         offset = time.time_ns() - int(now * 1e9)
         span = self._source.start_span(
-            f"POST {template}",
+            _name(route),
             parent,
             SpanKind.SERVER,
             attributes,
             start_time=int(now * 1e9) + offset,
         )
-        return Spans(self._source, span, route.model, offset)
+        return Spans(self._source, span, route.model, offset, protocol)
+
+    def _described(self, route: AnyRoute) -> dict[str, str | int]:
+        if isinstance(route, GrpcRoute):
+            # The address is that of the HTTP port.
+            return {"server.address": self._address["server.address"]}
+        return {
+            **self._address,
+            "url.scheme": "http",
+            "http.route": route.template,
+            "url.path": route.path,
+        }
 
     async def close(self) -> None:
         """Deliver what is left, for at most FLUSH seconds."""
@@ -128,14 +136,24 @@ class Spans:
         "_model",
         "_offset",
         "_outcome",
+        "_protocol",
         "_sla",
         "_source",
         "_span",
         "_waiting_since",
     )
 
-    def __init__(self, source: SpanSource, span: Span, model: str, offset: int) -> None:
+    def __init__(
+        self,
+        source: SpanSource,
+        span: Span,
+        model: str,
+        offset: int,
+        protocol: Mapping[str, str | int],
+    ) -> None:
         self._source = source
+        self._protocol = protocol
+        """What the spans of the client's request and of its execution have in common."""
         self._span = span
         self._context = set_span_in_context(span, SpanParent())
         self._model = model
@@ -164,7 +182,7 @@ class Spans:
         self._end_waiting(now)
         host, port = address
         attributes: dict[str, str | int] = {
-            "http.request.method": "POST",
+            **self._protocol,
             "server.address": host,
             "server.port": port,
             "roma.model": self._model,
@@ -178,7 +196,7 @@ class Spans:
         self._span.set_attribute("roma.device", device)
         return _headers(span.get_span_context())
 
-    def on_executed(self, result: Response | BackendError, now: float) -> None:
+    def on_executed(self, result: Answer | BackendError, now: float) -> None:
         """An execution ended; after `BackendUnreached` the request waits again."""
         if self._execute is None:
             return  # given up before, or not recorded
@@ -187,6 +205,10 @@ class Spans:
             span.set_attribute("http.response.status_code", result.status)
             if result.status >= 400:
                 _fail(span, str(result.status))
+        elif isinstance(result, GrpcResponse):
+            span.set_attribute("rpc.grpc.status_code", result.code)
+            if result.code:
+                _fail(span, str(result.code))
         else:
             _fail(span, type(result).__name__, str(result))
             if isinstance(result, BackendUnreached):
@@ -194,7 +216,7 @@ class Spans:
         span.end(self._ns(now))
 
     def on_outcome(
-        self, outcome: Response | Reject | Fail, response_time: float, executable: str | None
+        self, outcome: Answer | Reject | Fail, response_time: float, executable: str | None
     ) -> None:
         """The dispatcher has decided; `executable` had it last."""
         self._outcome = word, reason = verdict(outcome)
@@ -214,8 +236,10 @@ class Spans:
             self._outcome = "cancelled", None
             span.set_attribute("roma.outcome", "cancelled")
         else:
-            span.set_attribute("http.response.status_code", status)
-            if status >= 500:
+            is_grpc = "rpc.system" in self._protocol
+            key = "rpc.grpc.status_code" if is_grpc else "http.response.status_code"
+            span.set_attribute(key, status)
+            if status in _GRPC_FAULTS if is_grpc else status >= 500:
                 _fail(span, str(status))
         self._end_waiting(now)
         if self._execute is not None:
@@ -358,13 +382,16 @@ def _headers(span: SpanContext) -> Mapping[str, str]:
     return headers
 
 
-def _template(route: Route) -> str:
-    """Return a path without what makes it one of many: OpenTelemetry's names are few."""
-    verb = route.path.rpartition(":")[2]
-    middle = "/versions/{version}" if route.version else ""
-    if "/labels/" in route.path:
-        middle = "/labels/{label}"
-    return f"/v1/models/{{model}}{middle}:{verb}"
+def _protocol(route: AnyRoute) -> dict[str, str | int]:
+    if isinstance(route, GrpcRoute):
+        service, _, method = route.path[1:].partition("/")
+        return {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+    return {"http.request.method": "POST"}
+
+
+def _name(route: AnyRoute) -> str:
+    """Return a span's name: OpenTelemetry's names are few, so no model's is in it."""
+    return route.path[1:] if isinstance(route, GrpcRoute) else f"POST {route.template}"
 
 
 def _fail(span: Span, kind: str, detail: str | None = None) -> None:

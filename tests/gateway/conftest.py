@@ -144,8 +144,9 @@ class Stage:
         self.running = contextlib.AsyncExitStack()
         self.stack.push_async_callback(self.running.aclose)
         running = await self.running.enter_async_context(dispatcher_app.running(loaded))
-        self.gateway, self.server, self.roster = running.gateway, running.server, running.roster
-        self.core = self.gateway._driver.core
+        self.service, self.server, self.roster = running.service, running.server, running.roster
+        self.gateway = self.server.handler
+        self.core = self.service.driver.core
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
 
     async def close_gateway(self):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dispatcher.live.backend import Message, Response
+from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.monitor import watch
 from roma.errors import BackendLost
 from roma.events import Reason
@@ -35,7 +36,7 @@ async def test_a_request_that_never_reached_its_executable_runs_on_another(stage
     await stage.open(backends=2)
     dead, alive = stage.backends
     name = next(e.spec.name for e in stage.core.executors)
-    pool = stage.gateway._pools[name]
+    pool = stage.service.endpoints[name].pool
     pool.port = 1  # nobody listens there: every new connection is refused
     for connection in list(pool._all):
         connection.abort()
@@ -170,7 +171,8 @@ async def test_closing_the_connections_ends_what_is_in_flight(stage):
     await stage.open()
     backend = stage.backends[0]
     backend.gate = asyncio.Event()
-    (pool,) = stage.gateway._pools.values()
+    (endpoint,) = stage.service.endpoints.values()
+    pool = endpoint.pool
     call = asyncio.get_running_loop().create_future()
     pool.send(Message("/v1/models/m:predict", b"{}"), call.set_result, timeout=60)
     await stage.until(lambda: backend.running == 1)
@@ -204,7 +206,7 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
             available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
             return Response(200, "application/json", None, available)
 
-    watching = asyncio.create_task(watch("m@w", ["m"], Dying(), Watched()))
+    watching = asyncio.create_task(watch("m@w", ["m"], Endpoint(Dying()), Watched()))
     async with asyncio.timeout(10):
         while not seen:
             await asyncio.sleep(0)

@@ -215,7 +215,7 @@ async def test_a_rejection_and_a_failure_carry_the_number(stage):
 async def test_a_request_keeps_its_context_on_its_second_way(stage):
     await stage.open(backends=2)
     dead, alive = stage.backends
-    pool = stage.gateway._pools[next(e.spec.name for e in stage.core.executors)]
+    pool = stage.service.endpoints[next(e.spec.name for e in stage.core.executors)].pool
     pool.port = 1  # nobody listens there
     for connection in list(pool._all):
         connection.abort()

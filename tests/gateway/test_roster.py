@@ -68,7 +68,7 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
     calls = [asyncio.create_task(predict(town, "a")) for _ in range(3)]
     await town.until(lambda: len(town.core.queues["a"]) == 2)
     going = asyncio.create_task(town.roster.follow(town.file("b")))
-    await town.until(lambda: "a" in town.gateway.closing)
+    await town.until(lambda: "a" in town.service.closing)
     assert await predict(town, "a") == 404
     assert await predict(town, "b") == 200
     server.gate.set()

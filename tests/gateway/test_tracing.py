@@ -249,7 +249,7 @@ async def test_a_client_that_goes_away_ends_its_spans(stage, collector):
 async def test_a_second_way_is_a_second_pair_of_spans(stage, collector):
     await stage.open(backends=2, traces=True)
     dead = next(e.spec.name for e in stage.core.executors)
-    pool = stage.gateway._pools[dead]
+    pool = stage.service.endpoints[dead].pool
     pool.port = 1  # nobody listens there
     for connection in list(pool._all):
         connection.abort()

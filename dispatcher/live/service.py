@@ -1,0 +1,137 @@
+"""What the clients' doors, HTTP and gRPC, have in common: each adds its protocol's words.
+
+Which models there are, whether new requests are taken, what a request brings along, look-ups that
+need no inference, and the log lines and traces of requests that ended.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import metadata
+from typing import TypeVar
+
+from dispatcher.live.access import Access, Credentials, Grant
+from dispatcher.live.context import AnyRoute, Context, Tracer, carried
+from dispatcher.live.driver import Call, Driver, Outcome
+from dispatcher.live.endpoint import Endpoint
+from dispatcher.live.journal import Journal
+from roma.errors import BackendError, BackendTimeout
+
+DRAIN_RETRY = 5.0
+"""Seconds after which a client may try again while the gateway restarts."""
+
+NAME = "roma"
+VERSION = metadata.version("roma-control-plane")
+EXTENSIONS: tuple[str, ...] = ()
+"""What a client of the Open Inference Protocol is told about the server."""
+
+T = TypeVar("T")
+
+
+class Service:
+    """The doors' common half."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        endpoints: Mapping[str, Endpoint],
+        journal: Journal,
+        access: Access,
+        tracer: Tracer | None = None,
+        *,
+        backend_timeout: float,
+    ) -> None:
+        self.driver = driver
+        self.endpoints = endpoints
+        self.tracer = tracer
+        self.backend_timeout = backend_timeout
+        self.is_open = access.is_open
+        """Whether everybody may call everything."""
+        self._access = access
+        self._journal = journal
+        self.writes_all = journal.writes_all
+        """Whether requests that were answered get a line as well."""
+        self.draining = False
+        self.closing: set[str] = set()
+        """Models that go: new clients are told that there is no such model."""
+        self.joining: set[str] = set()
+        """Models that came while we run: until they are loaded nobody is unready for them."""
+
+    def serves(self, model: str) -> bool:
+        """Return whether new requests may ask for a model."""
+        return model in self.driver.core.queues and model not in self.closing
+
+    def admit(self, who: Credentials, model: str | None) -> Grant:
+        """Let a caller in, or raise `Denied`; to be asked before the model is looked up.
+
+        Who may not call a model shall not learn whether it exists.
+        """
+        return self._access.admit(who, model, self.driver.clock())
+
+    def unready(self) -> str | None:
+        """Return why new requests should go elsewhere, or None."""
+        core = self.driver.core
+        missing = [model for model in core.queues if not core.executors.serve(model)]
+        # A model that has answered has joined.
+        self.joining = {m for m in missing if m in self.joining and not core.queues[m].completed}
+        missing = [model for model in missing if model not in self.joining]
+        if self.draining:
+            return "draining"
+        if missing:
+            return f"no executable is ready for: {', '.join(missing)}"
+        return None
+
+    def context(
+        self,
+        request_id: str | None,
+        traceparent: str | None,
+        tracestate: str | None,
+        route: AnyRoute | None,
+    ) -> Context | None:
+        """Return what a request brings along; the trace of an inference begins here."""
+        context = carried(request_id, traceparent, tracestate)
+        tracer = self.tracer
+        if tracer is not None and route is not None and route.is_inference:
+            context = context or Context()
+            context.trace = tracer.begin(context, route, self.driver.clock())
+        return context
+
+    def on_ended(self, call: Call, outcome: Outcome) -> None:
+        """Note how a call ended; its client has not been told yet."""
+        response_time = self.driver.clock() - call.arrived
+        self._journal.on_outcome(call, outcome, response_time)
+        context = call.context
+        if context is not None and context.trace is not None:
+            context.trace.on_outcome(outcome, response_time, call.executor)
+
+    def cancel(self, call: Call) -> None:
+        """Give up a call whose client went away."""
+        driver = self.driver
+        driver.cancel(call)
+        self._journal.on_cancelled(call, driver.clock() - call.arrived)
+        if call.context is not None:
+            self.end(call.context, None)
+
+    def end(self, context: Context, status: int | None) -> None:
+        """End a request's trace with the status that its client is told, None if it went away."""
+        if context.trace is not None:
+            context.trace.end(status, self.driver.clock())
+
+    async def ask(self, model: str, question: Callable[[Endpoint], Awaitable[T]]) -> T | None:
+        """Ask the live executables of a model until one answers; None if there is none.
+
+        Raises the last one's `BackendError`, with its name.
+        """
+        failed: BackendError | None = None
+        for executor in list(self.driver.core.executors.of(model)):
+            name = executor.spec.name
+            endpoint = self.endpoints.get(name)
+            if endpoint is None:  # it went while another one was asked
+                continue
+            try:
+                return await question(endpoint)
+            except BackendTimeout as fault:
+                failed = BackendTimeout(f"executable {name}: {fault}")
+            except BackendError as fault:
+                failed = BackendError(f"executable {name}: {fault}")
+        if failed is not None:
+            raise failed
+        return None
