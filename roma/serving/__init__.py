@@ -1,7 +1,7 @@
-"""The embedded model server: TensorFlow Serving's APIs over SavedModels.
+"""The embedded model server: TensorFlow Serving's APIs and the Open Inference Protocol.
 
-It stands in for `tensorflow_model_server` where its image is not to be had. A request passes
-these rooms:
+It serves SavedModels, and stands in for `tensorflow_model_server` where its image is not to be had.
+A request passes these rooms:
 
     server                  its life: bind, load, serve, drain
     rest, grpc_server       the sockets: bytes in, bytes out, deadlines, draining
@@ -10,9 +10,10 @@ these rooms:
     route, rpc              what a request is to the sockets: bytes -> answer
     api, service            TensorFlow Serving's REST: path -> call, call + body -> JSON
     predict_grpc            TensorFlow Serving's gRPC: message -> message
+    oip, oip_rest, oip_grpc the Open Inference Protocol, and its two encodings
     inference               one call of one loaded model, whatever the protocol
     tfjson, examples, tensors, jsontext    TensorFlow Serving's JSON rules, without TensorFlow
-    tensorproto                            one tensor of TensorFlow Serving's gRPC
+    tensorproto, oip_tensors               one tensor of the other protocols
     models, versions                       which versions are served, and how far each one is
     session                                the only module that runs TensorFlow
 

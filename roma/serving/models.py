@@ -91,24 +91,26 @@ class Models:
         """Return what answers calls, as `name/version`."""
         return [f"{v.name}/{v.number}" for v in self._all() if v.state is State.AVAILABLE]
 
-    def is_ready(self, name: str | None = None, number: int | None = None) -> bool | None:
+    def is_ready(self, name: str | None = None) -> bool | None:
         """Whether a model answers calls, or, without a name, whether the server is ready.
 
-        The server is ready once nothing is left to load and at least one version answers. `number`
-        asks for that version of the model. Returns None for what is not served at all.
+        The server is ready once nothing is left to load and at least one version answers. Returns
+        None for a model that is not served.
         """
         if name is None:
             pending = any(v.state in (State.START, State.LOADING) for v in self._all())
             return not self._draining and not pending and bool(self.available())
-        served = self._models.get(name, {})
-        if not served or number not in (None, *served):
-            return None
-        states = [v.state for v in served.values() if number in (None, v.number)]
-        return not self._draining and State.AVAILABLE in states
+        return self.is_callable(Call(Action.STATUS, name)) if name in self._models else None
 
-    def names(self) -> list[str]:
-        """Return the names of the served models, loaded or not."""
-        return list(self._models)
+    def is_callable(self, call: Call) -> bool:
+        """Whether a call would be computed now; raises RequestError if its model is not served."""
+        known = self.status(call)
+        return not self._draining and any(v.state is State.AVAILABLE for v in known)
+
+    def versions(self, name: str) -> list[int]:
+        """Return the versions of a model that answer calls, lowest first."""
+        served = self._models.get(name, {}).values()
+        return sorted(v.number for v in served if v.state is State.AVAILABLE)
 
     def drain(self) -> None:
         """From now on nothing is ready; calls that come all the same are answered."""

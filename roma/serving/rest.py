@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from roma.serving import api, service
+from roma.serving import api, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import Answer, Route
@@ -81,7 +81,8 @@ class RestServer:
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         began = asyncio.get_running_loop().time()
         try:
-            route = service.route(request.method, request.raw_path)
+            protocol = oip_rest if oip_rest.owns(request.raw_path) else service
+            route = protocol.route(request.method, request.raw_path)
             answer = await self._follow(route, request, began)
         except RequestError as error:
             answer = Answer(api.error_body(str(error)), api.HTTP_STATUS[error.code])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roma.serving import predict_grpc
+from roma.serving import oip_grpc, predict_grpc
 from roma.serving.errors import ListenError
 from roma.serving.models import Models
 from roma.serving.rest import RestServer
@@ -155,7 +155,7 @@ class ModelServer:
         from roma.serving.grpc_server import GrpcServer  # noqa: PLC0415
 
         limit = self._settings.max_body_bytes
-        methods = predict_grpc.METHODS
+        methods = (*predict_grpc.METHODS, *oip_grpc.METHODS)
         server = GrpcServer(self._models, methods, self._workers, self._clerk, limit)
         await server.start(self._settings.host, port)
         return server
@@ -163,6 +163,7 @@ class ModelServer:
     def _load(self) -> None:
         if self._grpc is not None:
             predict_grpc.load_messages()
+            oip_grpc.load_messages()
         self._models.load(self._settings.intra_op)
 
 

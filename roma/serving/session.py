@@ -181,9 +181,9 @@ def _specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
 def _dtype(info: Any) -> str:
     import tensorflow as tf  # noqa: PLC0415
 
-    # TensorFlow's C++ names, which its error texts have; its Python ones differ in these two.
+    # TensorFlow's C++ names, which its error texts have; its Python ones differ in these three.
     name = str(tf.dtypes.as_dtype(info.dtype).name)
-    return {"float32": "float", "float64": "double"}.get(name, name)
+    return {"float16": "half", "float32": "float", "float64": "double"}.get(name, name)
 
 
 def _metadata(signature_defs: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def encode(array: Array, spec: TensorSpec, tensor: Message) -> None:
 def _type(spec: TensorSpec) -> Message:
     import tensorflow as tf  # noqa: PLC0415
 
-    return tf.dtypes.as_dtype({"float": "float32", "double": "float64"}.get(spec.dtype, spec.dtype))
+    return tf.dtypes.as_dtype(spec.dtype)
 
 
 def _sent(tensor: Message, spec: TensorSpec) -> int:

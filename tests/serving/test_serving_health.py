@@ -41,7 +41,15 @@ async def test_health_while_loading_serving_and_draining(saved_models, tmp_path)
     paths = {"half": saved_models / "half", "slow": tmp_path / "slow"}
     server = ModelServer(ServerSettings(paths, port=0, grpc_port=0))
     await server.start()
-    async with grpc.aio.insecure_channel(server.grpc_address) as channel:
+    async with (
+        grpc.aio.insecure_channel(server.grpc_address) as channel,
+        aiohttp.ClientSession(server.url) as session,
+    ):
+
+        async def ready(path):
+            async with session.get(path) as answer:
+                return answer.status, (await answer.json())["ready"]
+
         watched = {name: watch(channel, name) for name in ("", "slow", "no")}
         await until((tmp_path / "begun").exists)  # half is loaded, slow is inside its warm-up
         assert await states(channel, "half", "slow", "", PREDICTION) == [
@@ -50,12 +58,17 @@ async def test_health_while_loading_serving_and_draining(saved_models, tmp_path)
             NOT_SERVING,
             NOT_SERVING,
         ]
+        assert await ready("/v2/health/ready") == (503, False)
+        assert await ready("/v2/models/slow/ready") == (503, False)
+        assert await ready("/v2/models/half/ready") == (200, True)
         with pytest.raises(grpc.aio.AioRpcError, match="no model or service named 'no'") as refused:
             await states(channel, "no")
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         (tmp_path / "open").touch()
         await server.loading
         assert await states(channel, "half", "slow", "", PREDICTION) == [SERVING] * 4
+        assert await ready("/v2/health/ready") == (200, True)
+        assert await ready("/v2/models/slow/ready") == (200, True)
         await until(lambda: watched["slow"][0][-1:] == [SERVING])
         # Watchers do not keep the server from stopping; they see it go.
         assert await server.stop() is False
@@ -99,7 +112,13 @@ async def test_reflection_describes_the_services(serving):
 
     async with serving("half", grpc_port=0) as client:
         names, file = await asyncio.to_thread(ask, client.server.grpc_address)
-    assert {PREDICTION, "tensorflow.serving.ModelService", "grpc.health.v1.Health"} <= set(names)
+    assert set(names) == {
+        PREDICTION,
+        "tensorflow.serving.ModelService",
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
     (service,) = file.service
     assert {method.name for method in service.method} >= {"Predict", "Classify", "Regress"}
 
