@@ -4,6 +4,7 @@ Messages pass as bytes: a thread parses them, computes and serialises.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -109,7 +110,7 @@ def _handlers(service: str, methods: Sequence[Method], bind: Callable[[Method], 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
     """Have an event loop call back from any thread; nothing happens if it has ended."""
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # closed
         loop.call_soon_threadsafe(callback)
 
 

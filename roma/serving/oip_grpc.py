@@ -67,13 +67,14 @@ def decode_request(message: Message) -> InferRequest:
             else from_contents(head, entry)
         )
         inputs.append((head, array))
-    for entry in message.outputs:
-        oip.check_parameters(_parameters(entry), oip.REFUSED_OF_TENSOR, f'Output "{entry.name}"')
+    names = [oip_tensors.name_of(entry.name, "an output") for entry in message.outputs]
+    for name, entry in zip(names, message.outputs, strict=True):
+        oip.check_parameters(_parameters(entry), oip.REFUSED_OF_TENSOR, f'Output "{name}"')
     return InferRequest(
         oip.call_of(Action.PREDICT, message.model_name, message.model_version),
         oip.signature_of(parameters),
         inputs,
-        [entry.name for entry in message.outputs],
+        names,
     )
 
 

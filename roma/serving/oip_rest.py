@@ -132,9 +132,7 @@ def decode_request(
         raise RequestError(f"{len(raw)} bytes of binary data belong to no input")
     names, binary = [], {}
     for entry in _list(root, "outputs") if "outputs" in root else []:
-        name = entry.get("name")
-        if not isinstance(name, str) or not name:
-            raise RequestError("an output has no name")
+        name = oip_tensors.name_of(entry.get("name"), "an output")
         wishes = _parameters(entry, f'Output "{name}"')
         oip.check_parameters(wishes, oip.REFUSED_OF_TENSOR, f'Output "{name}"')
         if "binary_data" in wishes:

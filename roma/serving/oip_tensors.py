@@ -46,6 +46,9 @@ DATATYPES: Mapping[str, Datatype] = dict(
     ]
 )
 BY_TENSORFLOW = {datatype.tensorflow: datatype for datatype in DATATYPES.values()}
+MAX_NAME = 256
+"""Characters of a tensor's name."""
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -63,10 +66,16 @@ class Header:
         return math.prod(self.shape)
 
 
+def name_of(value: Any, what: str) -> str:
+    """Check a tensor's name, which error texts quote in full; raises RequestError."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME:
+        raise RequestError(f"{what}: name = {brief(value)}: expected 1 to {MAX_NAME} characters")
+    return value
+
+
 def header(name: Any, datatype: Any, shape: Any) -> Header:
     """Check what a request says of an input; raises RequestError."""
-    if not isinstance(name, str) or not name:
-        raise RequestError("an input has no name")
+    name = name_of(name, "an input")
     known = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if known is None:
         expected = ", ".join(DATATYPES)

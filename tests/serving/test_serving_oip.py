@@ -121,7 +121,8 @@ def one(datatype, shape, data=None, **parameters):
 BAD = [
     ({}, "inputs = null: expected a list of objects"),
     ({"inputs": [1]}, "inputs = [1]: expected a list of objects"),
-    ({"inputs": [{}]}, "an input has no name"),
+    ({"inputs": [{}]}, "an input: name = None: expected 1 to 256 characters"),
+    ({"inputs": [{"name": "x" * 257}]}, "expected 1 to 256 characters"),
     ({"inputs": [{"name": "x"}]}, 'Input "x": datatype = None: expected one of BOOL, INT8'),
     (one("FP8", [1], [1]), "Input \"x\": datatype = 'FP8': expected one of BOOL, INT8"),
     (one("FP32", None, [1]), 'Input "x": shape = None: expected at most 63 integers'),
@@ -144,7 +145,7 @@ BAD = [
     (one("FP32", [1], [1], shared_memory_region="r"),
      'Input "x": parameter shared_memory_region is not supported'),
     (one("FP32", [1], [1]) | {"id": 3}, "id = 3: expected a string"),
-    (one("FP32", [1], [1]) | {"outputs": [{}]}, "an output has no name"),
+    (one("FP32", [1], [1]) | {"outputs": [{}]}, "an output: name = None: expected 1 to 256 characters"),
     (one("FP32", [1], [1]) | {"outputs": [{"name": "y", "parameters": {"classification": 3}}]},
      'Output "y": parameter classification is not supported'),
     (one("FP32", [1], [1]) | {"parameters": {"sequence_id": 3}},
