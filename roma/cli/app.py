@@ -278,8 +278,12 @@ def serve_model(
     intra_op: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
     inter_op: Annotated[int, typer.Option(min=1, help="Requests computed at once.")] = 1,
     max_body_bytes: Annotated[int, typer.Option(min=1024)] = 64 * 2**20,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the gRPC protocols; 0 takes a free one."),
+    ] = None,
 ) -> None:
-    """Serve TensorFlow SavedModels with TensorFlow Serving's REST API."""
+    """Serve SavedModels with TensorFlow Serving's APIs and the Open Inference Protocol."""
     import asyncio
 
     from roma.serving.server import ServerSettings, run_model_server
@@ -288,6 +292,7 @@ def serve_model(
         models=dict(_named_path(text) for text in model),
         host=host,
         port=port,
+        grpc_port=grpc_port,
         intra_op=intra_op,
         inter_op=inter_op,
         max_body_bytes=max_body_bytes,

@@ -68,11 +68,11 @@ def check_regress(signature: Signature) -> None:
         )
 
 
-def encode_classes(outputs: Mapping[str, Array], count: int) -> bytes:
-    """Return the answer for `count` examples: per example, [label, score] of every class.
+def read_classes(outputs: Mapping[str, Array], count: int) -> tuple[Array | None, Array | None]:
+    """Return the labels and the scores of `count` examples; raises RequestError.
 
     `classes` is a string array and `scores` a float array, both [count, classes]; one may be
-    missing. Raises RequestError.
+    missing.
     """
     classes, scores = outputs.get("classes"), outputs.get("scores")
     for name, array, dtype in (("classes", classes, np.object_), ("scores", scores, np.float32)):
@@ -83,22 +83,32 @@ def encode_classes(outputs: Mapping[str, Array], count: int) -> bytes:
             "Tensors class and score should match in dim_size(1). "
             f"Got {classes.shape[1]} vs. {scores.shape[1]}"
         )
+    return classes, scores
+
+
+def read_values(outputs: Mapping[str, Array], count: int) -> Array:
+    """Return one value per example; raises RequestError.
+
+    `outputs` is a float array, [count] or [count, 1].
+    """
+    array = outputs["outputs"]
+    _check_output("outputs", array, np.float32, count, ranks=(1, 2))
+    if array.size != count:
+        raise RequestError(f"Expected output batch size to be {count}.  Got: {array.size}")
+    return array.ravel()
+
+
+def encode_classes(classes: Array | None, scores: Array | None) -> bytes:
+    """Return the answer's body: per example, [label, score] of every class."""
     shape = next(array.shape for array in (classes, scores) if array is not None)
     labels: Any = np.full(shape, "").tolist() if classes is None else plain(classes)
     values: Any = np.zeros(shape).tolist() if scores is None else plain(scores)
     return _results([list(zip(*row, strict=True)) for row in zip(labels, values, strict=True)])
 
 
-def encode_values(outputs: Mapping[str, Array], count: int) -> bytes:
-    """Return the answer for `count` examples: one value per example.
-
-    `outputs` is a float array, [count] or [count, 1]. Raises RequestError.
-    """
-    array = outputs["outputs"]
-    _check_output("outputs", array, np.float32, count, ranks=(1, 2))
-    if array.size != count:
-        raise RequestError(f"Expected output batch size to be {count}.  Got: {array.size}")
-    return _results(plain(array.ravel()))
+def encode_values(values: Array) -> bytes:
+    """Return the answer's body: one value per example."""
+    return _results(plain(values))
 
 
 def _check_input(signature: Signature, kind: str) -> None:

@@ -1,4 +1,8 @@
-"""One call of one loaded model: a parsed body in, the answer's bytes out; runs in a worker."""
+"""Calls of one loaded model, whatever the protocol: arrays in, arrays out; runs in a worker.
+
+Every protocol's module decodes a request to what these functions take and encodes what they
+return. TensorFlow Serving's JSON has the shortest way there and stands here too: `infer`.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -7,12 +11,29 @@ from roma.serving.api import Action
 from roma.serving.errors import RequestError
 from roma.serving.jsontext import Document
 from roma.serving.session import LoadedModel
-from roma.serving.tensors import Signature
+from roma.serving.tensors import Array, Signature
 
 
 def infer(model: LoadedModel, action: Action, document: Document) -> bytes:
     """Answer a predict, classify or regress body; raises RequestError."""
     return _INFER[action](model, document)
+
+
+def classify(model: LoadedModel, name: str, rows: Array) -> tuple[Array | None, Array | None]:
+    """Return the labels and the scores of serialised examples, both [examples, classes].
+
+    A model may give only one of them. Raises RequestError.
+    """
+    signature = _signature(model, name)
+    examples.check_classify(signature)
+    return examples.read_classes(model.run(name, {examples.INPUT: rows}), len(rows))
+
+
+def regress(model: LoadedModel, name: str, rows: Array) -> Array:
+    """Return the values of serialised examples, [examples]; raises RequestError."""
+    signature = _signature(model, name)
+    examples.check_regress(signature)
+    return examples.read_values(model.run(name, {examples.INPUT: rows}), len(rows))
 
 
 def _predict(model: LoadedModel, document: Document) -> bytes:
@@ -28,23 +49,16 @@ def _predict(model: LoadedModel, document: Document) -> bytes:
 
 
 def _classify(model: LoadedModel, document: Document) -> bytes:
-    signature = _signature(model, document)
-    examples.check_classify(signature)
-    context, rows = examples.decode_examples(document)
-    inputs = {examples.INPUT: session.serialise(context, rows)}
-    return examples.encode_classes(model.run(signature.name, inputs), len(rows))
+    rows = session.serialise(*examples.decode_examples(document))
+    return examples.encode_classes(*classify(model, tfjson.signature_name(document), rows))
 
 
 def _regress(model: LoadedModel, document: Document) -> bytes:
-    signature = _signature(model, document)
-    examples.check_regress(signature)
-    context, rows = examples.decode_examples(document)
-    inputs = {examples.INPUT: session.serialise(context, rows)}
-    return examples.encode_values(model.run(signature.name, inputs), len(rows))
+    rows = session.serialise(*examples.decode_examples(document))
+    return examples.encode_values(regress(model, tfjson.signature_name(document), rows))
 
 
-def _signature(model: LoadedModel, document: Document) -> Signature:
-    name = tfjson.signature_name(document)
+def _signature(model: LoadedModel, name: str) -> Signature:
     if name not in model.signatures:
         raise RequestError(f"No signature was found with the name: {name}")
     return model.signatures[name]

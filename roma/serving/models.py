@@ -8,7 +8,7 @@ is set after what it promises, so that a reader needs no lock.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +71,9 @@ class Models:
             }
             for name, base in paths.items()
         }
+        self._draining = False
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of what is ready, in whatever thread makes it."""
 
     def load(self, intra_op: int) -> None:
         """Load and warm up every version, one after the other; blocks.
@@ -79,6 +82,7 @@ class Models:
         """
         for version in self._all():
             _load(version, intra_op)
+            self.on_change()
         if not self.available():
             faults = [f"{v.name} version {v.number}: {v.message}" for v in self._all()]
             raise ModelLoadError("\n".join(["no model could be loaded:", *faults]))
@@ -86,6 +90,32 @@ class Models:
     def available(self) -> list[str]:
         """Return what answers calls, as `name/version`."""
         return [f"{v.name}/{v.number}" for v in self._all() if v.state is State.AVAILABLE]
+
+    def is_ready(self, name: str | None = None) -> bool | None:
+        """Whether a model answers calls, or, without a name, whether the server is ready.
+
+        The server is ready once nothing is left to load and at least one version answers. Returns
+        None for a model that is not served.
+        """
+        if name is None:
+            pending = any(v.state in (State.START, State.LOADING) for v in self._all())
+            return not self._draining and not pending and bool(self.available())
+        return self.is_callable(Call(Action.STATUS, name)) if name in self._models else None
+
+    def is_callable(self, call: Call) -> bool:
+        """Whether a call would be computed now; raises RequestError if its model is not served."""
+        known = self.status(call)
+        return not self._draining and any(v.state is State.AVAILABLE for v in known)
+
+    def versions(self, name: str) -> list[int]:
+        """Return the versions of a model that answer calls, lowest first."""
+        served = self._models.get(name, {}).values()
+        return sorted(v.number for v in served if v.state is State.AVAILABLE)
+
+    def drain(self) -> None:
+        """From now on nothing is ready; calls that come all the same are answered."""
+        self._draining = True
+        self.on_change()
 
     def close(self) -> None:
         """Free every model; no call may be running."""

@@ -1,7 +1,7 @@
-"""The socket of the model server, and its life: bind, load, serve, drain.
+"""The model server and its life: bind, load, serve, drain.
 
-It listens before it loads, so that a status call can say LOADING. The event loop only moves
-bytes: JSON and tensors are the workers' business.
+It listens before it loads, so that a status call can say LOADING. The doors are `rest` and, if
+asked for, `grpc_server`; models and workers are theirs together.
 """
 
 import asyncio
@@ -9,30 +9,19 @@ import logging
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
-from roma.serving import api, service
-from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
+from roma.serving import oip_grpc, predict_grpc
+from roma.serving.errors import ListenError
 from roma.serving.models import Models
+from roma.serving.rest import RestServer
 from roma.serving.workers import Workers
 
-BODY_TIMEOUT = 60.0
-"""Seconds a client may take to send a body once its headers are here."""
-
-KEEP_ALIVE = 3600.0
-"""Seconds: connections belong to a dispatcher's pool, which closes them itself."""
-
-BACKLOG = 1024
-"""Connections that may wait to be accepted; a pool opens many at once."""
-
-_JSON = {"Content-Type": "application/json"}
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from roma.serving.grpc_server import GrpcServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +33,14 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8501
     """TensorFlow Serving's REST port. 0 takes a free one."""
+    grpc_port: int | None = None
+    """The port of the gRPC protocols, which are off without one. 0 takes a free one."""
     intra_op: int = 1
     """Threads inside one operation."""
     inter_op: int = 1
     """Requests computed at once."""
     max_body_bytes: int = 64 * 2**20
-    """A longer request body is refused with 413."""
+    """A longer request body is refused with 413, a longer gRPC message with RESOURCE_EXHAUSTED."""
     labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Versions by label by model name; a version that a label names is served too."""
     drain_limit: float = 10.0
@@ -98,9 +89,11 @@ class ModelServer:
         self._settings = settings
         self._models = Models(settings.models, settings.labels)
         self._workers = Workers(settings.inter_op, "infer")
+        # Status and metadata are told while every worker computes.
+        self._clerk = Workers(1, "describe")
         self._loader = Workers(1, "load")
-        self._runner: web.ServerRunner | None = None
-        self._draining = False
+        self._rest = RestServer(self._models, self._workers, settings.max_body_bytes)
+        self._grpc: GrpcServer | None = None
         self.loading: asyncio.Future[None]
         """Done when every model is loaded or has failed; set by `start`."""
 
@@ -109,130 +102,70 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """The server's address, `http://host:port`."""
-        addresses = self._runner.addresses if self._runner else []
-        host, port = addresses[0][:2] if addresses else (self._settings.host, self._settings.port)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """The server's REST address, `http://host:port`."""
+        return f"http://{_join(*self._rest.address or (self._settings.host, self._settings.port))}"
+
+    @property
+    def grpc_address(self) -> str | None:
+        """The address of the gRPC protocols, `host:port`; None where they are off."""
+        return _join(self._settings.host, self._grpc.port) if self._grpc else None
 
     def ready_line(self) -> str:
         """Return what to tell the operator once it is ready."""
-        return f"roma serve-model: ready on {self.url}: {', '.join(self._models.available())}"
+        where = f"{self.url} and grpc://{self.grpc_address}" if self._grpc else self.url
+        return f"roma serve-model: ready on {where}: {', '.join(self._models.available())}"
 
     async def start(self) -> None:
         """Listen, and begin to load; raises ListenError."""
         settings = self._settings
-        server = web.Server(
-            self._handle,
-            request_factory=self._request,
-            # A client that goes away takes its waiting request with it.
-            handler_cancellation=True,
-            keepalive_timeout=KEEP_ALIVE,
-            access_log=None,
-            auto_decompress=False,  # a worker does it: `inflate`
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=settings.drain_limit)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise ListenError(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
-            ) from error
-        self._runner = runner
-        self.loading = asyncio.ensure_future(self._loader.run(self._models.load, settings.intra_op))
+        await self._rest.start(settings.host, settings.port, settings.drain_limit)
+        if settings.grpc_port is not None:
+            try:
+                self._grpc = await self._start_grpc(settings.grpc_port)
+            except ListenError:
+                await self._rest.stop()
+                raise
+        self.loading = asyncio.ensure_future(self._loader.run(self._load))
 
     async def stop(self) -> bool:
         """Stop listening, let requests in flight end within the limit, free the models.
 
         Returns whether a thread still computes; its model is then not freed.
         """
-        self._draining = True
-        if self._runner is not None:
-            await self._runner.cleanup()
+        self._models.drain()
+        # Both doors close at once, so that each has the whole time to drain. REST's closes in this
+        # very step: aiohttp never answers a connection that it accepts between the two.
+        limit = self._settings.drain_limit
+        closing = asyncio.ensure_future(self._grpc.stop(limit)) if self._grpc else None
+        await self._rest.stop()
+        if closing is not None:
+            await closing
+        if hasattr(self, "loading"):
             self.loading.cancel()
             await asyncio.wait({self.loading})
-        # Both are stopped, whatever the first one says.
-        is_computing = any([self._loader.stop(), self._workers.stop()])
+        # All are stopped, whatever the first one says.
+        computing = [pool.stop() for pool in (self._loader, self._workers, self._clerk)]
+        is_computing = any(computing)
         if not is_computing:
             self._models.close()
         return is_computing
 
-    async def _handle(self, request: web.BaseRequest) -> web.Response:
-        try:
-            call = api.parse(request.method, request.raw_path)
-            if call.action.is_inference:
-                body = await self._read(request)
-                is_gzip = request.headers.get("Content-Encoding", "").lower() == "gzip"
-                response = _ok(await self._workers.run(self._answer, call, body, is_gzip=is_gzip))
-            else:
-                response = _ok(service.describe(self._models, call))
-        except RequestError as error:
-            response = _error(api.HTTP_STATUS[error.code], str(error))
-        except (web.HTTPRequestEntityTooLarge, BodyTooLarge):
-            limit = self._settings.max_body_bytes
-            response = _error(413, f"Request body is larger than {limit} bytes")
-        except Exception:
-            _log.exception("%s %s", request.method, request.raw_path)
-            response = _error(api.HTTP_STATUS[Code.INTERNAL], "Internal error")
-        if self._draining:
-            response.force_close()
-        return response
+    async def _start_grpc(self, port: int) -> "GrpcServer":
+        # An import of its own, which REST alone does without.
+        from roma.serving.grpc_server import GrpcServer  # noqa: PLC0415
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
         limit = self._settings.max_body_bytes
-        if (request.content_length or 0) > limit:
-            raise BodyTooLarge
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            # curl waits a second for this before it sends a large body.
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                return await request.read()
-        except web.RequestPayloadError as error:
-            raise RequestError(f"Malformed request body: {error}") from error
-        except TimeoutError:
-            late = f"request body took longer than {BODY_TIMEOUT:g} s"
-            raise RequestError(late, Code.DEADLINE_EXCEEDED) from None
+        methods = (*predict_grpc.METHODS, *oip_grpc.METHODS)
+        server = GrpcServer(self._models, methods, self._workers, self._clerk, limit)
+        await server.start(self._settings.host, port)
+        return server
 
-    def _answer(self, call: api.Call, body: bytes, *, is_gzip: bool) -> bytes:
-        if is_gzip:
-            body = inflate(body, self._settings.max_body_bytes)
-        return service.answer(self._models, call, body)
-
-    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
-        # aiohttp's own limit is 1 MiB.
-        return web.BaseRequest(
-            message,
-            payload,
-            protocol,
-            writer,
-            task,
-            asyncio.get_running_loop(),
-            client_max_size=self._settings.max_body_bytes,
-        )
+    def _load(self) -> None:
+        if self._grpc is not None:
+            predict_grpc.load_messages()
+            oip_grpc.load_messages()
+        self._models.load(self._settings.intra_op)
 
 
-def inflate(body: bytes, limit: int) -> bytes:
-    """Return what a gzip body holds; raises RequestError, or BodyTooLarge beyond `limit` bytes.
-
-    Like TensorFlow Serving it knows no other encoding: any other body is read as it is.
-    """
-    reader = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 asks for gzip's header
-    try:
-        plain = reader.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise RequestError(f"Malformed gzip body: {error}") from error
-    if len(plain) > limit:
-        raise BodyTooLarge
-    if not reader.eof:
-        raise RequestError("Malformed gzip body: it ends too early")
-    return plain
-
-
-def _ok(body: bytes) -> web.Response:
-    return web.Response(body=body, headers=_JSON)
-
-
-def _error(status: int, message: str) -> web.Response:
-    return web.Response(status=status, body=api.error_body(message), headers=_JSON)
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,24 +1,32 @@
-"""A call and its body in, the answer's bytes out: TensorFlow Serving without a socket."""
+"""TensorFlow Serving's REST API without a socket: a request line, then a body, to an answer."""
 
 import orjson
 
+from roma.serving import api
 from roma.serving.api import Action, Call
 from roma.serving.inference import infer
 from roma.serving.jsontext import parse
 from roma.serving.models import Models, metadata_json, status_json
+from roma.serving.route import Answer, Route
 from roma.serving.tfjson import signature_name
 
 
-def describe(models: Models, call: Call) -> bytes:
-    """Answer a status or metadata call, at once; raises RequestError."""
+def route(method: str, target: str) -> Route:
+    """Return how a request is answered; raises RequestError."""
+    call = api.parse(method, target)
+    if not call.action.is_inference:
+        return Route(lambda models, _body, _headers: Answer(_describe(models, call)))
+    return Route(lambda models, body, _headers: Answer(_infer(models, call, body)), computes=True)
+
+
+def _describe(models: Models, call: Call) -> bytes:
     if call.action is Action.STATUS:
         return orjson.dumps(status_json(models.status(call)))
     number, model = models.find(call)
     return orjson.dumps(metadata_json(call, number, model))
 
 
-def answer(models: Models, call: Call, body: bytes) -> bytes:
-    """Answer an inference call; blocks while the model computes. Raises RequestError."""
+def _infer(models: Models, call: Call, body: bytes) -> bytes:
     # In TensorFlow Serving's order: a body that is no JSON is refused before the model is sought.
     document = parse(body)
     signature_name(document)

@@ -1,4 +1,6 @@
-"""One loaded SavedModel, run the way TensorFlow Serving runs it. Only this module knows TensorFlow.
+"""One loaded SavedModel, run the way TensorFlow Serving runs it.
+
+Only this module knows TensorFlow; `predict_grpc` knows its protobuf messages.
 
 TensorFlow Serving loads a SavedModel into a session and runs the signature's graph there. So does
 this, with the same loader. It is also the fast way: a small network answers in 12 µs here and in
@@ -10,6 +12,7 @@ Importing TensorFlow takes seconds, so that it is done by the first `load` and n
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,26 +24,30 @@ from roma.serving.examples import Features
 from roma.serving.tensors import Array, Signature, TensorSpec
 
 SERVE_TAG = "serve"
+_IMPORTING = threading.Lock()
 
 
 class LoadedModel:
     """A SavedModel in memory; `load` makes one.
 
-    `signatures` are those that take an input. `metadata` is the JSON form of TensorFlow Serving's
-    SignatureDefMap. `run` may be called from several threads at once.
+    `signatures` are those that can be run. `signature_defs` are TensorFlow's own messages and
+    `metadata` is the JSON form of TensorFlow Serving's SignatureDefMap, both of all signatures.
+    `run` may be called from several threads at once.
     """
 
     def __init__(self, session: Any, signature_defs: Mapping[str, Any]) -> None:
         self._session = session
-        self._callables = {
-            name: _callable(session, definition)
-            for name, definition in signature_defs.items()
-            if definition.inputs
-        }
+        # Copies: a message inside another keeps that one, and the graph in it, in memory.
+        self.signature_defs = {name: _copy(signature_defs[name]) for name in sorted(signature_defs)}
         self.signatures: Mapping[str, Signature] = {
-            name: _signature(name, signature_defs[name]) for name in sorted(self._callables)
+            name: _signature(name, definition)
+            for name, definition in self.signature_defs.items()
+            if _can_run(definition)
         }
-        self.metadata = _metadata(signature_defs)
+        self.metadata = _metadata(self.signature_defs)
+        self._callables = {
+            name: _callable(session, self.signature_defs[name]) for name in self.signatures
+        }
 
     def run(self, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute a signature's outputs, by name; raises RequestError with TensorFlow's code."""
@@ -63,7 +70,7 @@ def load(path: Path, intra_op: int) -> LoadedModel:
     `intra_op` is the number of threads inside one operation. They are one pool for the whole
     process, as in TensorFlow Serving, so that the first model's number holds for all.
     """
-    tf = _import_tensorflow()
+    tf = import_tensorflow()
     v1 = tf.compat.v1
     graph = v1.Graph()
     config = v1.ConfigProto(
@@ -103,10 +110,13 @@ def serialise(context: Features, examples: Sequence[Features]) -> Array:
     return serialised
 
 
-def _import_tensorflow() -> Any:
+def import_tensorflow() -> Any:
+    """Import TensorFlow, from any thread, and return it; takes seconds the first time."""
     # Quiet by default: a model server's stderr is for its operator. The environment may say more.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf  # noqa: PLC0415
+    # Its modules import each other, which two threads at once would find half made.
+    with _IMPORTING:
+        import tensorflow as tf  # noqa: PLC0415
 
     # Otherwise it warns that a session is TensorFlow 1's way, which is meant here.
     tf.get_logger().setLevel(logging.ERROR)
@@ -140,6 +150,17 @@ def _callable(session: Any, definition: Any) -> Callable[[Mapping[str, Array]], 
     return call
 
 
+def _can_run(definition: Any) -> bool:
+    # The init op is a signature too: without inputs, and with an output that is no tensor.
+    return all(info.dtype for info in definition.outputs.values())
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
 def _signature(name: str, definition: Any) -> Signature:
     return Signature(name, _specs(definition.inputs), _specs(definition.outputs))
 
@@ -160,9 +181,9 @@ def _specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
 def _dtype(info: Any) -> str:
     import tensorflow as tf  # noqa: PLC0415
 
-    # TensorFlow's C++ names, which its error texts have; its Python ones differ in these two.
+    # TensorFlow's C++ names, which its error texts have; its Python ones differ in these three.
     name = str(tf.dtypes.as_dtype(info.dtype).name)
-    return {"float32": "float", "float64": "double"}.get(name, name)
+    return {"float16": "half", "float32": "float", "float64": "double"}.get(name, name)
 
 
 def _metadata(signature_defs: Mapping[str, Any]) -> dict[str, Any]:

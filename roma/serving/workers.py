@@ -1,9 +1,12 @@
-"""The threads that compute: a bounded pool, whose queue a cancelled request leaves."""
+"""The threads that compute: a bounded pool, whose queue a cancelled or late request leaves."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
+
+from roma.serving.errors import Code, RequestError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -26,12 +29,56 @@ class Workers:
         If the caller is cancelled, work that has not begun never does; work that has goes on to
         its end, because TensorFlow cannot be interrupted.
         """
-        future = self._pool.submit(work, *args, **kwargs)
+        return await self.run_within(None, work, *args, **kwargs)
+
+    async def run_within(
+        self,
+        seconds: float | None,
+        work: Callable[_P, _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Like `run`, but work that has not begun after `seconds` (None: no limit) never does.
+
+        That raises RequestError, DEADLINE_EXCEEDED. Work that has begun in time is not hurried.
+        """
+        if seconds is not None and seconds <= 0:
+            raise _late()
+        # The pool keeps a cancelled future until a thread takes it up; its request, which may be
+        # large, goes at once.
+        held = [partial(work, *args, **kwargs)]
+
+        def take() -> _T:
+            return held.pop()()
+
+        future = self._pool.submit(take)
         self._futures.add(future)
+        future.add_done_callback(lambda _: held.clear())
         future.add_done_callback(self._futures.discard)
-        return await asyncio.wrap_future(future)
+        is_late = False
+
+        def expire() -> None:
+            nonlocal is_late
+            is_late = future.cancel()
+
+        loop = asyncio.get_running_loop()
+        timer = None if seconds is None else loop.call_later(seconds, expire)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if is_late:
+                raise _late() from None
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def stop(self) -> bool:
         """Take no more work and forget what waits; return whether a thread is still computing."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         return any(future.running() for future in tuple(self._futures))
+
+
+def _late() -> RequestError:
+    text = "The request's time was over before a worker was free"
+    return RequestError(text, Code.DEADLINE_EXCEEDED)

@@ -14,9 +14,9 @@ from roma.serving.server import ModelServer, ServerSettings
 @pytest.fixture(scope="session")
 def saved_models(tmp_path_factory) -> Path:  # noqa: C901 - each model is one function
     """A folder of models; each has a base folder of versions."""
-    from roma.serving.session import _import_tensorflow
+    from roma.serving.session import import_tensorflow
 
-    tf = _import_tensorflow()
+    tf = import_tensorflow()
     root = tmp_path_factory.mktemp("models")
 
     def spec(name, shape, dtype=tf.float32):
@@ -55,6 +55,14 @@ def saved_models(tmp_path_factory) -> Path:  # noqa: C901 - each model is one fu
         )
         | {"total": (lambda x: {"total": tf.reduce_sum(x)}, (spec("x", [None]),))},
     )
+    save("count/1", serve(lambda: {"y": tf.constant([1, 2, 3])}))
+    every = ["float16", "bfloat16", "float32", "float64", "bool", "string"]
+    every += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    same = {
+        dtype: (lambda x: {"y": tf.identity(x)}, (spec("x", None, tf.as_dtype(dtype)),))
+        for dtype in every
+    }
+    save("same/1", same)
     save("log/1", serve(lambda x: {"y": tf.math.log(x)}, spec("x", [None])))
     save(
         "text/1",

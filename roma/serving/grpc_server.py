@@ -1,0 +1,131 @@
+"""The gRPC socket of the model server: methods, health, reflection, deadlines, draining.
+
+Messages pass as bytes: a thread parses them, computes and serialises.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from roma.serving.errors import Code, ListenError, RequestError
+from roma.serving.health import NAME as HEALTH
+from roma.serving.health import Health
+from roma.serving.models import Models
+from roma.serving.rpc import Method, services
+from roma.serving.workers import Workers
+
+MAX_ERROR_TEXT = 1024
+"""Characters of an error's text: it travels in a header. TensorFlow Serving's own limit."""
+
+_CODES = {status.value[0]: status for status in grpc.StatusCode}
+_log = logging.getLogger(__name__)
+
+
+class GrpcServer:
+    """Serves `methods` over `models`: `workers` compute, and `clerk` does what does not compute."""
+
+    def __init__(
+        self,
+        models: Models,
+        methods: Sequence[Method],
+        workers: Workers,
+        clerk: Workers,
+        max_bytes: int,
+    ) -> None:
+        self._models = models
+        self._methods = services(methods)
+        self._workers = workers
+        self._clerk = clerk
+        self._max_bytes = max_bytes
+        self._health = Health(models, tuple(self._methods))
+        self._server: Any = None
+        self.port = 0
+        """The port that it listens on; set by `start`."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on a port, 0 for a free one; raises ListenError."""
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", self._max_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),  # else two servers would share a port unnoticed
+            ]
+        )
+        for service, methods in self._methods.items():
+            server.add_generic_rpc_handlers((_handlers(service, methods, self._bind),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*self._methods, HEALTH, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError:  # its text names no reason
+            raise ListenError(f"cannot listen on {address}: {_reason(host, port)}") from None
+        loop = asyncio.get_running_loop()
+        self._models.on_change = lambda: _call_in(loop, self._health.changed)
+        await server.start()
+        self._server = server
+
+    async def stop(self, seconds: float) -> None:
+        """Stop listening and let calls in flight end within `seconds`."""
+        self._health.end()
+        await self._server.stop(seconds)
+
+    def _bind(self, method: Method) -> Callable[[bytes, Any], Any]:
+        workers = self._workers if method.computes else self._clerk
+
+        async def answer(request: bytes, context: Any) -> bytes:
+            try:
+                return await workers.run_within(
+                    context.time_remaining(),
+                    method.answer,
+                    self._models,
+                    request,
+                    self._max_bytes,
+                )
+            except RequestError as error:
+                code, text = error.code, str(error)
+            except Exception:
+                _log.exception("%s/%s", method.service, method.name)
+                code, text = Code.INTERNAL, "Internal error"
+            await context.abort(_CODES[code], _short(text))
+            raise AssertionError("abort raises")
+
+        return answer
+
+
+def _handlers(service: str, methods: Sequence[Method], bind: Callable[[Method], Any]) -> Any:
+    # Without a deserialiser and a serialiser the messages stay bytes.
+    unary = grpc.unary_unary_rpc_method_handler
+    bound = {method.name: unary(bind(method)) for method in methods}
+    return grpc.method_handlers_generic_handler(service, bound)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Have an event loop call back from any thread; nothing happens if it has ended."""
+    with contextlib.suppress(RuntimeError):  # closed
+        loop.call_soon_threadsafe(callback)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_ERROR_TEXT else f"{text[:MAX_ERROR_TEXT]}...TRUNCATED"
+
+
+def _reason(host: str, port: int) -> str:
+    """Return why an address cannot be bound, by trying it."""
+    try:
+        with socket.create_server((host, port), family=_family(host)):
+            return "gRPC gives no reason"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,68 @@
+"""The gRPC health protocol (grpc.health.v1) over the models: the server, its services, each model.
+
+A model's name and the empty name (the server) are asked for alike; the services are as ready as
+the server. Watchers are told of every change, and sent away when the server drains, so that they
+do not keep it from stopping.
+
+Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from roma.serving.models import Models
+
+NAME = "grpc.health.v1.Health"
+_STATUS = health_pb2.HealthCheckResponse.ServingStatus
+_Context = Any
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
+    """Answers for the server; made and used in one event loop."""
+
+    def __init__(self, models: Models, services: Collection[str]) -> None:
+        self._models = models
+        self._services = services
+        self._changed = asyncio.Event()
+        self._ending = False
+
+    def changed(self) -> None:
+        """Have the watchers look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """Tell the watchers the last state and send them away."""
+        self._ending = True
+        self.changed()
+
+    async def Check(self, request: Any, context: _Context) -> Any:  # noqa: N802
+        """Return the state now; aborts with NOT_FOUND if nothing has that name."""
+        status = self._status(request.service)
+        if status == _STATUS.SERVICE_UNKNOWN:
+            name = request.service
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no model or service named {name!r}")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: _Context) -> None:  # noqa: N802
+        """Write the state now and whenever it has changed."""
+        last = None
+        while True:
+            changed = self._changed  # before the state is read, so that no change is missed
+            status = self._status(request.service)
+            if status != last:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+            last = status
+            if self._ending:
+                return
+            await changed.wait()
+
+    def _status(self, name: str) -> Any:
+        ready = self._models.is_ready(None if name in ("", *self._services) else name)
+        if ready is None:
+            return _STATUS.SERVICE_UNKNOWN
+        return _STATUS.SERVING if ready else _STATUS.NOT_SERVING

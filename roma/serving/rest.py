@@ -1,0 +1,171 @@
+"""The HTTP socket of the model server: bodies in, answers out, deadlines, draining.
+
+The event loop only moves bytes: JSON and tensors are the workers' business. Which protocol a
+request speaks, its path says.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from roma.serving import api, oip_rest, service
+from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
+from roma.serving.models import Models
+from roma.serving.route import Answer, Route
+from roma.serving.workers import Workers
+
+BODY_TIMEOUT = 60.0
+"""Seconds a client may take to send a body once its headers are here."""
+
+KEEP_ALIVE = 3600.0
+"""Seconds: connections belong to a dispatcher's pool, which closes them itself."""
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted; a pool opens many at once."""
+
+TIMEOUT_HEADER = "X-Request-Timeout-Ms"
+"""Milliseconds after which a request that still waits for a worker need not be computed."""
+
+MAX_TIMEOUT_MS = 2**31 - 1
+"""25 days; whoever means more means no limit."""
+
+_log = logging.getLogger(__name__)
+
+
+class RestServer:
+    """Serves the REST protocols over `models`; `workers` compute."""
+
+    def __init__(self, models: Models, workers: Workers, max_body_bytes: int) -> None:
+        self._models = models
+        self._workers = workers
+        self._max_body_bytes = max_body_bytes
+        self._runner: web.ServerRunner | None = None
+        self._draining = False
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port that it listens on; None until `start`."""
+        addresses = self._runner.addresses if self._runner else []
+        return (addresses[0][0], addresses[0][1]) if addresses else None
+
+    async def start(self, host: str, port: int, drain_limit: float) -> None:
+        """Listen on a port, 0 for a free one; raises ListenError."""
+        server = web.Server(
+            self._handle,
+            request_factory=self._request,
+            # A client that goes away takes its waiting request with it.
+            handler_cancellation=True,
+            keepalive_timeout=KEEP_ALIVE,
+            access_log=None,
+            auto_decompress=False,  # a worker does it: `inflate`
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=drain_limit)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._runner = runner
+
+    async def stop(self) -> None:
+        """Stop listening and let requests in flight end within the drain limit."""
+        self._draining = True
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        began = asyncio.get_running_loop().time()
+        try:
+            protocol = oip_rest if oip_rest.owns(request.raw_path) else service
+            route = protocol.route(request.method, request.raw_path)
+            answer = await self._follow(route, request, began)
+        except RequestError as error:
+            answer = Answer(api.error_body(str(error)), api.HTTP_STATUS[error.code])
+        except (web.HTTPRequestEntityTooLarge, BodyTooLarge):
+            text = f"Request body is larger than {self._max_body_bytes} bytes"
+            answer = Answer(api.error_body(text), 413)
+        except Exception:
+            _log.exception("%s %s", request.method, request.raw_path)
+            answer = Answer(api.error_body("Internal error"), api.HTTP_STATUS[Code.INTERNAL])
+        response = web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        if self._draining:
+            response.force_close()
+        return response
+
+    async def _follow(self, route: Route, request: web.BaseRequest, began: float) -> Answer:
+        if not route.computes:
+            return route.answer(self._models, b"", request.headers)
+        seconds = timeout(request.headers)
+        body = await self._read(request)
+        if seconds is not None:
+            seconds += began - asyncio.get_running_loop().time()
+        return await self._workers.run_within(seconds, self._answer, route, body, request.headers)
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        if (request.content_length or 0) > self._max_body_bytes:
+            raise BodyTooLarge
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            # curl waits a second for this before it sends a large body.
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                return await request.read()
+        except web.RequestPayloadError as error:
+            raise RequestError(f"Malformed request body: {error}") from error
+        except TimeoutError:
+            late = f"request body took longer than {BODY_TIMEOUT:g} s"
+            raise RequestError(late, Code.DEADLINE_EXCEEDED) from None
+
+    def _answer(self, route: Route, body: bytes, headers: Mapping[str, str]) -> Answer:
+        if headers.get("Content-Encoding", "").lower() in ("gzip", "deflate"):
+            body = inflate(body, self._max_body_bytes)
+        return route.answer(self._models, body, headers)
+
+    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
+        # aiohttp's own limit is 1 MiB.
+        return web.BaseRequest(
+            message,
+            payload,
+            protocol,
+            writer,
+            task,
+            asyncio.get_running_loop(),
+            client_max_size=self._max_body_bytes,
+        )
+
+
+def timeout(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a request gives itself, None without a limit; raises RequestError."""
+    text = headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    # The length is checked first: Python refuses to convert thousands of digits.
+    is_number = text.isascii() and text.isdigit() and len(text) <= 10
+    if not is_number or not 1 <= int(text) <= MAX_TIMEOUT_MS:
+        raise RequestError(
+            f"{TIMEOUT_HEADER} = {text[:32]!r}: expected milliseconds, "
+            f"an integer from 1 to {MAX_TIMEOUT_MS}"
+        )
+    return int(text) / 1000
+
+
+def inflate(body: bytes, limit: int) -> bytes:
+    """Return what a compressed body holds; raises RequestError, or BodyTooLarge beyond `limit`.
+
+    Like TensorFlow Serving it knows gzip, and like Triton zlib's format, which HTTP calls deflate.
+    """
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32 asks for either header
+    try:
+        plain = reader.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise RequestError(f"Malformed gzip body: {error}") from error
+    if len(plain) > limit:
+        raise BodyTooLarge
+    if not reader.eof:
+        raise RequestError("Malformed gzip body: it ends too early")
+    return plain

@@ -1,0 +1,32 @@
+"""What a REST request is to the server: a body and headers in, an answer out; no socket.
+
+A protocol's module turns a request line into a Route; `rest` follows it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from roma.serving.models import Models
+
+JSON: Mapping[str, str] = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How to answer one request line.
+
+    `answer` takes the models, the body and the headers; it raises RequestError. If it computes, it
+    runs in a worker; otherwise at once, without a body.
+    """
+
+    answer: Callable[[Models, bytes, Mapping[str, str]], Answer]
+    computes: bool = False
