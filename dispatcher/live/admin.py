@@ -11,12 +11,12 @@ Page, exchange and metrics have a token each, and can have a listener each.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from aiohttp import hdrs, web
+from prometheus_client.core import Metric
 
 from dispatcher import reports
-from dispatcher.live import metrics
 from dispatcher.live.driver import Driver
 from dispatcher.live.page import Page
 from dispatcher.live.watch import Watch
@@ -36,10 +36,13 @@ REPORT, APPLIED, METRICS = "/control/v1/report", "/control/v1/applied", "/metric
 Part = Callable[[web.Application], None]
 """Adds its routes to an application."""
 
+Collect = Callable[[], Iterable[Metric]]
+"""Tells what a scrape is answered with."""
+
 
 @contextlib.asynccontextmanager
 async def listening(
-    driver: Driver, watch: Watch, epoch: str, config: Config
+    driver: Driver, watch: Watch, epoch: str, config: Config, collect: Collect
 ) -> AsyncIterator[None]:
     """Serve the admin port, and those of its parts that have one of their own, until the end."""
     g = config.gateway
@@ -48,7 +51,7 @@ async def listening(
     parts: Mapping[str, Part] = {
         "admin": Page(watch).add_to,
         "exchange": lambda app: _add_exchange(app, driver, epoch),
-        "metrics": lambda app: _add_metrics(app, driver),
+        "metrics": lambda app: _add_metrics(app, collect),
     }
     doors = {
         REPORT: Door(shared),
@@ -109,8 +112,8 @@ def _add_exchange(app: web.Application, driver: Driver, epoch: str) -> None:
     app.router.add_post(APPLIED, applied)
 
 
-def _add_metrics(app: web.Application, driver: Driver) -> None:
+def _add_metrics(app: web.Application, collect: Collect) -> None:
     async def scrape(request: web.Request) -> web.Response:
-        return await exposition.response(request, metrics.collect(driver.core, driver.clock()))
+        return await exposition.response(request, collect())
 
     app.router.add_get(METRICS, scrape)

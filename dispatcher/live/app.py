@@ -7,13 +7,15 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client.core import Metric
+
 from dispatcher.assembly import build_core
-from dispatcher.live import access, admin
+from dispatcher.live import access, admin, metrics
 from dispatcher.live.driver import Driver
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
@@ -66,11 +68,12 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
     held = contextlib.AsyncExitStack()
+    doorkeeper = await held.enter_async_context(access.opened(gateway_config))
     service = Service(
         driver,
         endpoints,
         journal,
-        await held.enter_async_context(access.opened(gateway_config)),
+        doorkeeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
     )
@@ -87,7 +90,12 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
             await server.listen(host, port, tls)
         except OSError as error:
             raise LaunchError(f"gateway.port = {port}: cannot listen on {host}: {error}") from error
-        await held.enter_async_context(admin.listening(driver, watch, epoch, config))
+
+        def collect() -> Iterator[Metric]:
+            yield from metrics.collect(driver.core, driver.clock())
+            yield from metrics.collect_door(server, doorkeeper.denied)
+
+        await held.enter_async_context(admin.listening(driver, watch, epoch, config, collect))
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)

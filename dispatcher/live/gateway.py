@@ -8,7 +8,8 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
     502 executable failed       503 no executable, with Retry-After
     408 request came too slowly 504 deadline passed, or no answer in time
 
-A client may name its own deadline (X-Request-Timeout-Ms). An X-Request-Id comes back on every
+A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
+(X-Request-Priority: batch). An X-Request-Id comes back on every
 answer. A request that brings none and leaves no trace goes its way without a look at either.
 """
 
@@ -30,6 +31,7 @@ from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Serv
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
+from roma.model import Priority
 
 _REJECTED = {
     Reason.QUEUE_FULL: 429,
@@ -42,6 +44,7 @@ _MAX_TIMEOUT_DIGITS = 9
 _OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """What a load balancer asks without a key."""
 
+_INTERACTIVE = Priority.INTERACTIVE
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
@@ -65,11 +68,9 @@ class HttpCall(Call):
         connection: Connection,
         route: routes.Route,
         message: Message,
-        *,
-        deadline: float | None,
         context: Context | None,
     ) -> None:
-        super().__init__(route.model, message, deadline=deadline, context=context)
+        super().__init__(route.model, message, context=context)
         self._gateway = gateway
         self.connection = connection
 
@@ -118,18 +119,22 @@ class Gateway:
             return None
         if not route.is_inference:
             return self._look_up(request, route, connection)
-        headers, deadline = request.headers, None
+        headers, deadline, priority = request.headers, None, _INTERACTIVE
         try:
             if not self._service.serves(route.model):  # it went while the body came
                 raise _Refused(404, route.missing)
             if b"x-request-timeout-ms" in headers:
                 deadline = _timeout(request.header(b"x-request-timeout-ms") or "")
+            if b"x-request-priority" in headers:
+                priority = _priority(request.header(b"x-request-priority") or "")
         except _Refused as refused:
             connection.respond(self._told(request, error(refused.status, str(refused))))
             return None
         context = self._context(request, route)
-        message = _message(request, route)
-        call = HttpCall(self, connection, route, message, deadline=deadline, context=context)
+        if request.grant is not None and request.grant.priority is Priority.BATCH:
+            priority = Priority.BATCH
+        call = HttpCall(self, connection, route, _message(request, route), context)
+        call.deadline, call.priority = deadline, priority
         self._driver.submit(call)
         return call
 
@@ -307,6 +312,14 @@ def _message(request: Request, route: routes.Route) -> Message:
     if length is not None:
         message.more = f"Inference-Header-Content-Length: {length}\r\n"
     return message
+
+
+def _priority(text: str) -> Priority:
+    try:
+        return Priority(text)
+    except ValueError:
+        known = " or ".join(Priority)
+        raise _Refused(400, f"X-Request-Priority: {text}: must be {known}") from None
 
 
 def _timeout(text: str) -> float:

@@ -82,7 +82,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}}}
+gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}, {gateway}}}
 log: {{requests: {requests}}}
 """
 
@@ -108,6 +108,7 @@ class Stage:
         traces=False,
         requests="failed",
         limits="{}",
+        gateway="",
     ):
         port, admin, *ports = free_ports(2 + backends)
         self.backends = [ModelServer(p) for p in ports]
@@ -125,6 +126,7 @@ class Stage:
             traces=str(traces).lower(),
             requests=requests,
             limits=limits,
+            gateway=gateway,
         )
         for backend in self.backends:
             if start:
