@@ -105,7 +105,7 @@ def _add_exchange(app: web.Application, driver: Driver, epoch: str) -> None:
         except ExchangeError as error:
             return web.json_response({"error": str(error)}, status=400)
         for reading in message.executors:
-            driver.on_applied(reading.executor, reading.applied)
+            driver.on_applied(reading.executor, reading.applied * reading.share)
         return web.Response(status=204)
 
     app.router.add_get(REPORT, report)

@@ -41,7 +41,7 @@ LINGER = 1.0
 """Seconds for which open connections are read while draining.
 
 A client that keeps its connection alive cannot know that the program is about to stop. What it
-sends in this time is answered, and the answer closes the connection (RFC 9112 section 9.6).
+sends in this time is served as ever, and the answer closes the connection (RFC 9112 section 9.6).
 """
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,13 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Running]:
-    """Serve until the block ends; then stop accepting, drain and close."""
+async def running(
+    config: Config, *, insecure: bool = False, shared: bool = False
+) -> AsyncIterator[Running]:
+    """Serve until the block ends; then stop accepting, drain and close.
+
+    `shared`: other dispatchers of this machine may listen at the clients' port as well.
+    """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
     endpoints: dict[str, Endpoint] = {}
@@ -87,7 +92,7 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
         held.callback(looking.cancel)
         host, port = gateway_config.host, gateway_config.port
         try:
-            await server.listen(host, port, tls)
+            await server.listen(host, port, tls, shared=shared)
         except OSError as error:
             raise LaunchError(f"gateway.port = {port}: cannot listen on {host}: {error}") from error
 
@@ -100,9 +105,7 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
             yield Running(service, server, roster)
-            service.draining = server.is_draining = True
-            server.stop_listening()
-            await _drain(driver, server, gateway_config.drain_timeout)
+            await _drain(service, server, gateway_config.drain_timeout)
             roster.stop()
     finally:
         # What is left after draining is given up: waiting for it twice would break the promise.
@@ -116,7 +119,14 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
             await tracer.close()
 
 
-async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
+async def run(
+    config: Config,
+    file: Path,
+    *,
+    insecure: bool = False,
+    shared: bool = False,
+    admin_port: int | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
     # What lives now lives on, and requests leave no cycles: looking for garbage every 700
     # allocations costs 8 % of the throughput.
@@ -129,7 +139,11 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config, insecure=insecure) as serving:
+    mine = config
+    if admin_port is not None:
+        gateway = config.gateway.model_copy(update={"admin_port": admin_port})
+        mine = config.model_copy(update={"gateway": gateway})
+    async with running(mine, insecure=insecure, shared=shared) as serving:
         log.info("gateway listens on %s", config.gateway.url)
         following = asyncio.create_task(_follow(serving.roster, file, config))
         stopping = asyncio.create_task(stop.wait())
@@ -157,13 +171,21 @@ async def _follow(roster: Roster, file: Path, config: Config) -> None:
         await roster.follow(changed)
 
 
-async def _drain(driver: Driver, server: Server, timeout: float) -> None:
-    """Wait until what was admitted has ended; in-flight limits make that short."""
-    loop = asyncio.get_running_loop()
+async def _drain(service: Service, server: Server, timeout: float) -> None:
+    """Answer what comes on open connections for a moment, and close them; then wait for the rest.
+
+    In-flight limits make that short.
+    """
+    core, loop = service.driver.core, asyncio.get_running_loop()
+    service.leaving = server.is_draining = True
+    server.stop_listening()
     lingering = loop.time() + min(LINGER, timeout)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
-            while driver.core.live or (server.connections and loop.time() < lingering):
+            while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
-    if driver.core.live:
-        log.warning("gave up on %d requests after draining for %g s", driver.core.live, timeout)
+            service.draining = True
+            while core.live:
+                await asyncio.sleep(0.02)
+    if core.live:
+        log.warning("gave up on %d requests after draining for %g s", core.live, timeout)
