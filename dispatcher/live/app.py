@@ -26,6 +26,7 @@ from dispatcher.live.service import Service
 from dispatcher.live.watch import watching
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
+from roma.gateway_config import GatewayConfig
 from roma.reload import reloads
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ async def running(config: Config) -> AsyncIterator["Running"]:
         host, port = gateway_config.admin_host, gateway_config.admin_port
         with _refusals("gateway.admin_port", host, port):
             await web.TCPSite(control, host, port).start()
+        if gateway_config.grpc_port is not None:
+            await _listen_for_grpc(service, gateway_config, gateway_config.grpc_port, held)
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
@@ -120,6 +123,8 @@ async def run(config: Config, file: Path) -> None:
     async with running(config) as serving:
         g = config.gateway
         log.info("gateway listens on http://%s:%d", g.host, g.port)
+        if g.grpc_port is not None:
+            log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
         following = asyncio.create_task(_follow(serving.roster, file, config))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -127,6 +132,18 @@ async def run(config: Config, file: Path) -> None:
             following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
         log.info("draining")
+
+
+async def _listen_for_grpc(
+    service: Service, config: GatewayConfig, port: int, held: contextlib.AsyncExitStack
+) -> None:
+    # Nobody shall wait for an import that is not used.
+    from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
+
+    server = GrpcServer(service, config)
+    held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
+    with _refusals("gateway.grpc_port", config.host, port):
+        await server.listen(config.host, port)
 
 
 def _tracer(host: str, port: int) -> "Tracer":

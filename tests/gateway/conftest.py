@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import aiohttp
+import grpc
 import pytest
 import uvloop
 from aiohttp import web
@@ -71,6 +72,60 @@ class ModelServer:
             self.running -= 1
 
 
+class GrpcModelServer:
+    """Speaks gRPC: any unary method, bytes in and out; `behave(request, context)` decides."""
+
+    def __init__(self, port):
+        self.port = port
+        self.seen = []  # method, metadata, bytes, seconds left
+        self.running = 0
+        self.cancelled = 0
+        self.gate = None
+        self.behave = None
+        self._server = None
+
+    async def start(self):
+        self._server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+        )
+        self._server.add_generic_rpc_handlers((AnyMethod(self._answer),))
+        self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self):
+        """Stop at once: what runs breaks off, and connections close."""
+        if self._server is not None:
+            await self._server.stop(0)
+            self._server = None
+
+    async def _answer(self, method, request, context):
+        metadata = context.invocation_metadata()
+        self.seen.append((method, list(metadata), request, context.time_remaining()))
+        self.running += 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.behave is not None:
+                return await self.behave(request, context)
+            return request
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+class AnyMethod(grpc.GenericRpcHandler):
+    def __init__(self, answer):
+        self._answer = answer
+
+    def service(self, details):
+        async def handle(request, context):
+            return await self._answer(details.method, request, context)
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+
 YAML = """
 models:
   m:
@@ -82,7 +137,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}}}
+gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}}}
 log: {{requests: {requests}}}
 """
 
@@ -108,10 +163,18 @@ class Stage:
         traces=False,
         requests="failed",
         limits="{}",
+        speaks_grpc=False,
+        with_grpc=False,
     ):
-        port, admin, *ports = free_ports(2 + backends)
-        self.backends = [ModelServer(p) for p in ports]
-        listed = "\n".join(f"      - {{url: 'http://127.0.0.1:{p}', model: m}}" for p in ports)
+        port, admin, grpc_port, *ports = free_ports(3 + 2 * backends)
+        self.backends = [ModelServer(p) for p in ports[:backends]]
+        self.grpc_backends = [GrpcModelServer(p) for p in ports[backends:] if speaks_grpc]
+        self.grpc_port = grpc_port
+        second = [f", grpc: '127.0.0.1:{b.port}'" for b in self.grpc_backends] or [""] * backends
+        listed = "\n".join(
+            f"      - {{url: 'http://127.0.0.1:{b.port}', model: m{more}}}"
+            for b, more in zip(self.backends, second, strict=True)
+        )
         text = YAML.format(
             response_time=response_time,
             deadline=deadline,
@@ -120,13 +183,14 @@ class Stage:
             executables=listed,
             port=port,
             admin=admin,
+            grpc_port=grpc_port if with_grpc or speaks_grpc else "null",
             max_body=max_body,
             timeout=timeout,
             traces=str(traces).lower(),
             requests=requests,
             limits=limits,
         )
-        for backend in self.backends:
+        for backend in [*self.backends, *self.grpc_backends]:
             if start:
                 await backend.start()
             self.stack.push_async_callback(backend.stop)
@@ -140,7 +204,7 @@ class Stage:
 
     async def serve(self, loaded, url, admin):
         """Run a dispatcher of this configuration."""
-        self.url, self.admin = url, admin
+        self.url, self.admin, self.loaded = url, admin, loaded
         self.running = contextlib.AsyncExitStack()
         self.stack.push_async_callback(self.running.aclose)
         running = await self.running.enter_async_context(dispatcher_app.running(loaded))
@@ -175,6 +239,30 @@ class Stage:
     async def get(self, path, base=None):
         async with self.session.get((base or self.url) + path) as response:
             return response.status, await response.read()
+
+    @property
+    def channel(self):
+        """A client of the gRPC port."""
+        return grpc.aio.insecure_channel(
+            f"127.0.0.1:{self.grpc_port}",
+            options=[
+                ("grpc.enable_retries", 0),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", -1),
+            ],
+        )
+
+    async def call(self, method, request, *, channel=None, **options):
+        """Call a gRPC method with bytes; return code, answer, text and trailing metadata."""
+        async with contextlib.AsyncExitStack() as stack:
+            channel = channel or await stack.enter_async_context(self.channel)
+            call = channel.unary_unary(method)(request, **options)
+            try:
+                answer = await call
+            except grpc.aio.AioRpcError as error:
+                trailing = dict(error.trailing_metadata() or ())
+                return error.code(), b"", error.details(), trailing
+            return grpc.StatusCode.OK, answer, "", dict(await call.trailing_metadata())
 
     @property
     def queue(self):

@@ -1,6 +1,7 @@
 """Models that come and go while the dispatcher runs; the others notice nothing."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,7 +98,10 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
         await town.roster.follow(town.file("b"))
         yield b"[1]}"
 
-    town.gateway.screen = screened
+    gateway = town.gateway
+    town.server.handler = SimpleNamespace(
+        screen=screened, handle=gateway.handle, error=gateway.error
+    )
     assert (await town.predict(body(), path="/v1/models/a:predict"))[0] == 404
 
 
