@@ -33,7 +33,8 @@ class ModelServer:
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/v1/models/{model}", self._status)
         app.router.add_get("/v1/models/{model}/metadata", self._metadata)
-        app.router.add_post("/v1/models/{rest:.*}", self._predict)
+        app.router.add_get("/v2/models/{model}{rest:.*}", self._oip)
+        app.router.add_post("/{protocol:v1|v2}/models/{rest:.*}", self._predict)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -56,6 +57,9 @@ class ModelServer:
 
     async def _metadata(self, request):
         return web.json_response({"model_spec": {"name": request.match_info["model"]}})
+
+    async def _oip(self, request):
+        return web.json_response({"name": request.match_info["model"], "path": request.path})
 
     async def _predict(self, request):
         body = await request.read()
