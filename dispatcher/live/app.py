@@ -27,6 +27,7 @@ from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
+from roma.gateway_config import GatewayConfig
 from roma.reload import reloads
 from roma.tls import server_context
 from roma.watched import keep_looking
@@ -91,16 +92,16 @@ async def running(
         looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
         held.callback(looking.cancel)
         host, port = gateway_config.host, gateway_config.port
-        try:
+        with _refusals("gateway.port", host, port):
             await server.listen(host, port, tls, shared=shared)
-        except OSError as error:
-            raise LaunchError(f"gateway.port = {port}: cannot listen on {host}: {error}") from error
 
         def collect() -> Iterator[Metric]:
             yield from metrics.collect(driver.core, driver.clock())
             yield from metrics.collect_door(server, doorkeeper.denied)
 
         await held.enter_async_context(admin.listening(driver, watch, epoch, config, collect))
+        if gateway_config.grpc_port is not None:
+            await _listen_for_grpc(service, gateway_config, gateway_config.grpc_port, held)
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
@@ -144,7 +145,10 @@ async def run(
         gateway = config.gateway.model_copy(update={"admin_port": admin_port})
         mine = config.model_copy(update={"gateway": gateway})
     async with running(mine, insecure=insecure, shared=shared) as serving:
-        log.info("gateway listens on %s", config.gateway.url)
+        g = config.gateway
+        log.info("gateway listens on %s", g.url)
+        if g.grpc_port is not None:
+            log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
         following = asyncio.create_task(_follow(serving.roster, file, config))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -152,6 +156,26 @@ async def run(
             following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
         log.info("draining")
+
+
+@contextlib.contextmanager
+def _refusals(key: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
+
+
+async def _listen_for_grpc(
+    service: Service, config: GatewayConfig, port: int, held: contextlib.AsyncExitStack
+) -> None:
+    # Nobody shall wait for an import that is not used.
+    from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
+
+    server = GrpcServer(service, config)
+    held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
+    with _refusals("gateway.grpc_port", config.host, port):
+        await server.listen(config.host, port)
 
 
 def _tracer(host: str, port: int) -> "Tracer":

@@ -206,9 +206,8 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
             available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
             return Response(200, "application/json", None, available)
 
-    watching = asyncio.create_task(
-        watch("m@w", ["m"], SimpleNamespace(pool=Dying(), channel=None), Watched())
-    )
+    endpoint = SimpleNamespace(pool=Dying(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
     async with asyncio.timeout(10):
         while not seen:
             await asyncio.sleep(0)
