@@ -21,6 +21,7 @@ from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
+from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
 from dispatcher.live.service import Service
 from dispatcher.live.watch import watching
@@ -28,7 +29,6 @@ from roma import exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
 from roma.gateway_config import GatewayConfig
-from roma.reload import reloads
 from roma.tls import server_context
 from roma.watched import keep_looking
 
@@ -55,6 +55,7 @@ class Running:
     service: Service
     server: Server
     roster: Roster
+    admin: admin.Admin
 
 
 @contextlib.asynccontextmanager
@@ -99,13 +100,14 @@ async def running(
             yield from metrics.collect(driver.core, driver.clock())
             yield from metrics.collect_door(server, doorkeeper.denied)
 
-        await held.enter_async_context(admin.listening(driver, watch, epoch, config, collect))
+        doors = admin.Admin(driver, watch, epoch, collect)
+        await held.enter_async_context(doors.listening(config))
         if gateway_config.grpc_port is not None:
             await _listen_for_grpc(service, gateway_config, gateway_config.grpc_port, held)
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
-            yield Running(service, server, roster)
+            yield Running(service, server, roster, doors)
             await _drain(service, server, gateway_config.drain_timeout)
             roster.stop()
     finally:
@@ -140,16 +142,19 @@ async def run(
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    mine = config
-    if admin_port is not None:
-        gateway = config.gateway.model_copy(update={"admin_port": admin_port})
-        mine = config.model_copy(update={"gateway": gateway})
-    async with running(mine, insecure=insecure, shared=shared) as serving:
+
+    def adapt(read: Config) -> Config:
+        own = {} if admin_port is None else {"admin_port": admin_port}
+        return read.model_copy(update={"gateway": read.gateway.model_copy(update=own)})
+
+    async with running(adapt(config), insecure=insecure, shared=shared) as serving:
         g = config.gateway
         log.info("gateway listens on %s", g.url)
         if g.grpc_port is not None:
             log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
-        following = asyncio.create_task(_follow(serving.roster, file, config))
+        reloading = Reloading(file, adapt, serving.roster, serving.server)
+        serving.admin.reloading = reloading
+        following = asyncio.create_task(reloading.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         if following.done():
@@ -188,11 +193,6 @@ def _tracer(host: str, port: int) -> "Tracer":
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
     return Tracer(host, port)
-
-
-async def _follow(roster: Roster, file: Path, config: Config) -> None:
-    async for changed in reloads(file, config):
-        await roster.follow(changed)
 
 
 async def _drain(service: Service, server: Server, timeout: float) -> None:
