@@ -59,7 +59,7 @@ async def running(config: Config) -> AsyncIterator["Running"]:
     """Serve until the block ends; then stop accepting, drain and close."""
     endpoints: dict[str, Endpoint] = {}
     gateway_config = config.gateway
-    tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
+    tracer = _tracer(gateway_config) if gateway_config.traces else None
     journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     service = Service(
@@ -146,7 +146,7 @@ async def _listen_for_grpc(
         await server.listen(config.host, port)
 
 
-def _tracer(host: str, port: int) -> "Tracer":
+def _tracer(config: GatewayConfig) -> "Tracer":
     try:
         # An extra; and nobody shall wait for an import that is not used.
         from dispatcher.live.tracing import Tracer  # noqa: PLC0415
@@ -155,7 +155,7 @@ def _tracer(host: str, port: int) -> "Tracer":
             f"gateway.traces = true: {error.name} is missing: install the extra `otel` of "
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
-    return Tracer(host, port)
+    return Tracer(config.host, config.port, config.grpc_port)
 
 
 async def _follow(roster: Roster, file: Path, config: Config) -> None:
