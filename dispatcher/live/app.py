@@ -70,7 +70,7 @@ async def running(
         log.warning(warning)
     endpoints: dict[str, Endpoint] = {}
     gateway_config = config.gateway
-    tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
+    tracer = _tracer(gateway_config) if gateway_config.traces else None
     journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
@@ -183,7 +183,7 @@ async def _listen_for_grpc(
         await server.listen(config.host, port)
 
 
-def _tracer(host: str, port: int) -> "Tracer":
+def _tracer(config: GatewayConfig) -> "Tracer":
     try:
         # An extra; and nobody shall wait for an import that is not used.
         from dispatcher.live.tracing import Tracer  # noqa: PLC0415
@@ -192,7 +192,7 @@ def _tracer(host: str, port: int) -> "Tracer":
             f"gateway.traces = true: {error.name} is missing: install the extra `otel` of "
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
-    return Tracer(host, port)
+    return Tracer(config.host, config.port, config.grpc_port)
 
 
 async def _drain(service: Service, server: Server, timeout: float) -> None:

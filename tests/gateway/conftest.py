@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 
 import aiohttp
 import grpc
@@ -87,18 +89,26 @@ class GrpcModelServer:
         self.gate = None
         self.behave = None
         self._server = None
+        self._cable = None
+        self._wires = set()
 
     async def start(self):
         self._server = grpc.aio.server(
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
         )
         self._server.add_generic_rpc_handlers((AnyMethod(self._answer),))
-        self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        inside = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
+        self._cable = await asyncio.get_running_loop().create_server(
+            lambda: Wire(self._wires, inside), "127.0.0.1", self.port
+        )
 
     async def stop(self):
-        """Stop at once: what runs breaks off, and connections close."""
+        """Die as a process does: the kernel resets every connection, and nobody listens."""
         if self._server is not None:
+            self._cable.close()
+            for wire in list(self._wires):
+                wire.cut()
             await self._server.stop(0)
             self._server = None
 
@@ -117,6 +127,44 @@ class GrpcModelServer:
             raise
         finally:
             self.running -= 1
+
+
+class Wire(asyncio.Protocol):
+    """One connection to a server behind, which can be cut: gRPC's own end says goodbye."""
+
+    def __init__(self, wires, port=None, other=None):
+        self.wires, self.port, self.other = wires, port, other
+        self.transport, self.early = None, []
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.wires.add(self)
+        if self.other is None:
+            self.connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self):
+        _, self.other = await asyncio.get_running_loop().create_connection(
+            lambda: Wire(self.wires, other=self), "127.0.0.1", self.port
+        )
+        for data in self.early:
+            self.other.transport.write(data)
+
+    def data_received(self, data):
+        if self.other is None:
+            self.early.append(data)
+        else:
+            self.other.transport.write(data)
+
+    def connection_lost(self, exc):
+        self.wires.discard(self)
+        if self.other is not None:
+            self.other.transport.close()
+
+    def cut(self):
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
 
 class AnyMethod(grpc.GenericRpcHandler):

@@ -32,12 +32,16 @@ _OPTIONS = (
 )
 
 _DEADLINE_HEADER = "x-request-timeout-ms"
-_OWN_TRAILERS = frozenset({"x-request-id", "content-type", "grpc-status", "grpc-message"})
+_OWN_TRAILERS = frozenset({"x-request-id", "content-type"})
 
 SAID = 0.9
 """Share of a call's time: an end before it is no timeout of ours."""
 
+NOTICE, NOTICES = 0.1, 10
+"""Seconds in which a broken connection is known to be one, and how often that is looked up."""
+
 _DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+_CANCELLED = grpc.StatusCode.CANCELLED.value[0]
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 _Ready = grpc.ChannelConnectivity.READY
@@ -55,6 +59,7 @@ class GrpcChannel:
         self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._methods: dict[str, Any] = {}
         self._attempts: set[_GrpcAttempt] = set()
+        self._watch: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"<GrpcChannel {self._target}: {len(self._attempts)} in flight>"
@@ -89,6 +94,9 @@ class GrpcChannel:
         tasks = [attempt.task for attempt in self._attempts]
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._channel.close()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
 
     async def _run(
         self, message: GrpcMessage, attempt: "_GrpcAttempt", timeout: float, more: str
@@ -118,7 +126,7 @@ class GrpcChannel:
                 while state is not _Ready:
                     if state is _Closed or (state is _Failing and not patient):
                         raise BackendUnreached(f"cannot connect to {self._target}")
-                    await channel.wait_for_state_change(state)
+                    await self._changed(state)
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             raise BackendUnreached(
@@ -126,6 +134,20 @@ class GrpcChannel:
             ) from None
         except grpc.aio.UsageError:
             raise BackendUnreached("given up: the channel was closed here") from None
+
+    async def _changed(self, state: grpc.ChannelConnectivity) -> None:
+        """Wait for another state. One watch for all who wait: gRPC cannot end one."""
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.ensure_future(self._channel.wait_for_state_change(state))
+        await asyncio.shield(self._watch)
+
+    async def _has_broken(self) -> bool:
+        """Return whether the connection is gone, which gRPC may notice after its calls do."""
+        for _ in range(NOTICES):
+            if self._channel.get_state() is not _Ready:
+                return True
+            await asyncio.sleep(NOTICE / NOTICES)
+        return False
 
     async def _call(self, message: GrpcMessage, timeout: float, more: str) -> GrpcResponse:
         """Make the call; the connection stands."""
@@ -153,8 +175,11 @@ class GrpcChannel:
             is_out_of_time = clock() - began > SAID * timeout and left != timeout
             if code == _DEADLINE_EXCEEDED and is_out_of_time and not said:
                 raise BackendTimeout(f"no answer within {timeout:g} s") from None
-            is_connected = self._channel.get_state() is _Ready
-            if code == _UNAVAILABLE and not is_connected and not said:
+            # A model server that stops cancels what nobody here gave up.
+            is_lost = not said and (
+                code == _CANCELLED or (code == _UNAVAILABLE and await self._has_broken())
+            )
+            if is_lost:
                 text = f"connection closed before the answer: {response.message}"
                 raise BackendLost(text) from None
             return response
@@ -199,4 +224,10 @@ def _metadata(lines: str) -> tuple[list[tuple[str, str]], float | None]:
 
 def _passed(trailing: Sequence[tuple[str, str | bytes]] | None) -> Metadata:
     """Return what a client may see of a model server's trailing metadata."""
-    return tuple((key, value) for key, value in trailing or () if key not in _OWN_TRAILERS)
+    return tuple((key, value) for key, value in trailing or () if _may_pass(key))
+
+
+def _may_pass(key: str) -> bool:
+    if key.startswith("grpc-"):  # the protocol's own, but for the details of an error
+        return key == "grpc-status-details-bin"
+    return key not in _OWN_TRAILERS

@@ -7,6 +7,7 @@ Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 import grpc
@@ -29,6 +30,11 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Tell those who watch a last time, and send them away: they would hold up the end."""
+        self._ending.set()
 
     async def Check(self, request: _Message, context: _ServicerContext) -> _Message:  # noqa: N802
         """Return the status of now."""
@@ -38,16 +44,17 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         return _STATUS(status=status)
 
     async def Watch(self, request: _Message, context: _ServicerContext) -> None:  # noqa: N802
-        """Send the status, and each other one; the last one when the gateway drains."""
-        told = None
-        while True:
+        """Send the status, and each other one, until `end`."""
+        told, is_ending = None, False
+        while not is_ending:
+            is_ending = self._ending.is_set()
             status = self._status(request.service)
             if status != told:
                 await context.write(_STATUS(status=status))
                 told = status
-            if self._service.draining:
-                return
-            await asyncio.sleep(LOOK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    await self._ending.wait()
 
     def _status(self, name: str) -> int:
         service = self._service

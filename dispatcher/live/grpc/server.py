@@ -1,7 +1,8 @@
 """The clients' gRPC door: what a call asks for, and what its outcome is in gRPC's words.
 
 Messages are opaque but for the model's name and version (`wire.py`): tensors pass as bytes in both
-directions, and so does a model server's own status, with its text and its trailing metadata.
+directions, and so does a model server's own status, with its text and its trailing metadata; its
+initial metadata stays behind.
 
     INVALID_ARGUMENT    no protobuf message, or no model in it
     NOT_FOUND           no such model            UNIMPLEMENTED  a model without a gRPC address
@@ -114,7 +115,8 @@ class GrpcServer:
             ]
         )
         self._server.add_generic_rpc_handlers((_Methods(self._handler),))
-        health_pb2_grpc.add_HealthServicer_to_server(Health(service), self._server)
+        self._health = Health(service)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.add_to(self._server)
 
     async def listen(
@@ -133,6 +135,7 @@ class GrpcServer:
 
     async def close(self, timeout: float) -> None:
         """Accept no more, and give up what has not ended within `timeout`."""
+        self._health.end()
         await self._server.stop(timeout)
 
     def _handler(self, method: Passed | Own) -> Callable[[bytes, _ServicerContext], Any]:
