@@ -175,12 +175,16 @@ async def _listen_for_grpc(
     service: Service, config: GatewayConfig, port: int, held: contextlib.AsyncExitStack
 ) -> None:
     # Nobody shall wait for an import that is not used.
+    from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
     from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
 
+    tls = None if config.tls is None else ServerTls(config.tls)
+    looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
+    held.callback(looking.cancel)
     server = GrpcServer(service, config)
     held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
     with _refusals("gateway.grpc_port", config.host, port):
-        await server.listen(config.host, port)
+        await server.listen(config.host, port, None if tls is None else tls.credentials)
 
 
 def _tracer(config: GatewayConfig) -> "Tracer":

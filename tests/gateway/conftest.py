@@ -10,6 +10,7 @@ import grpc
 import pytest
 import uvloop
 from aiohttp import web
+from grpc_reflection.v1alpha import reflection
 
 from dispatcher.live import app as dispatcher_app
 from roma import config
@@ -97,6 +98,7 @@ class GrpcModelServer:
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
         )
         self._server.add_generic_rpc_handlers((AnyMethod(self._answer),))
+        reflection.enable_server_reflection(["grpc.health.v1.Health"], self._server)
         inside = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         self._cable = await asyncio.get_running_loop().create_server(

@@ -7,7 +7,7 @@ the two apart. gRPC's own retries are off for the same reason.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -81,6 +81,12 @@ class GrpcChannel:
         """Ask something that is no inference; raise a `BackendError`."""
         await self._connected(CONNECT_TIMEOUT)
         return await self._call(message, timeout, more)
+
+    async def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Pass a conversation on, both ways; gRPC's own error if it breaks."""
+        call = self._channel.stream_stream(method)(questions)
+        async for answer in call:
+            yield answer
 
     async def check(self, timeout: float) -> None:
         """Return when it is connected; raise a `BackendError`."""

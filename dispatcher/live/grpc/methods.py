@@ -14,6 +14,7 @@ from dispatcher.live.service import EXTENSIONS, NAME, VERSION, Service
 PREDICTION, MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 OIP = "inference.GRPCInferenceService"
 
+
 SERVICES = (PREDICTION, MODEL, OIP)
 
 
@@ -48,6 +49,8 @@ class Own:
 
     path: str
     answer: Callable[[Service], bytes]
+    is_open: bool = True
+    """Whether it is answered without a key."""
 
 
 def _by_spec(body: bytes) -> Asked:
@@ -106,6 +109,6 @@ METHODS: Mapping[str, Passed | Own] = {
         Passed(f"/{OIP}/ModelMetadata", _by_name, is_inference=False),
         Own(f"/{OIP}/ServerLive", _live),
         Own(f"/{OIP}/ServerReady", _ready),
-        Own(f"/{OIP}/ServerMetadata", _described),
+        Own(f"/{OIP}/ServerMetadata", _described, is_open=False),
     )
 }

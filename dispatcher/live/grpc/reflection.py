@@ -1,27 +1,38 @@
 """Lets tools such as grpcurl ask which methods and messages there are (server reflection).
 
-The descriptions come from a file of this package, so that nothing that defines them, TensorFlow
-above all, must be installed or imported. `docs/descriptors.py` writes it.
+The gateway knows no messages: it passes the question on to a model server, which speaks the same
+protocols. Without one that is ready there is nothing to tell.
 """
 
-from importlib import resources
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
-from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection
+import grpc
 
-from dispatcher.live.grpc.methods import SERVICES
+from dispatcher.live.service import Service
 
-DESCRIPTORS = "descriptors.binpb"
+METHODS = tuple(
+    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+    for version in ("v1alpha", "v1")
+)
 
 
-def add_to(server: Any) -> None:
-    """Add the service to a grpc.aio server."""
-    described = descriptor_pb2.FileDescriptorSet()
-    described.ParseFromString(resources.files(__package__).joinpath(DESCRIPTORS).read_bytes())
-    pool = DescriptorPool()
-    for file in described.file:  # each after those that it needs
-        pool.Add(file)
-    names = (*SERVICES, "grpc.health.v1.Health", reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server, pool)
+def handlers(service: Service) -> dict[str, Any]:
+    """Return the handlers by method; bytes in and bytes out."""
+    return {
+        method: grpc.stream_stream_rpc_method_handler(_passed(service, method))
+        for method in METHODS
+    }
+
+
+def _passed(service: Service, method: str) -> Callable[..., AsyncIterator[bytes]]:
+    async def pass_on(questions: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        for executor in list(service.driver.core.executors):
+            endpoint = service.endpoints.get(executor.spec.name)
+            if executor.live and endpoint is not None and endpoint.channel is not None:
+                async for answer in endpoint.channel.stream(method, questions):
+                    yield answer
+                return
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no executable with gRPC is ready")
+
+    return pass_on

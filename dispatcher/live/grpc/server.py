@@ -4,6 +4,7 @@ Messages are opaque but for the model's name and version (`wire.py`): tensors pa
 directions, and so does a model server's own status, with its text and its trailing metadata; its
 initial metadata stays behind.
 
+    UNAUTHENTICATED     no valid key or token    PERMISSION_DENIED  not for this model
     INVALID_ARGUMENT    no protobuf message, or no model in it
     NOT_FOUND           no such model            UNIMPLEMENTED  a model without a gRPC address
     RESOURCE_EXHAUSTED  queue full or predicted late, with retry-after; or a message too large
@@ -21,18 +22,19 @@ usual safety net, changes nothing. An x-request-id comes back in the trailing me
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from dispatcher.executors import RECOVERY
+from dispatcher.live.access import Denied
 from dispatcher.live.backend import Response
 from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.endpoint import Endpoint, GrpcMessage, GrpcResponse, Metadata
-from dispatcher.live.grpc import reflection
+from dispatcher.live.grpc import callers, reflection
 from dispatcher.live.grpc.health import Health
 from dispatcher.live.grpc.methods import METHODS, BadRequest, Own, Passed
 from dispatcher.live.routes import GrpcRoute
@@ -41,6 +43,7 @@ from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
 from roma.gateway_config import GatewayConfig
+from roma.model import Priority
 
 log = logging.getLogger(__name__)
 
@@ -114,10 +117,9 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),  # else two gateways would share a port unnoticed
             ]
         )
-        self._server.add_generic_rpc_handlers((_Methods(self._handler),))
+        self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
         self._health = Health(service)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.add_to(self._server)
 
     async def listen(
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
@@ -138,31 +140,64 @@ class GrpcServer:
         self._health.end()
         await self._server.stop(timeout)
 
+    def _handlers(self) -> dict[str, Any]:
+        """Return them by method; bytes in and bytes out, for no serialiser is named."""
+        found = {
+            path: grpc.unary_unary_rpc_method_handler(self._handler(method))
+            for path, method in METHODS.items()
+        }
+        return found | reflection.handlers(self._service)
+
     def _handler(self, method: Passed | Own) -> Callable[[bytes, _ServicerContext], Any]:
         async def handle(body: bytes, context: _ServicerContext) -> bytes:
             carried, answer = None, GrpcResponse(0)
             try:
                 if isinstance(method, Own):
+                    if not method.is_open:
+                        self._service.admit(callers.credentials(context), None).release()
                     answer.body = method.answer(self._service)
                 else:
                     route = method.route(body)
                     carried = self._context(context, route)
-                    answer = await self._answered(method, route, body, context, carried)
+                    answer = await self._let_in(method, route, body, context, carried)
             except BadRequest as error:
                 answer = refusal(_Code.INVALID_ARGUMENT, str(error))
+            except Denied as denied:
+                answer = callers.refused(denied)
+                if carried is not None:
+                    self._service.end(carried, answer.code)
             if carried is None:
                 carried = self._context(context, None)
             return await _respond(context, answer, carried)
 
         return handle
 
-    async def _answered(
+    async def _let_in(
         self,
         method: Passed,
         route: GrpcRoute,
         body: bytes,
         context: _ServicerContext,
         carried: Context | None,
+    ) -> GrpcResponse:
+        """Answer a caller who may ask for this; raise Denied."""
+        grant = self._service.admit(callers.credentials(context), route.model)
+        try:
+            priority = callers.priority(context, grant.priority)
+            return await self._answered(method, route, body, context, carried, priority)
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
+        finally:
+            grant.release()
+
+    async def _answered(  # noqa: PLR0917 - as above, and what was found of it
+        self,
+        method: Passed,
+        route: GrpcRoute,
+        body: bytes,
+        context: _ServicerContext,
+        carried: Context | None,
+        priority: Priority,
     ) -> GrpcResponse:
         answer = self._refused(route)
         if answer is not None:
@@ -171,8 +206,9 @@ class GrpcServer:
             return answer
         if not method.is_inference:
             return await self._found(route, body, "" if carried is None else carried.lines)
-        deadline = self._deadline(route.model, context)
+        deadline = self._deadline(route.model, context, priority)
         call = GrpcCall(self._service, route, body, deadline=deadline, context=carried)
+        call.priority = priority
         self._service.driver.submit(call)
         try:
             return await call.answer
@@ -193,10 +229,11 @@ class GrpcServer:
                 return refusal(_Code.UNIMPLEMENTED, _no_address(route.model, executor.spec.name))
         return None
 
-    def _deadline(self, model: str, context: _ServicerContext) -> float | None:
+    def _deadline(self, model: str, context: _ServicerContext, priority: Priority) -> float | None:
         """Return the client's deadline if it is shorter than what the model's clients are told."""
         left: float | None = context.time_remaining()
-        if left is None or left >= self._service.driver.core.queues[model].spec.deadline:
+        longest = self._service.driver.core.queues[model].spec.deadline
+        if left is None or (priority is Priority.INTERACTIVE and left >= longest):
             return None
         return max(0.0, left)
 
@@ -237,15 +274,10 @@ _WANTED = frozenset({"x-request-id", "traceparent", "tracestate"})
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc carries no types
-    """Finds a method's handler; bytes in and bytes out, for no serialiser is named."""
+    """Finds a method's handler."""
 
-    def __init__(
-        self, handler: Callable[[Passed | Own], Callable[[bytes, Any], Awaitable[bytes]]]
-    ) -> None:
-        self._handlers = {
-            path: grpc.unary_unary_rpc_method_handler(handler(method))
-            for path, method in METHODS.items()
-        }
+    def __init__(self, handlers: Mapping[str, Any]) -> None:
+        self._handlers = handlers
 
     def service(self, handler_call_details: Any) -> Any:
         return self._handlers.get(handler_call_details.method)
