@@ -27,6 +27,7 @@ from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
+from roma.gateway_config import LimitsConfig
 from roma.reload import reloads
 from roma.tls import server_context
 from roma.watched import keep_looking
@@ -44,6 +45,9 @@ A client that keeps its connection alive cannot know that the program is about t
 sends in this time is answered, and the answer closes the connection (RFC 9112 section 9.6).
 """
 
+KEPT = 256
+"""Descriptors that clients may not take: for executables, the admin port and files."""
+
 log = logging.getLogger(__name__)
 
 
@@ -57,8 +61,13 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Running]:
-    """Serve until the block ends; then stop accepting, drain and close."""
+async def running(
+    config: Config, *, insecure: bool = False, limits: LimitsConfig | None = None
+) -> AsyncIterator[Running]:
+    """Serve until the block ends; then stop accepting, drain and close.
+
+    `limits` are those of `config`, unless others are given.
+    """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
     endpoints: dict[str, Endpoint] = {}
@@ -77,9 +86,8 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
         tracer,
         backend_timeout=gateway_config.backend_timeout,
     )
-    server = Server(
-        Gateway(service), gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes
-    )
+    limits = limits or gateway_config.limits
+    server = Server(Gateway(service), limits, max_body_bytes=gateway_config.max_body_bytes)
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
         tls = None if gateway_config.tls is None else server_context(gateway_config.tls)
@@ -125,11 +133,12 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     # One descriptor per client: the usual soft limit of 1024 is less than two full queues.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    limits = within(config.gateway.limits, most)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config, insecure=insecure) as serving:
+    async with running(config, insecure=insecure, limits=limits) as serving:
         log.info("gateway listens on %s", config.gateway.url)
         following = asyncio.create_task(_follow(serving.roster, file, config))
         stopping = asyncio.create_task(stop.wait())
@@ -138,6 +147,25 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
             following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
         log.info("draining")
+
+
+def within(limits: LimitsConfig, descriptors: int) -> LimitsConfig:
+    """Return the limits with no more connections than there are descriptors for.
+
+    A gateway that gave its last one to a client could not reach its executables any more.
+    """
+    most = max(1, descriptors - min(KEPT, descriptors // 2))
+    if limits.connections <= most:
+        return limits
+    if "connections" in limits.model_fields_set:  # else nobody asked for so many
+        log.warning(
+            "gateway.limits.connections = %d: taken as %d, for this program may have %d open files "
+            "(ulimit -Hn)",
+            limits.connections,
+            most,
+            descriptors,
+        )
+    return limits.model_copy(update={"connections": most})
 
 
 def _tracer(host: str, port: int) -> "Tracer":
