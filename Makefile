@@ -8,7 +8,7 @@ COMPILED := build/compiled
 DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 
-.PHONY: help install demo compare test check bench wheel images pictures clean lock
+.PHONY: help install demo compare test check bench faults wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -40,6 +40,9 @@ check: install  ## ruff, mypy --strict and import-linter.
 
 bench: install $(COMPILED)/.built  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
 	$(BIN)/python -m bench
+
+faults: install  ## Every fault of tests/faults with its recovery time, as docs/faults.md (about two minutes).
+	PYTHONPATH=. $(BIN)/python -m tests.faults.report
 
 wheel: $(COMPILED)/.built  ## A compiled wheel in dist/ (needs a C compiler).
 

@@ -155,8 +155,8 @@ class Dispatcher:
                 self._on_ended(event.execution, event.result, now)
             case RequestCancelled(request_id):
                 self._on_cancelled(request_id, now, commands)
-            case ExecutionUnreached(execution):
-                self._on_unreached(execution, now, commands)
+            case ExecutionUnreached(execution, gone):
+                self._on_unreached(execution, gone, now, commands)
             case Woken():
                 pass
             case ModelAdded(spec):
@@ -292,7 +292,9 @@ class Dispatcher:
         executor.suspect = executor.live
         self._notify_executor(executor, now)
 
-    def _on_unreached(self, execution_id: int, now: float, commands: list[Command]) -> None:
+    def _on_unreached(
+        self, execution_id: int, gone: bool, now: float, commands: list[Command]
+    ) -> None:
         execution = self._executions.pop(execution_id, None)
         if execution is None:
             return
@@ -309,8 +311,10 @@ class Dispatcher:
             self._queue(request).put_back(request)
             heappush(self._deadlines, (request.deadline, request.id))
         self._notify_queue(queue, now)
-        # Whoever refuses a connection is gone for everyone.
-        self._lose(executor, now, commands)
+        if gone:  # whoever refuses a connection is gone for everyone
+            self._lose(executor, now, commands)
+        else:  # what it runs over other connections may be well
+            self._on_suspected(executor, now)
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)

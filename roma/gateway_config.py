@@ -21,7 +21,8 @@ class LimitsConfig(Section):
     buffered_bytes: Annotated[int, Field(ge=2**20)] = 2**30
     """Bodies of all requests that are being read or answered; beyond it, 503."""
     connections: Annotated[int, Field(ge=1)] = 20_000
-    """Most connections at once; one more is told 503 and closed."""
+    """Most connections at once; one more is told 503 and closed. Never so many that the program's
+    open files (ulimit -Hn) would not do for the executables too."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
     """The same for each client address; default: no limit of its own, as behind a proxy all come
     from one."""

@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import Metric
 
@@ -28,7 +28,7 @@ from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
-from roma.gateway_config import GatewayConfig
+from roma.gateway_config import GatewayConfig, LimitsConfig
 from roma.tls import server_context
 from roma.watched import keep_looking
 
@@ -44,6 +44,9 @@ LINGER = 1.0
 A client that keeps its connection alive cannot know that the program is about to stop. What it
 sends in this time is served as ever, and the answer closes the connection (RFC 9112 section 9.6).
 """
+
+KEPT = 256
+"""Descriptors that clients may not take: for executables, the admin port and files."""
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +147,8 @@ async def run(
         loop.add_signal_handler(signum, stop.set)
 
     def adapt(read: Config) -> Config:
-        own = {} if admin_port is None else {"admin_port": admin_port}
+        own: dict[str, Any] = {} if admin_port is None else {"admin_port": admin_port}
+        own["limits"] = within(read.gateway.limits, most)
         return read.model_copy(update={"gateway": read.gateway.model_copy(update=own)})
 
     async with running(adapt(config), insecure=insecure, shared=shared) as serving:
@@ -161,6 +165,25 @@ async def run(
             following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
         log.info("draining")
+
+
+def within(limits: LimitsConfig, descriptors: int) -> LimitsConfig:
+    """Return the limits with no more connections than there are descriptors for.
+
+    A gateway that gave its last one to a client could not reach its executables any more.
+    """
+    most = max(1, descriptors - min(KEPT, descriptors // 2))
+    if limits.connections <= most:
+        return limits
+    if "connections" in limits.model_fields_set:  # else nobody asked for so many
+        log.warning(
+            "gateway.limits.connections = %d: taken as %d, for this program may have %d open files "
+            "(ulimit -Hn)",
+            limits.connections,
+            most,
+            descriptors,
+        )
+    return limits.model_copy(update={"connections": most})
 
 
 @contextlib.contextmanager

@@ -5,6 +5,10 @@ import json
 
 import pytest
 
+from dispatcher.live.app import within
+from dispatcher.live.http.server import TOLD
+from roma.gateway_config import LimitsConfig
+
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -268,6 +272,27 @@ async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
     fourth = await connect()
     fourth.send(post(b"{}"))
     assert (await fourth.answer())[0] == 200
+
+
+async def test_a_flood_of_connections_holds_few_beyond_the_limit(stage, connect):
+    await stage.open(limits="{connections: 1}")
+    first = await connect()
+    first.send(post(b"{}"))
+    assert (await first.answer())[0] == 200
+    flood = [await connect() for _ in range(3 * TOLD)]
+    await stage.until(lambda: stage.server.turned_away == len(flood))
+    await stage.until(lambda: len(stage.server.connections) <= 1 + TOLD)
+    first.send(post(b"{}"))
+    assert (await first.answer())[0] == 200
+
+
+def test_no_more_connections_than_there_are_descriptors_for(caplog):
+    limits = LimitsConfig(connections=1000)
+    assert within(limits, 1256) is limits
+    assert caplog.text == ""
+    assert within(limits, 1255).connections == 999
+    assert within(limits, 100).connections == 50
+    assert "gateway.limits.connections = 1000: taken as 50" in caplog.text
 
 
 async def test_a_client_that_goes_while_it_is_answered_tells_the_model_server(stage, connect):

@@ -149,14 +149,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.feed(ExecutionEnded(execution, result))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def unreached(self, data):
+    @rule(data=st.data(), gone=st.booleans())
+    def unreached(self, data, gone):
         execution = data.draw(st.sampled_from(sorted(self.running)))
         executor, _ = self.running.pop(execution)
-        self.live[executor] = False
-        self.suspects.discard(executor)
+        if gone:
+            self.live[executor] = False
+            self.suspects.discard(executor)
+        elif self.live[executor]:
+            self.suspects.add(executor)
         # The core may give the request to another executor, which must be live.
-        self.feed(ExecutionUnreached(execution))
+        self.feed(ExecutionUnreached(execution, gone))
 
     @precondition(lambda self: self.arrived)
     @rule(data=st.data())

@@ -162,7 +162,7 @@ class Connection:
         """Keep the transport, or turn the client away."""
         # uvloop's transports have the interface without the base class.
         self._transport = cast(asyncio.Transport, transport)
-        refused = self._server.on_connected(self, self._transport)
+        refused = self._server.on_connected(self, self._transport)  # it may be closed already
         self.due = self._server.now + self._limits.head_timeout
         if refused is not None:
             self._refuse(503, refused)
