@@ -63,6 +63,24 @@ async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(stag
     assert stage.backends[0].most_running == 1
 
 
+async def test_a_head_that_comes_while_another_is_answered_is_screened_all_the_same(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    second, missing = post(b"[2]"), post(b"[3]").replace(b"/m:", b"/unknown:")
+    client.send(post(b"[1]") + second[:-3])
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"[1]"
+    stage.backends[0].gate.clear()
+    client.send(second[-3:] + missing[:-3])
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"[2]"
+    client.send(missing[-3:])
+    assert (await client.answer())[0] == 404
+
+
 async def test_requests_come_whole_or_in_any_pieces(stage, connect):
     await stage.open()
     client = await connect()

@@ -53,6 +53,7 @@ class Connection:
         "_is_deaf",
         "_is_paused",
         "_is_reading_head",
+        "_is_screened",
         "_is_unread",
         "_last_words",
         "_limits",
@@ -87,6 +88,8 @@ class Connection:
         self._is_paused = False
         """Nothing more is read until what waits is answered."""
         self._is_reading_head = False
+        self._is_screened = False
+        """Whether the handler has let the one pass that is being read."""
         self._is_unread = False
         """The client leaves answers unread."""
         self.due = math.inf
@@ -227,6 +230,7 @@ class Connection:
         self._body: list[bytes] = []
         self._size = 0
         self._is_reading_head = True
+        self._is_screened = False
         if self._current is None:
             self.due = self._server.now + self._limits.head_timeout
 
@@ -267,6 +271,7 @@ class Connection:
             if refusal is not None:
                 self._answer_early(refusal)
                 return
+            self._is_screened = True
             self.due = self._server.now + self._limits.body_timeout
             if b"expect" in request.headers and self._transport is not None:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -319,7 +324,11 @@ class Connection:
         body = self._body
         request.body = body[0] if len(body) == 1 else b"".join(body)
         if self._current is None and not self._waiting and not self._is_unread:
-            self._begin(request)
+            if self._is_screened:
+                self._begin(request)
+            else:  # its head came while another one was being answered
+                self._waiting.append(request)
+                self._go_on()
             return
         self._waiting.append(request)
         if self._transport is not None and not self._is_paused:
