@@ -42,6 +42,9 @@ class GatewayConfig(Section):
     host: Host = "127.0.0.1"
     port: Port = 8501
     """TensorFlow Serving's REST port."""
+    grpc_port: Port | None = None
+    """For TensorFlow Serving's and the Open Inference Protocol's gRPC; default: no gRPC. A call
+    needs executables with a gRPC address: `grpc` of a listed one, `grpc_offset` of a worker."""
     keys: FilePath | None = None
     """Keys of those who may call (`roma keys add`); default: whoever reaches the port may."""
     oidc: OidcConfig | None = None

@@ -11,9 +11,12 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
 A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
 (X-Request-Priority: batch). An X-Request-Id comes back on every
 answer. A request that brings none and leaves no trace goes its way without a look at either.
+`GET /openapi.json` describes all of this.
 """
 
 import asyncio
+from functools import cache
+from importlib import resources
 from typing import assert_never
 
 import orjson
@@ -233,6 +236,8 @@ class Gateway:
         if path == "/readyz":
             why = self._service.unready()
             return Response(200, _TEXT, None, b"ready") if why is None else error(503, why)
+        if path == "/openapi.json":
+            return Response(200, _JSON, None, _document())
         if path == "/v2" or path.startswith("/v2/"):
             return self._oip(request, path)
         if path.startswith("/v1/"):
@@ -257,6 +262,12 @@ class Gateway:
 
 def _json(status: int, body: dict[str, object]) -> Response:
     return Response(status, _JSON, None, orjson.dumps(body))
+
+
+@cache
+def _document() -> bytes:
+    """Return the OpenAPI document of this port."""
+    return resources.files("dispatcher.live").joinpath("openapi.json").read_bytes()
 
 
 def error(

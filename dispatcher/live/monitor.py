@@ -50,7 +50,7 @@ async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
             return f"model {model} is not available (status {response.status})"
     if endpoint.channel is not None:
         try:
-            await endpoint.channel.check(HANG)
+            await endpoint.channel.check(CONNECT_TIMEOUT)
         except BackendError as error:
             return str(error)
     return None

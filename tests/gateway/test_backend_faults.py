@@ -2,11 +2,11 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from dispatcher.live.backend import Message, Response
-from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.monitor import watch
 from roma.errors import BackendLost
 from roma.events import Reason
@@ -206,7 +206,8 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
             available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
             return Response(200, "application/json", None, available)
 
-    watching = asyncio.create_task(watch("m@w", ["m"], Endpoint(Dying()), Watched()))
+    endpoint = SimpleNamespace(pool=Dying(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
     async with asyncio.timeout(10):
         while not seen:
             await asyncio.sleep(0)

@@ -3,7 +3,9 @@
 import asyncio
 import json
 
+import grpc
 import pytest
+import trustme
 
 from roma import keys
 from tests.gateway.test_http import HEAD, Client
@@ -172,3 +174,96 @@ async def test_what_was_denied_is_counted(guarded):
     assert 'roma_gateway_denied_requests_total{status="401"} 1.0' in text
     assert 'roma_gateway_denied_requests_total{status="403"} 1.0' in text
     assert "roma_gateway_connections " in text
+
+
+@pytest.fixture
+async def guarded_grpc(stage, tmp_path):
+    file = tmp_path / "keys.yaml"
+    entry = {"name": "one", "hash": keys.hashed(TOKENS["one"]), "models": ["m"], "concurrency": 1}
+    narrow = {"name": "narrow", "hash": keys.hashed(TOKENS["narrow"]), "models": ["elsewhere"]}
+    file.write_text(json.dumps({"keys": {IDS[0]: entry, IDS[1]: narrow}}))
+    file.chmod(0o600)
+    await stage.open(gateway=f"keys: {file}", speaks_grpc=True)
+    return stage
+
+
+def metadata(name, *more):
+    return (("authorization", f"Bearer {TOKENS[name]}"), *more)
+
+
+async def test_keys_hold_for_grpc_as_well(guarded_grpc):
+    stage, code = guarded_grpc, grpc.StatusCode
+    async with stage.channel as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        described = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+        m, x = b"\x0a\x01m", b"\x0a\x01x"
+
+        async def refused(call):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await call
+            return error.value
+
+        assert (await refused(infer(m))).code() is code.UNAUTHENTICATED
+        assert (await refused(described(b""))).code() is code.UNAUTHENTICATED
+        assert await live(b"")
+        for body in (m, x):
+            denied = await refused(infer(body, metadata=metadata("narrow")))
+            assert denied.code() is code.PERMISSION_DENIED
+        assert await infer(m, metadata=metadata("one")) == m
+        assert stage.grpc_backends[0].seen[0][0].endswith("ModelInfer")
+        assert "authorization" not in dict(stage.grpc_backends[0].seen[0][1])
+
+        stage.grpc_backends[0].gate = asyncio.Event()
+        first = infer(m, metadata=metadata("one"))
+        await stage.until(lambda: stage.grpc_backends[0].running)
+        busy = await refused(infer(m, metadata=metadata("one")))
+        assert (busy.code(), dict(busy.trailing_metadata())["retry-after"]) == (
+            code.RESOURCE_EXHAUSTED,
+            "1",
+        )
+        first.cancel()
+        await stage.until(lambda: stage.queue.cancelled)
+        stage.grpc_backends[0].gate.set()
+        # Its place was given back; it may be batch, too.
+        batch = metadata("one", ("x-request-priority", "batch"))
+        assert await infer(m, metadata=batch) == m
+        assert stage.core.batches["m"].completed.total() == 1
+        odd = metadata("one", ("x-request-priority", "urgent"))
+        assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
+
+
+async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(stage, tmp_path):
+    authority = trustme.CA()
+    server, client = authority.issue_cert("localhost"), authority.issue_cert("scorer.example")
+    files = {}
+    for name, blob in (
+        ("certificate", server.cert_chain_pems[0]),
+        ("key", server.private_key_pem),
+        ("client_ca", authority.cert_pem),
+    ):
+        files[name] = tmp_path / f"{name}.pem"
+        blob.write_to_path(files[name])
+        files[name].chmod(0o600)
+    keys_file = tmp_path / "keys.yaml"
+    entry = {"name": "scorer", "certificate": "scorer.example", "models": ["m"]}
+    keys_file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
+    keys_file.chmod(0o600)
+    tls = ", ".join(f"{name}: {path}" for name, path in files.items())
+    await stage.open(gateway=f"keys: {keys_file}, tls: {{{tls}}}", speaks_grpc=True)
+    trust = authority.cert_pem.bytes()
+    own = client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+    target = f"localhost:{stage.grpc_port}"
+    for pair, lets_in in ((own, True), ((None, None), False)):
+        credentials = grpc.ssl_channel_credentials(trust, *pair)
+        async with grpc.aio.secure_channel(target, credentials) as channel:
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            if lets_in:
+                assert await infer(b"\x0a\x01m", timeout=20) == b"\x0a\x01m"
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await infer(b"\x0a\x01m", timeout=5)
+                assert error.value.code() in (
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                )

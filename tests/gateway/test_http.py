@@ -338,13 +338,16 @@ async def test_a_client_that_goes_while_it_is_answered_tells_the_model_server(st
 
 async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):
     await stage.open()
-    submit = stage.gateway._driver.submit
+    handler = stage.server.handler
 
-    def broken(call):
-        stage.gateway._driver.submit = submit
-        raise RuntimeError("bug")
+    class Broken:
+        screen, error = handler.screen, handler.error
 
-    stage.gateway._driver.submit = broken
+        def handle(self, request, connection):
+            stage.server.handler = handler
+            raise RuntimeError("bug")
+
+    stage.server.handler = Broken()
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 500

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from dispatcher.live.backend import Response
-from dispatcher.live.http.request import WANTED, Request, decoded
+from dispatcher.live.http.request import ODD, WANTED, Request, decoded
 
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server
@@ -51,6 +51,7 @@ class Connection:
         "_body",
         "_current",
         "_is_deaf",
+        "_is_odd",
         "_is_paused",
         "_is_reading_head",
         "_is_screened",
@@ -85,6 +86,8 @@ class Connection:
         """What comes now is thrown away until the client closes, or until `due`."""
         self._last_words: Response | None = None
         """What ends the connection once the requests before it are answered."""
+        self._is_odd = False
+        """The head that is being read has a header that most do without."""
         self._is_paused = False
         """Nothing more is read until what waits is answered."""
         self._is_reading_head = False
@@ -231,6 +234,7 @@ class Connection:
         self._size = 0
         self._is_reading_head = True
         self._is_screened = False
+        self._is_odd = False
         if self._current is None:
             self.due = self._server.now + self._limits.head_timeout
 
@@ -250,6 +254,8 @@ class Connection:
             assert request is not None
             if name in request.headers:
                 value = request.headers[name] + b"," + value
+            elif name in ODD:
+                self._is_odd = True
             request.headers[name] = value
 
     def on_headers_complete(self) -> None:
@@ -261,7 +267,9 @@ class Connection:
         request.method = decoded(parser.get_method())
         request.target = decoded(self._target)
         request.keep_alive = parser.should_keep_alive()
-        objection = self._objection(request)
+        objection = None
+        if self._is_odd or self._size > self._limits.head_bytes or not self._is_plain(request):
+            objection = self._objection(request)
         self._size = 0
         if objection is not None:
             self._refuse(*objection)
@@ -275,6 +283,14 @@ class Connection:
             self.due = self._server.now + self._limits.body_timeout
             if b"expect" in request.headers and self._transport is not None:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _is_plain(self, request: Request) -> bool:
+        """Return whether there is nothing to object to a head without odd headers."""
+        headers = request.headers
+        host, length = headers.get(b"host"), headers.get(b"content-length")
+        if host is None or b"," in host or request.method == "CONNECT":
+            return False
+        return length is None or int(length) <= self._server.max_body_bytes
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
         """Return the status and the reason by which a head is refused, or None."""

@@ -62,9 +62,13 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections; raise OSError."""
-        options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared: bool = False
+    ) -> None:
+        """Accept connections; raise OSError. `shared`: others may listen there as well."""
+        options: dict[str, Any] = {"reuse_port": True} if shared else {}
+        if tls is not None:
+            options["ssl"] = tls
         self._listener = await self._loop.create_server(
             lambda: cast(asyncio.Protocol, Connection(self)),
             host,
