@@ -47,6 +47,8 @@ async def converse(port, random, name, sent):
     data = b""
     try:
         for piece in pieces(random, stream):
+            if writer.is_closing():  # the server has heard enough
+                break
             writer.write(piece)
             await asyncio.sleep(0)
         if leaves:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 EMPTY = re.compile(rb"(?:\r?\n)*")  # §2.2: empty lines before a request line
-LINE = re.compile(rb"(%s) ([!-~]+) HTTP/1\.([01])\r\n" % TOKEN)  # §3
+# §3: "recipients MAY instead parse on whitespace-delimited word boundaries"
+LINE = re.compile(rb"(%s) +([!-~]+) +HTTP/1\.([01])\r\n" % TOKEN)
 FIELD = re.compile(rb"(%s):[ \t]*([\t -~\x80-\xff]*)\r\n" % TOKEN)  # §5
 CHUNK = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;[\t -~\x80-\xff]*)?\r\n")  # §7.1
 LENGTH = re.compile(rb"[0-9]+")

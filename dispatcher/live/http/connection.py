@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 LARGE = 64 * 1024
 """Bytes. A larger body is not copied behind its head."""
 
+VERSIONS = frozenset({"1.0", "1.1"})
+
 LINGER = 2.0
 """Seconds for which a client may go on sending what will not be read."""
 
@@ -290,6 +292,8 @@ class Connection:
         host, length = headers.get(b"host"), headers.get(b"content-length")
         if host is None or b"," in host or request.method == "CONNECT":
             return False
+        if not request.keep_alive:  # without a word about it: of another version than 1.1
+            return False
         return length is None or int(length) <= self._server.max_body_bytes
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
@@ -297,8 +301,11 @@ class Connection:
         headers, most = request.headers, self._limits.head_bytes
         if self._size > most:
             return 431, f"request head is larger than {most} bytes"
-        if b"host" not in headers or b"connection" in headers or b"transfer-encoding" in headers:
+        if b"host" not in headers or self._is_odd or not request.keep_alive:
             request.version = self._parser.get_http_version()  # it formats a text anew each time
+        if request.version not in VERSIONS:
+            # Whoever is in front of us may have read such a line as HTTP/0.9, which has no head.
+            return 400, f"Malformed request: HTTP/{request.version}: only 1.0 and 1.1 are known"
         if b"," in headers.get(b"host", b"" if request.version == "1.0" else b","):
             return 400, "Malformed request: exactly one Host is needed"  # RFC 9112 §3.2
         if request.method == "CONNECT" or (
