@@ -63,6 +63,24 @@ async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(stag
     assert stage.backends[0].most_running == 1
 
 
+async def test_a_head_that_comes_while_another_is_answered_is_screened_all_the_same(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    second, missing = post(b"[2]"), post(b"[3]").replace(b"/m:", b"/unknown:")
+    client.send(post(b"[1]") + second[:-3])
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"[1]"
+    stage.backends[0].gate.clear()
+    client.send(second[-3:] + missing[:-3])
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"[2]"
+    client.send(missing[-3:])
+    assert (await client.answer())[0] == 404
+
+
 async def test_requests_come_whole_or_in_any_pieces(stage, connect):
     await stage.open()
     client = await connect()
@@ -151,6 +169,11 @@ async def test_the_absolute_form_of_a_target_is_understood(stage, connect):
         (HEAD + b"Nul: a\x00b\r\nContent-Length: 2\r\n\r\n{}", 400),
         (HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 2\n\n{}", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (HEAD.replace(b" HTTP/1.1", b"") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b" HTTP/1.1", b"") + b"Connection: keep-alive\r\n\r\n", 400),
+        (HEAD.replace(b"1.1", b"2.0") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"1.1", b"0.9") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (HEAD.replace(b"1.1", b"1.2") + b"Content-Length: 2\r\n\r\n{}", 400),
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501),
         (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}", 501),
         (HEAD + b"Expect: a miracle\r\nContent-Length: 2\r\n\r\n{}", 417),

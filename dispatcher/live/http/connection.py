@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 LARGE = 64 * 1024
 """Bytes. A larger body is not copied behind its head."""
 
+VERSIONS = frozenset({"1.0", "1.1"})
+
 LINGER = 2.0
 """Seconds for which a client may go on sending what will not be read."""
 
@@ -54,6 +56,7 @@ class Connection:
         "_is_odd",
         "_is_paused",
         "_is_reading_head",
+        "_is_screened",
         "_is_unread",
         "_last_words",
         "_limits",
@@ -90,6 +93,8 @@ class Connection:
         self._is_paused = False
         """Nothing more is read until what waits is answered."""
         self._is_reading_head = False
+        self._is_screened = False
+        """Whether the handler has let the one pass that is being read."""
         self._is_unread = False
         """The client leaves answers unread."""
         self.due = math.inf
@@ -230,6 +235,7 @@ class Connection:
         self._body: list[bytes] = []
         self._size = 0
         self._is_reading_head = True
+        self._is_screened = False
         self._is_odd = False
         if self._current is None:
             self.due = self._server.now + self._limits.head_timeout
@@ -275,6 +281,7 @@ class Connection:
             if refusal is not None:
                 self._answer_early(refusal)
                 return
+            self._is_screened = True
             self.due = self._server.now + self._limits.body_timeout
             if b"expect" in request.headers and self._transport is not None:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -285,6 +292,8 @@ class Connection:
         host, length = headers.get(b"host"), headers.get(b"content-length")
         if host is None or b"," in host or request.method == "CONNECT":
             return False
+        if not request.keep_alive:  # without a word about it: of another version than 1.1
+            return False
         return length is None or int(length) <= self._server.max_body_bytes
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
@@ -292,8 +301,11 @@ class Connection:
         headers, most = request.headers, self._limits.head_bytes
         if self._size > most:
             return 431, f"request head is larger than {most} bytes"
-        if b"host" not in headers or b"connection" in headers or b"transfer-encoding" in headers:
+        if b"host" not in headers or self._is_odd or not request.keep_alive:
             request.version = self._parser.get_http_version()  # it formats a text anew each time
+        if request.version not in VERSIONS:
+            # Whoever is in front of us may have read such a line as HTTP/0.9, which has no head.
+            return 400, f"Malformed request: HTTP/{request.version}: only 1.0 and 1.1 are known"
         if b"," in headers.get(b"host", b"" if request.version == "1.0" else b","):
             return 400, "Malformed request: exactly one Host is needed"  # RFC 9112 §3.2
         if request.method == "CONNECT" or (
@@ -335,7 +347,11 @@ class Connection:
         body = self._body
         request.body = body[0] if len(body) == 1 else b"".join(body)
         if self._current is None and not self._waiting and not self._is_unread:
-            self._begin(request)
+            if self._is_screened:
+                self._begin(request)
+            else:  # its head came while another one was being answered
+                self._waiting.append(request)
+                self._go_on()
             return
         self._waiting.append(request)
         if self._transport is not None and not self._is_paused:
