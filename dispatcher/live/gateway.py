@@ -15,6 +15,7 @@ answer. A request that brings none and leaves no trace goes its way without a lo
 """
 
 import asyncio
+import logging
 from functools import cache
 from importlib import resources
 from typing import assert_never
@@ -35,6 +36,8 @@ from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
 from roma.model import Priority
+
+log = logging.getLogger(__name__)
 
 _REJECTED = {
     Reason.QUEUE_FULL: 429,
@@ -79,7 +82,11 @@ class HttpCall(Call):
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Tell the client."""
-        self._gateway.on_outcome(self, outcome)
+        try:
+            self._gateway.on_outcome(self, outcome)
+        except Exception:  # a bug: it costs this client, and not the executable that answered
+            log.exception("answer to request %d of model %s", self.id, self.model)
+            self.connection.abort()
 
     def cancel(self) -> None:
         """The client went away."""

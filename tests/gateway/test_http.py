@@ -204,6 +204,52 @@ async def test_a_bad_request_behind_good_ones_is_answered_after_them(stage, conn
     assert await client.ended()
 
 
+async def test_a_thousand_cheap_requests_behind_a_slow_one_are_answered_in_a_loop(stage, connect):
+    await stage.open()
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    client = await connect()
+    cheap = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    client.send(post(b"1") + cheap * 1000 + post(b"2"))
+    await stage.until(lambda: backend.running == 1)
+    backend.gate.set()
+    assert {(await client.answer())[0] for _ in range(1002)} == {200}
+    assert next(iter(stage.core.executors)).losses == 0
+
+
+async def test_a_bad_request_behind_one_that_is_refused_at_once_is_answered_once(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    bad = post(b"2", b"X-Request-Timeout-Ms: 0")
+    client.send(post(b"1") + bad + b"GARBAGE\r\n\r\n")
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert [(await client.answer())[0] for _ in range(3)] == [200, 400, 400]
+    assert await client.ended()
+    assert stage.queue.failed == 0
+
+
+async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage, connect, caplog):
+    await stage.open()
+    unlucky, stage.backends[0].gate = await connect(), asyncio.Event()
+    unlucky.send(post(b"1"))
+    await stage.until(lambda: stage.backends[0].running == 1)
+    gateway, end = stage.gateway, type(stage.gateway).on_outcome
+
+    def broken(call, outcome):
+        gateway.on_outcome = lambda call, outcome: end(gateway, call, outcome)
+        raise RuntimeError("bug")
+
+    gateway.on_outcome = broken
+    stage.backends[0].gate.set()
+    assert await unlucky.ended()
+    assert "RuntimeError: bug" in caplog.text
+    assert (await stage.predict())[0] == 200
+    executor = next(iter(stage.core.executors))
+    assert (executor.losses, executor.suspect, stage.server.buffered) == (0, False, 0)
+
+
 async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
     await stage.open(limits="{head_bytes: 2000}")
     for head in (

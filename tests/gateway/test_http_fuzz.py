@@ -70,7 +70,7 @@ async def converse(port, random, name, sent):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_half_valid_connections_break_nothing(stage, seed):
+async def test_half_valid_connections_break_nothing(stage, seed, caplog):
     await stage.open(cores=8, max_waiting=1000, limits="{head_timeout: 1, body_timeout: 1}")
     random, sent, over = Random(seed), Counter(), asyncio.Event()
 
@@ -94,6 +94,8 @@ async def test_half_valid_connections_break_nothing(stage, seed):
     assert count > 0
     await stage.until(lambda: len(stage.connections) <= 1 and not stage.core.live)
     assert stage.server.buffered == 0
+    assert "Traceback" not in caplog.text
+    assert [executor.losses for executor in stage.core.executors] == [0]
     sent.update((b"/v1/models/m:predict", b"[%d]" % i) for i in range(count))
     seen = Counter((path.encode(), body) for path, _, body in stage.backends[0].seen)
     assert not seen - sent, list(seen - sent)[:3]  # nobody was talked into anything

@@ -152,6 +152,15 @@ def _number(random, stream):
     return stream[: match.start()] + new + stream[match.end() :]
 
 
+def _cheap(random, stream):
+    """Put requests between that are answered at once."""
+    cheap = random.choice(
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /no HTTP/1.1\r\nHost: x\r\n\r\n")
+    )
+    at = stream.find(b"POST ", random.randrange(len(stream)))
+    return stream[:at] + cheap * random.choice((1, 3, 300)) + stream[at:] if at >= 0 else stream
+
+
 def _ends(random, stream):
     return stream.replace(b"\r\n", b"\n", random.randint(1, 5))
 
@@ -162,5 +171,5 @@ def _garbage(random, stream):
 
 
 MUTATIONS = (
-    _flip, _insert, _drop, _repeat, _truncate, _line, _line, _line, _number, _number, _ends, _garbage
+    _flip, _insert, _drop, _repeat, _truncate, _line, _line, _line, _number, _number, _ends, _garbage, _cheap
 )  # fmt: skip

@@ -57,6 +57,7 @@ class Connection:
         "_is_paused",
         "_is_reading_head",
         "_is_screened",
+        "_is_turning",
         "_is_unread",
         "_last_words",
         "_limits",
@@ -95,6 +96,8 @@ class Connection:
         self._is_reading_head = False
         self._is_screened = False
         """Whether the handler has let the one pass that is being read."""
+        self._is_turning = False
+        """`_go_on` is at work: what it begins may be answered before it returns."""
         self._is_unread = False
         """The client leaves answers unread."""
         self.due = math.inf
@@ -375,15 +378,21 @@ class Connection:
 
     def _go_on(self) -> None:
         """Take up what waits; a loop, not a recursion, if each is answered at once."""
+        if self._is_turning:
+            return
         waiting, handler = self._waiting, self._server.handler
-        while waiting and self._current is None and not self._is_unread:
-            request = waiting.popleft()
-            refusal = handler.screen(request)
-            if refusal is None:
-                self._begin(request)
-            else:
-                self._current = request
-                self.respond(refusal)
+        self._is_turning = True
+        try:
+            while waiting and self._current is None and not self._is_unread:
+                request = waiting.popleft()
+                refusal = handler.screen(request)
+                if refusal is None:
+                    self._begin(request)
+                else:
+                    self._current = request
+                    self.respond(refusal)
+        finally:
+            self._is_turning = False
         if waiting or self._current is not None or self._transport is None:
             return
         if self._last_words is not None:
