@@ -33,6 +33,7 @@ from roma.tls import server_context
 from roma.watched import keep_looking
 
 if TYPE_CHECKING:
+    from dispatcher.live.grpc.server import GrpcServer
     from dispatcher.live.tracing import Tracer
 
 SHUTDOWN_TIMEOUT = 0.5
@@ -106,7 +107,8 @@ async def running(
         doors = admin.Admin(driver, watch, epoch, collect)
         await held.enter_async_context(doors.listening(config))
         if gateway_config.grpc_port is not None:
-            await _listen_for_grpc(service, gateway_config, gateway_config.grpc_port, held)
+            door = await _listen_for_grpc(service, gateway_config, held, shared=shared)
+            held.push_async_callback(door.close, SHUTDOWN_TIMEOUT)
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
@@ -195,8 +197,8 @@ def _refusals(key: str, host: str, port: int) -> Iterator[None]:
 
 
 async def _listen_for_grpc(
-    service: Service, config: GatewayConfig, port: int, held: contextlib.AsyncExitStack
-) -> None:
+    service: Service, config: GatewayConfig, held: contextlib.AsyncExitStack, *, shared: bool
+) -> "GrpcServer":
     # Nobody shall wait for an import that is not used.
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
     from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
@@ -204,10 +206,12 @@ async def _listen_for_grpc(
     tls = None if config.tls is None else ServerTls(config.tls)
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
     held.callback(looking.cancel)
-    server = GrpcServer(service, config)
-    held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
-    with _refusals("gateway.grpc_port", config.host, port):
-        await server.listen(config.host, port, None if tls is None else tls.credentials)
+    assert config.grpc_port is not None
+    server = GrpcServer(service, config, shared=shared)
+    with _refusals("gateway.grpc_port", config.host, config.grpc_port):
+        credentials = None if tls is None else tls.credentials
+        await server.listen(config.host, config.grpc_port, credentials)
+    return server
 
 
 def _tracer(config: GatewayConfig) -> "Tracer":

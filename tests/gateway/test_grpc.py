@@ -13,8 +13,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from dispatcher.live import app as dispatcher_app
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
+from dispatcher.live.grpc.server import GrpcServer
 from roma.errors import LaunchError
 from roma.events import Reason
+from roma.gateway_config import GatewayConfig
 from tests.support.up import free_ports
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -348,6 +350,19 @@ async def test_a_taken_port_is_named(stage):
     loaded = stage.loaded.model_copy(update={"gateway": gateway})
     with pytest.raises(LaunchError, match=rf"gateway.grpc_port = {stage.grpc_port}: cannot listen"):
         await dispatcher_app.running(loaded).__aenter__()
+
+
+async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
+    (port,) = free_ports(1)
+    config = GatewayConfig(grpc_port=port)
+    await stage.open(speaks_grpc=True)
+    doors = [GrpcServer(stage.service, config, shared=True) for _ in range(2)]
+    for door in doors:
+        await door.listen("127.0.0.1", port)
+    with pytest.raises(OSError, match="in use"):
+        await GrpcServer(stage.service, config).listen("127.0.0.1", port)
+    for door in doors:
+        await door.close(0)
 
 
 async def test_a_failure_is_in_the_log_with_its_status(stage, caplog):

@@ -104,9 +104,9 @@ class GrpcCall(Call):
 
 
 class GrpcServer:
-    """The gRPC port."""
+    """The gRPC port; `shared` with other dispatchers of this machine."""
 
-    def __init__(self, service: Service, config: GatewayConfig) -> None:
+    def __init__(self, service: Service, config: GatewayConfig, *, shared: bool = False) -> None:
         self._service = service
         self._server = grpc.aio.server(
             options=[
@@ -114,7 +114,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", config.limits.head_bytes),
                 ("grpc.absolute_max_metadata_size", config.limits.head_bytes),
-                ("grpc.so_reuseport", 0),  # else two gateways would share a port unnoticed
+                # Off, lest two gateways share a port unnoticed.
+                ("grpc.so_reuseport", int(shared)),
             ]
         )
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
