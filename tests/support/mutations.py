@@ -73,7 +73,7 @@ def connection(random, name):
     if random.random() < 0.25:
         return stream, True
     for _ in range(random.randint(1, 3)):
-        stream = random.choice(MUTATIONS)(random, stream)
+        stream = random.choice(MUTATIONS)(random, stream) or b"\r\n"
     return stream, False
 
 
