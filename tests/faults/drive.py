@@ -63,6 +63,8 @@ class Fault:
     """Clients try again, as they would behind a load balancer: then none may fail."""
     restarts: bool = False
     """The dispatcher does not live through it, and its counts begin anew."""
+    at_the_door: bool = False
+    """Some are refused before the dispatcher counts them."""
     after: Callable[[Ground], Awaitable[None]] | None = None
     """What else must be so when it is over."""
 
@@ -185,6 +187,8 @@ async def _check(fault: Fault, ground: Ground, total, seen: Seen) -> None:
     assert answered <= {number.partition(".")[0] for number in computed}
     if not fault.restarts:
         expected = as_counted(total.statuses, total.reasons)
+        if fault.at_the_door:
+            expected["rejected"] = ground.outcomes()["rejected"]
         await ground.until(lambda: sum(ground.outcomes().values()) >= sum(expected.values()))
         assert +ground.outcomes() == +expected, said
 
