@@ -8,7 +8,7 @@ COMPILED := build/compiled
 DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 
-.PHONY: help install demo compare test check bench faults wheel images pictures clean lock
+.PHONY: help install demo compare test check bench faults soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -43,6 +43,9 @@ bench: install $(COMPILED)/.built  ## Throughput, latency, decision and tick cos
 
 faults: install  ## Every fault of tests/faults with its recovery time, as docs/faults.md (about two minutes).
 	PYTHONPATH=. $(BIN)/python -m tests.faults.report
+
+soak: install  ## MINUTES (30) of load with a fault every few seconds, as docs/soak.md.
+	PYTHONPATH=. $(BIN)/python -m tests.faults.soak $(or $(MINUTES),30)
 
 wheel: $(COMPILED)/.built  ## A compiled wheel in dist/ (needs a C compiler).
 

@@ -63,6 +63,8 @@ class Fault:
     """Clients try again, as they would behind a load balancer: then none may fail."""
     restarts: bool = False
     """The dispatcher does not live through it, and its counts begin anew."""
+    at_the_door: bool = False
+    """Some are refused before the dispatcher counts them."""
     after: Callable[[Ground], Awaitable[None]] | None = None
     """What else must be so when it is over."""
 
@@ -79,25 +81,26 @@ class Row:
 
 
 class Steady(Sequence[float]):
-    """Send times at a steady rate until somebody says `end`."""
+    """Send times at a steady rate until somebody says `end`, `most` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float = RATE, most: int = MOST) -> None:
+        self.rate, self.most = rate, most
         self.is_over = False
 
     def end(self) -> None:
         self.is_over = True
 
     def __len__(self) -> int:
-        return MOST
+        return self.most
 
     def __getitem__(self, index):
-        return range(MOST)[index] / RATE
+        return range(self.most)[index] / self.rate
 
     def __iter__(self):
-        for index in range(MOST):
+        for index in range(self.most):
             if self.is_over:
                 return
-            yield index / RATE
+            yield index / self.rate
 
 
 class Seen:
@@ -183,12 +186,14 @@ async def _check(fault: Fault, ground: Ground, total, seen: Seen) -> None:
     answered = {str(r.index) for r in seen.results if r.outcome is Outcome.ANSWERED}
     assert answered <= {number.partition(".")[0] for number in computed}
     if not fault.restarts:
-        expected = _as_counted(total.statuses, total.reasons)
+        expected = as_counted(total.statuses, total.reasons)
+        if fault.at_the_door:
+            expected["rejected"] = ground.outcomes()["rejected"]
         await ground.until(lambda: sum(ground.outcomes().values()) >= sum(expected.values()))
         assert +ground.outcomes() == +expected, said
 
 
-def _as_counted(statuses: Mapping[int, int], reasons: Mapping[str, int]) -> Counter[str]:
+def as_counted(statuses: Mapping[int, int], reasons: Mapping[str, int]) -> Counter[str]:
     """Return what the dispatcher should have counted; a connection refused it never saw."""
     counted = Counter(cancelled=reasons.get("timeout", 0))
     for status, count in statuses.items():

@@ -169,6 +169,16 @@ MATRIX = (
         most_failed=110,
     ),
     Fault(
+        "one of two executables answers 500",
+        "for 200 requests, at once and reachable all the time",
+        "after five errors in a row it is left alone, and tried with one request now and then",
+        told("error"),
+        frozenset({500}),
+        most_failed=40,
+        lasts=200,
+        ground={"servers": 2},
+    ),
+    Fault(
         "executable hangs up",
         "closes the connection instead of answering, for 100 requests",
         "502, never repeated elsewhere",
@@ -292,10 +302,13 @@ MATRIX = (
         "gateway out of descriptors",
         "128 of them, 200 clients that connect and are silent; for 200 requests; connections to "
         "the executable dropped meanwhile",
-        "the gateway keeps what it needs: who has a connection is answered, others are closed",
+        "the gateway keeps what it needs: who has a connection is answered, others are told 503 or "
+        "closed",
         around.descriptors_exhausted,
-        frozenset({502}),
-        most_failed=IN_FLIGHT,
+        frozenset({502, 503}),
+        frozenset({"disconnected"}),
+        most_failed=10 * IN_FLIGHT,
+        at_the_door=True,
         lasts=200,
         ground={"descriptors": 128},
     ),

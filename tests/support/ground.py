@@ -73,9 +73,13 @@ class Program:
         return self.process.poll() is not None
 
     def memory(self):
-        """Proportional set size, in bytes: its own memory and its part of what is shared."""
+        """Resident set size, in bytes: PSS would move with what others of this machine share."""
         found = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
-        return 1024 * int(re.search(r"^Pss: +(\d+)", found, re.MULTILINE)[1])
+        return 1024 * int(re.search(r"^Rss: +(\d+)", found, re.MULTILINE)[1])
+
+    def descriptors(self):
+        """How many files and sockets it has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
 
 class Server(Program):
