@@ -85,8 +85,12 @@ class ModelServer:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         if first.startswith("GET "):
             return self.send(writer, 200, AVAILABLE)
-        (number,) = json.loads(body)["instances"]
-        os.write(self.log, f"{number}\n".encode())
+        try:
+            (number,) = json.loads(body)["instances"]
+        except (ValueError, KeyError, TypeError):
+            number = None  # not for us to judge
+        else:
+            os.write(self.log, f"{number}\n".encode())
         await asyncio.sleep(self.wait)
         end = time.thread_time() + self.burn
         while time.thread_time() < end:
