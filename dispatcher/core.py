@@ -169,8 +169,8 @@ class Dispatcher:
 
     def _observe_executor(self, event: ExecutorEvent, now: float, commands: list[Command]) -> None:
         match event:
-            case CoresApplied(name, cores):
-                self.executors[name].resize(cores, now)
+            case CoresApplied(name, cores, part):
+                self.executors[name].resize(cores, now, part)
                 self._notify_executor(self.executors[name], now)
             case ExecutorAdded(spec):
                 self._add_executor(spec, now)
@@ -210,7 +210,7 @@ class Dispatcher:
             executor.record(execution, now)
         if result is not _ERROR:
             executor.completed += 1
-        if result is _ERROR or executor.errors:
+        if result is _ERROR or executor.errors or executor.is_on_trial:
             self._ejections.on_ended(executor, result, now)
         step, device = _FAIL if result is _ERROR else _ANSWER, executor.spec.device
         for request in execution.requests:

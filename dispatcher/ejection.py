@@ -5,7 +5,7 @@ GPU memory, say, or with a broken version. Others of its model then take its sha
 ejected that is the only one left for a model: a fault of some inputs must not become an outage.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from dispatcher.executors import Executor, Executors
 from roma.events import Result
@@ -30,8 +30,9 @@ class Ejections:
     def on_ended(self, executor: Executor, result: Result, now: float) -> None:
         """Note how an execution ended; its executor may be ejected, or trusted again."""
         if result is not Result.ERROR:
-            if executor.errors:
-                executor.errors, executor.ejections, executor.is_on_trial = 0, 0, False
+            executor.errors = 0
+            if not executor.is_ejected:  # else it began before that
+                executor.ejections, executor.is_on_trial = 0, False
             return
         executor.errors += 1
         if executor.is_ejected or not (executor.is_on_trial or executor.errors >= ERRORS):
@@ -48,6 +49,9 @@ class Ejections:
         found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
         for executor in found:
             executor.is_ejected, executor.is_on_trial = False, False
+        if found:
+            self.ends = [(end, name) for end, name in self.ends if self._find(name) is not None]
+            heapify(self.ends)
         return found
 
     def end(self, now: float) -> list[Executor]:

@@ -62,6 +62,7 @@ class Executor:
         "is_on_trial",
         "limit",
         "losses",
+        "part",
         "running",
         "share",
         "spec",
@@ -92,19 +93,22 @@ class Executor:
             f"{len(self.running)}/{self.limit} in flight, {self.cores:.2f} cores>"
         )
 
-    def resize(self, cores: float, now: float) -> None:
+    def resize(self, cores: float, now: float, part: float = 1.0) -> None:
         """Take the applied cores; they set `limit` and `share`.
 
         `limit` is how many executions may run at once, `share` the cores that each can use when
-        every slot is taken (1 on a GPU).
+        every slot is taken (1 on a GPU). `part` of the slots is ours, if others have the rest: a
+        request takes as long as before.
         """
+        self.part = part
         self._granted, self._since = self._granted_until(now), now
         self.cores = cores
         if self.spec.device is Device.GPU:
             self.limit, self.share = 1, 1.0
             return
-        self.limit = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
-        self.share = min(cores / self.limit, self.spec.threads)
+        slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
+        self.limit = slots if part == 1 else max(1, round(part * slots))
+        self.share = min(cores / slots, self.spec.threads)
 
     @property
     def live(self) -> bool:

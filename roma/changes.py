@@ -43,7 +43,7 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
         if key in ("models", "profile", "plant"):
             continue
         before, after = getattr(old, key), getattr(new, key)
-        if key == "gateway":
+        if key == "gateway" and after.grpc_port is None:  # gRPC takes its limits at the start
             before = before.model_copy(update={name: getattr(after, name) for name in LIMITS})
         if before != after:
             yield f"{key} changed"

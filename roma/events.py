@@ -129,10 +129,14 @@ class ModelRemoved:
 
 @dataclass(frozen=True, slots=True)
 class CoresApplied:
-    """The supervisor confirmed the cores an executable has now."""
+    """The supervisor confirmed the cores an executable has now.
+
+    `part` is the share of its slots that this dispatcher may take: others send to it as well.
+    """
 
     executor: str
     cores: float
+    part: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

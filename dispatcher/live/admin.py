@@ -118,7 +118,7 @@ class Admin:
         except ExchangeError as error:
             return web.json_response({"error": str(error)}, status=400)
         for reading in message.executors:
-            self._driver.on_applied(reading.executor, reading.applied * reading.share)
+            self._driver.on_applied(reading.executor, reading.applied, reading.share)
         return web.Response(status=204)
 
     async def _reload(self, request: web.Request) -> web.Response:

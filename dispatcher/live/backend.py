@@ -109,11 +109,14 @@ class Connection:
     """
 
     __slots__ = (
+        "_answer",
         "_body",
         "_content_encoding",
         "_content_type",
         "_done",
         "_is_framed",
+        "_is_odd",
+        "_keeps",
         "_more",
         "_parser",
         "_pool",
@@ -127,6 +130,11 @@ class Connection:
         self._pool = pool
         self._done: Done | None = None
         self._until_close = False
+        self._answer: Response | None = None
+        self._keeps = False
+        """The connection can be used again."""
+        self._is_odd = False
+        """More came than was asked for."""
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self.deadline = math.inf
@@ -142,6 +150,7 @@ class Connection:
         self._content_type = "application/json"
         self._content_encoding: str | None = None
         self._more = ""
+        self._is_odd = self._keeps = False
         self.timeout = timeout
         self.deadline = self._pool.deadline(timeout)
         self.transport.write(head + body)
@@ -172,8 +181,24 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._finish(BackendLost(f"not an HTTP response: {error}"))
+            self._is_odd = True
+            if self._answer is None:
+                self._finish(BackendLost(f"not an HTTP response: {error}"))
+                self.abort()
+                return
+        # Only now: what follows an answer must not become the next request's.
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        if self._is_odd:
+            self._finish(answer)
             self.abort()
+            return
+        if self._keeps:
+            self._pool.release(self)
+        elif self.transport is not None:
+            self.transport.close()
+        self._finish(answer)
 
     def eof_received(self) -> None:
         """Let the transport close."""
@@ -221,23 +246,21 @@ class Connection:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Hand out the response and return to the pool."""
+        """Keep the response until all that came with it is read."""
         status = self._parser.get_status_code()
         if status < 200:  # an interim response: the final one has headers of its own
             self._content_type, self._content_encoding = "application/json", None
             self._more = ""
             return
-        if self._done is None:
-            self.abort()  # a second answer to one request: this peer cannot be trusted
+        if self._answer is not None:
+            self._is_odd = True  # a second answer to one request: this peer cannot be trusted
             return
         body = self._body
         whole = body[0] if len(body) == 1 else b"".join(body)
-        response = Response(status, self._content_type, self._content_encoding, whole, self._more)
-        if self._parser.should_keep_alive():
-            self._pool.release(self)
-        elif self.transport is not None:
-            self.transport.close()
-        self._finish(response)
+        self._keeps = bool(self._parser.should_keep_alive())
+        self._answer = Response(
+            status, self._content_type, self._content_encoding, whole, self._more
+        )
 
     def on_timeout(self) -> None:
         """Give up the request in flight and its connection."""
@@ -324,7 +347,8 @@ class Pool:
         try:
             return await future
         except asyncio.CancelledError:
-            attempt.abort()
+            if not future.done():  # else the connection may carry another request by now
+                attempt.abort()
             raise
 
     def deadline(self, timeout: float) -> float:
@@ -335,11 +359,15 @@ class Pool:
         return time.monotonic() + timeout
 
     def _sweep(self) -> None:
-        now = time.monotonic()
+        now, self._sweeper = time.monotonic(), None
         for connection in [c for c in self._all if c.deadline <= now]:
             connection.on_timeout()
         busy = any(c.deadline < math.inf for c in self._all)
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep) if busy else None
+        if busy and self._is_resting():
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+
+    def _is_resting(self) -> bool:
+        return self._sweeper is None
 
     def release(self, connection: Connection) -> None:
         """Take back a connection that can be used again."""

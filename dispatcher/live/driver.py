@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import assert_never
@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 Outcome = Answer | Reject | Fail
 
 _INTERACTIVE = Priority.INTERACTIVE
+
+EARLY = 0.05
+"""Seconds before a client's own deadline in which a model server may have given up for it."""
 
 _CLIENTS_FAULT = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
 """gRPC statuses that the same call would meet again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
@@ -117,6 +120,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._calls: dict[int, Call] = {}
+        self._commands: deque[Command] = deque()
+        self._is_carrying_out = False
         self._attempts: dict[int, Attempt] = {}
         """By execution: what is on its way to an executable."""
         self.doubts: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -158,8 +163,16 @@ class Driver:
         self._feed(event, self.clock())
 
     def _feed(self, event: Event, now: float) -> None:
-        for command in self.core.handle(event, now=now):
-            self._carry_out(command)
+        self._commands.extend(self.core.handle(event, now=now))
+        if not self._is_carrying_out:
+            # An outcome can bring the next request of its client, which comes back to here: what
+            # was commanded before is carried out before.
+            self._is_carrying_out = True
+            try:
+                while self._commands:
+                    self._carry_out(self._commands.popleft())
+            finally:
+                self._is_carrying_out = False
         wakeup = self.core.next_wakeup()
         if wakeup is not None:
             self._arm(wakeup)
@@ -177,10 +190,13 @@ class Driver:
             log.warning("executable %s is lost: %s", executor, why)
             self.handle(ExecutorLost(executor))
 
-    def on_applied(self, executor: str, cores: float) -> None:
+    def on_applied(self, executor: str, cores: float, part: float = 1.0) -> None:
         """Report the cores that a supervisor applied; unknown executables are ignored."""
-        if executor in self.core.executors and self.core.executors[executor].cores != cores:
-            self.handle(CoresApplied(executor, cores))
+        if executor not in self.core.executors:
+            return
+        known = self.core.executors[executor]
+        if (known.cores, known.part) != (cores, part):
+            self.handle(CoresApplied(executor, cores, part))
 
     def close(self) -> None:
         """Stop the timer."""
@@ -212,7 +228,9 @@ class Driver:
     def _execute(self, command: Execute) -> None:
         # The policies of this release run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
-        call = self._calls[request]
+        call = self._calls.get(request)
+        if call is None:
+            return  # given up between the command and now; the core has been told
         call.executor = command.executor
         done = partial(self._on_done, command, call)
         more = self._headers(call, command) if call.context or call.deadline else ""
@@ -254,11 +272,9 @@ class Driver:
         if call.context is not None and call.context.trace is not None:
             call.context.trace.on_executed(result, self.clock())
         if result.__class__ is Response:
-            self.handle(ExecutionEnded(command.execution, judge(result.status)))
-            self._resolve(call.id, result)
+            self._end(command, call, result, judge(result.status))
         elif isinstance(result, GrpcResponse):
-            self.handle(ExecutionEnded(command.execution, judge_grpc(result.code)))
-            self._resolve(call.id, result)
+            self._end(command, call, result, judge_grpc(result.code))
         elif isinstance(result, BackendUnreached):
             self._complain(command.executor, result)
             gone = not isinstance(result, BackendSilent)
@@ -272,6 +288,14 @@ class Driver:
                 self.doubts[command.executor].set()
             self.handle(ExecutionEnded(command.execution, Result.ERROR))
             self._resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
+
+    def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
+        if verdict is Result.ERROR and call.deadline is not None:
+            # A model server that was told the client's own deadline, and kept it, is not at fault.
+            late = self.clock() >= call.arrived + call.deadline - EARLY
+            verdict = Result.INVALID if late else verdict
+        self.handle(ExecutionEnded(command.execution, verdict))
+        self._resolve(call.id, answer)
 
     def _resolve(self, request: int, outcome: Outcome) -> None:
         call = self._calls.pop(request, None)

@@ -104,7 +104,11 @@ class Roster:
     async def _drained(self, model: str) -> None:
         core = self._driver.core
         await self._until(
-            lambda: not core.queues[model] and all(e.model != model for e in core.running())
+            lambda: (
+                not core.queues[model]
+                and not core.batches.get(model)
+                and all(e.model != model for e in core.running())
+            )
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ import grpc
 
 from dispatcher.live.backend import CONNECT_TIMEOUT, Attempt
 from dispatcher.live.endpoint import GrpcDone, GrpcMessage, GrpcResponse, Metadata
-from roma.errors import BackendError, BackendLost, BackendTimeout, BackendUnreached
+from roma.errors import BackendError, BackendLost, BackendSilent, BackendTimeout, BackendUnreached
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +135,7 @@ class GrpcChannel:
                     await self._changed(state)
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
-            raise BackendUnreached(
-                f"cannot connect to {self._target} within {timeout:g} s"
-            ) from None
+            raise BackendSilent(f"cannot connect to {self._target} within {timeout:g} s") from None
         except grpc.aio.UsageError:
             raise BackendUnreached("given up: the channel was closed here") from None
 

@@ -4,12 +4,18 @@ The gateway knows no messages: it passes the question on to a model server, whic
 protocols. Without one that is ready there is nothing to tell.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
+from dispatcher.live.access import Denied
+from dispatcher.live.grpc import callers
 from dispatcher.live.service import Service
+
+LONGEST = 60.0
+"""Seconds that a conversation may last."""
 
 METHODS = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
@@ -27,6 +33,23 @@ def handlers(service: Service) -> dict[str, Any]:
 
 def _passed(service: Service, method: str) -> Callable[..., AsyncIterator[bytes]]:
     async def pass_on(questions: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        try:
+            grant = service.admit(callers.credentials(context), None)
+        except Denied as denied:
+            await context.abort(callers.CODES[denied.status], str(denied))
+            return
+        try:
+            async with asyncio.timeout(LONGEST):
+                async for answer in answers(questions, context):
+                    yield answer
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{LONGEST:g} s are enough")
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "")
+        finally:
+            grant.release()
+
+    async def answers(questions: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         for executor in list(service.driver.core.executors):
             endpoint = service.endpoints.get(executor.spec.name)
             if executor.live and endpoint is not None and endpoint.channel is not None:

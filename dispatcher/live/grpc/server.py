@@ -109,6 +109,7 @@ class GrpcServer:
     def __init__(self, service: Service, config: GatewayConfig, *, shared: bool = False) -> None:
         self._service = service
         self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=config.limits.connections,
             options=[
                 ("grpc.max_receive_message_length", config.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -116,7 +117,7 @@ class GrpcServer:
                 ("grpc.absolute_max_metadata_size", config.limits.head_bytes),
                 # Off, lest two gateways share a port unnoticed.
                 ("grpc.so_reuseport", int(shared)),
-            ]
+            ],
         )
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
         self._health = Health(service)
@@ -184,10 +185,14 @@ class GrpcServer:
         """Answer a caller who may ask for this; raise Denied."""
         grant = self._service.admit(callers.credentials(context), route.model)
         try:
-            priority = callers.priority(context, grant.priority)
+            try:
+                priority = callers.priority(context, grant.priority)
+            except ValueError as error:
+                answer = refusal(_Code.INVALID_ARGUMENT, str(error))
+                if carried is not None:
+                    self._service.end(carried, answer.code)
+                return answer
             return await self._answered(method, route, body, context, carried, priority)
-        except ValueError as error:
-            raise BadRequest(str(error)) from error
         finally:
             grant.release()
 

@@ -31,6 +31,7 @@ VERSIONS = frozenset({"1.0", "1.1"})
 LINGER = 2.0
 """Seconds for which a client may go on sending what will not be read."""
 
+_LARGE_HEAD = "request head is larger than"
 _REASON = {status.value: status.phrase for status in HTTPStatus}
 _HEADS: dict[tuple[int, str, str | None, str], bytes] = {}
 _MAX_HEADS = 1024
@@ -53,6 +54,7 @@ class Connection:
         "_body",
         "_current",
         "_is_deaf",
+        "_is_heard",
         "_is_odd",
         "_is_paused",
         "_is_reading_head",
@@ -61,9 +63,9 @@ class Connection:
         "_is_unread",
         "_last_words",
         "_left",
-        "_limits",
         "_parser",
         "_pending",
+        "_quiet",
         "_request",
         "_server",
         "_size",
@@ -77,7 +79,6 @@ class Connection:
 
     def __init__(self, server: "Server") -> None:
         self._server = server
-        self._limits = server.limits
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
@@ -90,6 +91,10 @@ class Connection:
         """What comes now is thrown away until the client closes, or until `due`."""
         self._last_words: Response | None = None
         """What ends the connection once the requests before it are answered."""
+        self._is_heard = False
+        """The last read brought something of a body, or the end of a head."""
+        self._quiet = 0
+        """Bytes of whole reads that the parser has kept to itself."""
         self._is_odd = False
         """The head that is being read has a header that most do without."""
         self._is_paused = False
@@ -140,30 +145,31 @@ class Connection:
         elif self._is_paused or self._request is not None or self._is_deaf:
             self._go_on()
         elif not self._is_unread:
-            self.due = server.now + self._limits.idle_timeout
+            self.due = server.now + self._server.limits.idle_timeout
 
     def on_due(self) -> None:
         """Give up a client that takes too long."""
         left = self.unsent
         if left and left < self._left:  # slow, but it reads
             self._left = left
-            self.due = self._server.now + self._limits.write_timeout
+            self.due = self._server.now + self._server.limits.write_timeout
         elif self._is_deaf or self._is_unread or left:
             self.abort()
         elif self._request is None:
             self.close()  # idle
         else:
             what = "head" if self._is_reading_head else "body"
-            limit = getattr(self._limits, f"{what}_timeout")
+            limit = getattr(self._server.limits, f"{what}_timeout")
             self._refuse(408, f"request {what} took longer than {limit:g} s")
 
     def close(self) -> None:
         """Close once what was written has been sent."""
         self._is_deaf = True
         self._forget_body()
+        self._forget_waiting()
         if self._transport is not None:
             self._left = self.unsent
-            limit = self._limits.write_timeout if self._left else LINGER
+            limit = self._server.limits.write_timeout if self._left else LINGER
             self.due = self._server.now + limit
             self._transport.close()
 
@@ -180,7 +186,7 @@ class Connection:
         # uvloop's transports have the interface without the base class.
         self._transport = cast(asyncio.Transport, transport)
         refused = self._server.on_connected(self, self._transport)  # it may be closed already
-        self.due = self._server.now + self._limits.head_timeout
+        self.due = self._server.now + self._server.limits.head_timeout
         if refused is not None:
             self._refuse(503, refused)
 
@@ -188,7 +194,7 @@ class Connection:
         """Feed the parser."""
         if self._is_deaf:
             return
-        before = self._request
+        before, self._is_heard = self._request, False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -199,11 +205,11 @@ class Connection:
         except httptools.HttpParserError as error:
             if not self._is_deaf:
                 self._refuse(400, f"Malformed request: {error}")
-        if self._is_reading_head and before is not None and self._request is before:
-            # All of it belongs to a head that the parser keeps to itself until it is whole.
-            self._size += len(data)
-            if self._size > self._limits.head_bytes:
-                self._refuse(431, f"request head is larger than {self._limits.head_bytes} bytes")
+        if before is not None and self._request is before and not self._is_heard:
+            # All of it belongs to a head or to trailers, which the parser keeps until it has them.
+            self._quiet += len(data)
+            if self._quiet > self._server.limits.head_bytes:
+                self._refuse(431, f"{_LARGE_HEAD} {self._server.limits.head_bytes} bytes")
 
     def eof_received(self) -> None:
         """Let the transport close: a client that will send nothing more waits for nothing."""
@@ -212,12 +218,15 @@ class Connection:
         """Stop: the client leaves answers unread."""
         self._is_unread = True
         self._left = self.unsent
-        self.due = self._server.now + self._limits.write_timeout
+        self.due = self._server.now + self._server.limits.write_timeout
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
         self._is_unread = False
-        self.due = math.inf
+        self._left = self.unsent
+        self.due = (
+            self._server.now + self._server.limits.write_timeout if self._is_deaf else math.inf
+        )
         if self._current is None:
             self._go_on()
 
@@ -228,9 +237,7 @@ class Connection:
         self._forget_body()
         server = self._server
         server.on_disconnected(self)
-        for request in self._waiting:
-            server.buffered -= len(request.body)
-        self._waiting.clear()
+        self._forget_waiting()
         if self._current is not None:
             server.buffered -= len(self._current.body)
             self._current.end()
@@ -243,15 +250,18 @@ class Connection:
 
     def on_message_begin(self) -> None:
         """Begin a request."""
+        if self._is_deaf:
+            self._is_reading_head = False
+            return
         self._request = Request(self.peer, self.certificate)
         self._target = b""
         self._body: list[bytes] = []
-        self._size = 0
+        self._size = self._quiet = 0
         self._is_reading_head = True
         self._is_screened = False
         self._is_odd = False
         if self._current is None:
-            self.due = self._server.now + self._limits.head_timeout
+            self.due = self._server.now + self._server.limits.head_timeout
 
     def on_url(self, url: bytes) -> None:
         """Collect the target, which may come in pieces."""
@@ -283,21 +293,37 @@ class Connection:
         request.target = decoded(self._target)
         request.keep_alive = parser.should_keep_alive()
         objection = None
-        if self._is_odd or self._size > self._limits.head_bytes or not self._is_plain(request):
+        if (
+            self._is_odd
+            or self._size > self._server.limits.head_bytes
+            or not self._is_plain(request)
+        ):
             objection = self._objection(request)
-        self._size = 0
+        self._size = self._quiet = 0
+        self._is_heard = True
         if objection is not None:
             self._refuse(*objection)
             return
-        if self._current is None:
-            refusal = self._server.handler.screen(request)
-            if refusal is not None:
-                self._answer_early(refusal)
-                return
-            self._is_screened = True
-            self.due = self._server.now + self._limits.body_timeout
-            if b"expect" in request.headers and self._transport is not None:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._current is None and not self._waiting and not self._is_unread:
+            self._let_pass(request)
+
+    def _let_pass(self, request: Request) -> None:
+        """Ask the handler whether the body of a request shall be read."""
+        refusal = self._screened(request)
+        if refusal is not None:
+            self._answer_early(refusal)
+            return
+        self._is_screened = True
+        self.due = self._server.now + self._server.limits.body_timeout
+        if b"expect" in request.headers and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _screened(self, request: Request) -> Response | None:
+        try:
+            return self._server.handler.screen(request)
+        except Exception:  # a bug: this client gets an answer, the others do not notice
+            log.exception("request %s %s", request.method, request.target)
+            return self._server.handler.error(request, 500, "Internal error")
 
     def _is_plain(self, request: Request) -> bool:
         """Return whether there is nothing to object to a head without odd headers."""
@@ -311,9 +337,9 @@ class Connection:
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
         """Return the status and the reason by which a head is refused, or None."""
-        headers, most = request.headers, self._limits.head_bytes
+        headers, most = request.headers, self._server.limits.head_bytes
         if self._size > most:
-            return 431, f"request head is larger than {most} bytes"
+            return 431, f"{_LARGE_HEAD} {most} bytes"
         if b"host" not in headers or self._is_odd or not request.keep_alive:
             request.version = self._parser.get_http_version()  # it formats a text anew each time
         if request.version not in VERSIONS:
@@ -341,13 +367,14 @@ class Connection:
         if self._is_deaf or self._request is None:
             return
         self._size += len(body)
+        self._is_heard = True
         server = self._server
         if self._size > server.max_body_bytes:
             self._refuse(413, f"request body is larger than {server.max_body_bytes} bytes")
             return
         server.buffered += len(body)
         self._body.append(body)
-        if server.buffered > self._limits.buffered_bytes:
+        if server.buffered > self._server.limits.buffered_bytes:
             # Whoever comes last makes room: the others are further on.
             self._refuse(503, f"{server.buffered} bytes of requests are held, as many as may be")
 
@@ -390,12 +417,12 @@ class Connection:
         """Take up what waits; a loop, not a recursion, if each is answered at once."""
         if self._is_turning:
             return
-        waiting, handler = self._waiting, self._server.handler
+        waiting = self._waiting
         self._is_turning = True
         try:
             while waiting and self._current is None and not self._is_unread:
                 request = waiting.popleft()
-                refusal = handler.screen(request)
+                refusal = self._screened(request)
                 if refusal is None:
                     self._begin(request)
                 else:
@@ -405,15 +432,18 @@ class Connection:
             self._is_turning = False
         if waiting or self._current is not None or self._transport is None:
             return
-        if self._last_words is not None:
-            self._say_last(self._last_words, Request(self.peer))
+        words, self._last_words = self._last_words, None
+        if words is not None:
+            self._say_last(words, Request(self.peer))
         elif not self._is_deaf:
             if self._is_paused:
                 self._is_paused = False
                 self._transport.resume_reading()
-            limits = self._limits
+            limits = self._server.limits
             idle = limits.idle_timeout if self._request is None else limits.body_timeout
             self.due = self._server.now + idle
+            if self._request is not None and not self._is_reading_head and not self._is_screened:
+                self._let_pass(self._request)
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that ends the connection, after what was asked before it."""
@@ -444,6 +474,12 @@ class Connection:
             transport.write_eof()
         else:
             transport.close()
+
+    def _forget_waiting(self) -> None:
+        for request in self._waiting:
+            self._server.buffered -= len(request.body)
+            request.end()
+        self._waiting.clear()
 
     def _forget_body(self) -> None:
         if self._request is not None:

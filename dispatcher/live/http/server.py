@@ -125,6 +125,6 @@ class Server:
 
     def _sweep(self) -> None:
         now = self.now = self._loop.time()
+        self._sweeper = self._loop.call_later(self._every, self._sweep)
         for connection in [c for c in self.connections if c.due <= now]:
             connection.on_due()
-        self._sweeper = self._loop.call_later(self._every, self._sweep)
