@@ -413,3 +413,16 @@ def test_work_is_what_was_granted_while_it_ran(desk):
     core.handle(CoresApplied("m@w", 1.0), now=1.0)
     core.handle(ExecutionEnded(execute.execution, Result.OK), now=1.4)
     assert core.executors["m@w"].work("m") == pytest.approx(0.1 * 1.0 + 1.0 * 0.4)
+
+
+def test_a_part_of_the_slots_makes_no_request_slower(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m", cores=4)
+    desk.arrive("m", 0.0)
+    core.handle(ExecutionEnded(1, Result.OK), now=0.1)
+    executor = core.executors["m@w"]
+    assert (executor.limit, executor.expected("m")) == (4, pytest.approx(0.1))
+    core.handle(CoresApplied("m@w", 4.0, 0.05), now=0.2)
+    assert (executor.limit, executor.expected("m")) == (1, pytest.approx(0.1))
+    core.handle(CoresApplied("m@w", 4.0, 0.5), now=0.3)
+    assert executor.limit == 2

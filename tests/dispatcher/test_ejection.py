@@ -115,3 +115,21 @@ def test_a_gpu_is_ejected_only_if_every_model_has_another_place(desk):
         for command in desk.arrive("b", 0.0):
             core.handle(ExecutionEnded(command.execution, Result.ERROR), now=0.0)
     assert core.executors["gpu"].has_room  # b has no other
+
+
+def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(desk):
+    core = desk.build("m")
+    desk.cpu("bad", "m", cores=8)
+    desk.cpu("good", "m", cores=1)
+    running = [c for _ in range(9) for c in desk.arrive("m", 0.0)]
+    bad = [c.execution for c in running if c.executor == "bad"]
+    for execution in bad[:ERRORS]:
+        core.handle(ExecutionEnded(execution, Result.ERROR), now=0.1)
+    assert core.executors["bad"].is_ejected
+    for execution in bad[ERRORS:]:  # they began before it was
+        core.handle(ExecutionEnded(execution, Result.OK), now=0.2)
+    assert core.executors["bad"].is_ejected
+    core.handle(Woken(), now=1.1)
+    (trial,) = [c for _ in range(2) for c in desk.arrive("m", 1.1) if c.executor == "bad"]
+    core.handle(ExecutionEnded(trial.execution, Result.OK), now=1.2)
+    assert not core.executors["bad"].is_on_trial

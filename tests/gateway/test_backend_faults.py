@@ -246,3 +246,22 @@ async def test_losing_the_last_executable_answers_everyone_at_once(stage):
     statuses = sorted(status for status, _, _ in await asyncio.gather(*calls))
     assert set(statuses) <= {502, 503}
     assert stage.queue.rejected[Reason.NO_EXECUTABLE] + stage.queue.failed == 5
+
+
+async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
+    await stage.open()
+    (endpoint,) = stage.service.endpoints.values()
+    pool, answered = endpoint.pool, asyncio.get_running_loop().create_future()
+    send = pool.send
+
+    async def look():
+        await pool.fetch("/v1/models/m", timeout=5)
+
+    await look()
+    looking = asyncio.create_task(look())
+    await asyncio.sleep(0)
+    (connection,) = [c for c in pool._all if c not in pool._idle]
+    await stage.until(lambda: connection in pool._idle)  # answered, but the task has not run on
+    send(Message("/v1/models/m:predict", b"{}"), answered.set_result, timeout=5)
+    looking.cancel()
+    assert (await asyncio.wait_for(answered, 10)).status == 200

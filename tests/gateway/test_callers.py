@@ -139,6 +139,27 @@ async def test_however_a_request_ends_its_place_is_given_back(guarded, end):
         client.writer.transport.abort()
 
 
+@pytest.mark.parametrize("reads", [True, False])
+async def test_what_waits_behind_an_unread_answer_gives_its_place_back(guarded, reads):
+    stage = guarded
+    stage.server.max_body_bytes = 1 << 24
+    key = f"Authorization: Bearer {TOKENS['one']}\r\n".encode()
+    client = Client(*await asyncio.open_connection("127.0.0.1", stage.port))
+    client.writer.transport.pause_reading()
+    size = 1 << 23
+    client.send(POST + key + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
+    await stage.until(lambda: any(c.unsent for c in stage.server.connections))
+    client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
+    await asyncio.sleep(0.1)
+    if reads:
+        client.writer.transport.resume_reading()
+        assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
+    client.writer.transport.abort()
+    await stage.until(lambda: not stage.server.connections)
+    assert (await stage.predict(headers=bearer("one")))[0] == 200
+    assert stage.server.buffered == 0
+
+
 async def test_more_at_once_than_a_key_may_is_429_with_retry_after(guarded):
     guarded.backends[0].gate = asyncio.Event()
     first = asyncio.create_task(guarded.predict(headers=bearer("one")))

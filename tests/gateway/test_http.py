@@ -441,3 +441,45 @@ async def test_a_clients_own_deadline_is_kept_while_its_request_runs(stage, conn
     assert json.loads(body)["error"].startswith("deadline passed after 0.3")
     ((_, headers, _),) = stage.backends[0].seen
     assert 1 <= int(headers["X-Request-Timeout-Ms"]) <= 300
+
+
+async def test_trailers_and_heads_in_pieces_are_bounded_by_what_they_are(stage, connect):
+    await stage.open(limits="{head_bytes: 20000}")
+    client = await connect()
+    client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ")
+    for _ in range(60):
+        client.send(b"v" * 10_000)
+        await asyncio.sleep(0)
+        if client.reader.at_eof():
+            break
+    assert (await client.answer())[0] == 431
+    head = HEAD + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 100) for i in range(150))
+    client = await connect()
+    for start in range(0, len(head), 1400):  # as a network brings it
+        client.send(head[start : start + 1400])
+        await asyncio.sleep(0.002)
+    client.send(b"Content-Length: 2\r\n\r\n{}")
+    assert (await client.answer())[0] == 200
+
+
+async def test_limits_that_are_lowered_hold_for_connections_that_are_open(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(post(b"{}"))
+    assert (await client.answer())[0] == 200
+    stage.server.limits = stage.server.limits.model_copy(update={"head_bytes": 1024})
+    client.send(post(b"{}", b"X: " + b"x" * 2000))
+    assert (await client.answer())[0] == 431
+
+
+async def test_a_request_behind_another_may_expect_100_continue(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    client.send(post(b"1") + HEAD + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"1"
+    assert (await client.answer())[0] == 100
+    client.send(b"2")
+    assert (await client.answer())[2] == b"2"

@@ -176,3 +176,28 @@ async def test_an_unreached_request_runs_elsewhere(looptime):
 )
 def test_what_a_status_says_about_the_promise(status, result):
     assert judge(status) is result
+
+
+async def test_an_outcome_may_bring_the_next_request_while_others_end(looptime):
+    """What a client asks next, on hearing of one outcome, must not get between the commands."""
+    driver = await build(SlowPool(1.0), deadline=50.0)
+    told = []
+
+    class Next(Asked):
+        def on_outcome(self, outcome):
+            told.append(self.message.body)
+            if len(told) < 6:
+                driver.submit(Next(b"next", deadline=0.2))
+            super().on_outcome(outcome)
+
+    first = Next(b"first")
+    driver.submit(first)
+    for i in range(3):
+        driver.submit(Next(b"%d" % i, deadline=1.0 + i * 1e-6))
+    await first.future
+    await asyncio.sleep(30)
+    assert told[0] in (b"first", b"0")
+    assert len(told) == len([b"first", b"0", b"1", b"2"]) + 5
+    assert driver.core.live == 0
+    assert not driver._calls
+    assert not driver._attempts
