@@ -1,9 +1,23 @@
-"""Run the named benchmarks, or all of them; `simulation N`: memory up to N million requests."""
+"""Run the named benchmarks, or all of them.
+
+`simulation N`: memory up to N million requests. `gateway DIRECTORY…`: other checkouts beside.
+"""
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from bench import actuation, board, bodies, decisions, gateway, simulation, ticks
+from bench import (
+    actuation,
+    board,
+    bodies,
+    decisions,
+    gateway,
+    idle,
+    overload,
+    simulation,
+    ticks,
+)
 
 ALL: dict[str, Callable[[], None]] = {
     "decisions": decisions.run,
@@ -13,6 +27,8 @@ ALL: dict[str, Callable[[], None]] = {
     "simulation": simulation.run,
     "bodies": bodies.run,
     "gateway": gateway.run,
+    "overload": overload.run,
+    "idle": idle.run,
 }
 
 
@@ -21,6 +37,9 @@ def main(names: list[str]) -> None:
     match names:
         case ["simulation", millions] if millions.isdigit():
             simulation.run(int(millions))
+            return
+        case ["gateway", *others] if others and all(Path(other).is_dir() for other in others):
+            gateway.run(tuple(map(Path, others)))
             return
     for name in names or ALL:
         if name not in ALL:
