@@ -1,8 +1,10 @@
-"""Run the named benchmarks, or all of them.
+"""Run the named benchmarks, or all but `peers`, which needs `make peers`.
 
-`simulation N`: memory up to N million requests. `gateway DIRECTORY…`: other checkouts beside.
+`simulation N`: memory up to N million requests. `overload S`: seconds of each load.
+`gateway DIRECTORY…`: other checkouts beside.
 """
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from bench import (
     gateway,
     idle,
     overload,
+    peers,
     simulation,
     ticks,
 )
@@ -29,6 +32,7 @@ ALL: dict[str, Callable[[], None]] = {
     "gateway": gateway.run,
     "overload": overload.run,
     "idle": idle.run,
+    "peers": peers.run,
 }
 
 
@@ -38,14 +42,19 @@ def main(names: list[str]) -> None:
         case ["simulation", millions] if millions.isdigit():
             simulation.run(int(millions))
             return
+        case ["overload", seconds] if seconds.isdigit():
+            overload.run(float(seconds))
+            return
         case ["gateway", *others] if others and all(Path(other).is_dir() for other in others):
             gateway.run(tuple(map(Path, others)))
             return
-    for name in names or ALL:
+    for name in names or [name for name in ALL if name != "peers"]:
         if name not in ALL:
             sys.exit(f"{name}: must be one of {', '.join(ALL)}")
         ALL[name]()
 
 
 if __name__ == "__main__":
+    # Ended from outside, it still ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: ended by SIGTERM"))
     main(sys.argv[1:])
