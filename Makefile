@@ -8,7 +8,7 @@ COMPILED := build/compiled
 DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 
-.PHONY: help install demo compare test check bench peers wheel images pictures clean lock
+.PHONY: help install demo compare test check bench peers faults soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -48,6 +48,12 @@ peers: .venv-peers/.installed $(COMPILED)/.built  ## The gateway beside other se
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check '.[peers]'
 	@touch $@
+
+faults: install  ## Every fault of tests/faults with its recovery time, as docs/faults.md (about two minutes).
+	PYTHONPATH=. $(BIN)/python -m tests.faults.report
+
+soak: install  ## MINUTES (30) of load with a fault every few seconds, as docs/soak.md.
+	PYTHONPATH=. $(BIN)/python -m tests.faults.soak $(or $(MINUTES),30)
 
 wheel: $(COMPILED)/.built  ## A compiled wheel in dist/ (needs a C compiler).
 

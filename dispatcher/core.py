@@ -11,10 +11,12 @@ from heapq import heappop, heappush
 from typing import assert_never
 
 from dispatcher.admission import refusal, too_late
+from dispatcher.ejection import Ejections
 from dispatcher.executors import Execution, Executor, Executors
 from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
 from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import Drop, Options, Run, Scheduler, State, WaitUntil
+from dispatcher.slack import PATIENCE, room
 from roma.errors import InvalidTransition
 from roma.events import (
     Abort,
@@ -40,13 +42,14 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request
 
 # Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
 _QUEUED = REQUEST[RequestState.NEW, RequestStep.ADMIT]
 _RUN, _ANSWER, _FAIL = RequestStep.RUN, RequestStep.ANSWER, RequestStep.FAIL
 _OK, _INVALID, _ERROR = Result.OK, Result.INVALID, Result.ERROR
 _GPU = Device.GPU
+_INTERACTIVE = Priority.INTERACTIVE
 
 STORY_LENGTH = 64
 """How many events an `InvalidTransition` can tell about."""
@@ -77,6 +80,8 @@ class Dispatcher:
         window: float = 1.0,
     ) -> None:
         self.queues = {spec.name: ModelQueue(spec, window) for spec in models}
+        self.batches: dict[str, ModelQueue] = {}
+        """Batch requests, with books of their own; of the models that were asked for any."""
         self.executors = Executors()
         self._window = window
         self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
@@ -92,6 +97,7 @@ class Dispatcher:
         self._abandoned: list[tuple[float, int, str]] = []
         """When an execution that nobody waits for is predicted to end, its number and executor."""
         self._wait_until: float | None = None
+        self._ejections = Ejections(self.executors)
         self._story: deque[tuple[float, Event]] = deque(maxlen=STORY_LENGTH)
 
     def handle(self, event: Event, *, now: float) -> list[Command]:
@@ -104,6 +110,9 @@ class Dispatcher:
                 self._expire(now, commands)
             if self._abandoned and self._abandoned[0][0] <= now:
                 self._free_abandoned(now)
+            if self._ejections.ends and self._ejections.ends[0][0] <= now:
+                for executor in self._ejections.end(now):
+                    self._notify_executor(executor, now)
             self._dispatch(now, commands)
         except InvalidTransition as error:
             error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))
@@ -116,6 +125,9 @@ class Dispatcher:
         if self._abandoned:
             free = self._abandoned[0][0]
             wakeup = free if wakeup is None else min(free, wakeup)
+        if self._ejections.ends:
+            ends = self._ejections.ends[0][0]
+            wakeup = ends if wakeup is None else min(ends, wakeup)
         while deadlines:
             deadline, request_id = deadlines[0]
             ticket = tickets.get(request_id)
@@ -143,8 +155,8 @@ class Dispatcher:
                 self._on_ended(event.execution, event.result, now)
             case RequestCancelled(request_id):
                 self._on_cancelled(request_id, now, commands)
-            case ExecutionUnreached(execution):
-                self._on_unreached(execution, now, commands)
+            case ExecutionUnreached(execution, gone):
+                self._on_unreached(execution, gone, now, commands)
             case Woken():
                 pass
             case ModelAdded(spec):
@@ -174,7 +186,7 @@ class Dispatcher:
                 assert_never(event)
 
     def _on_arrival(self, request: Request, now: float, commands: list[Command]) -> None:
-        queue = self.queues[request.model]
+        queue = self._queue(request)
         queue.arrivals += 1
         refused = refusal(request, queue, self.executors)
         if refused is not None:
@@ -186,8 +198,7 @@ class Dispatcher:
         self._tickets[request.id] = _Ticket(request, _QUEUED)
         queue.push(request)
         heappush(self._deadlines, (request.deadline, request.id))
-        for scheduler in self.schedulers:
-            scheduler.on_queue(queue, now)
+        self._notify_queue(queue, now)
 
     def _on_ended(self, execution_id: int, result: Result, now: float) -> None:
         execution = self._executions.pop(execution_id, None)
@@ -199,12 +210,15 @@ class Dispatcher:
             executor.record(execution, now)
         if result is not _ERROR:
             executor.completed += 1
+        if result is _ERROR or executor.errors:
+            self._ejections.on_ended(executor, result, now)
         step, device = _FAIL if result is _ERROR else _ANSWER, executor.spec.device
         for request in execution.requests:
             ticket = self._tickets.get(request.id)
             if ticket is not None:  # else cancelled meanwhile
                 self._end(ticket, step)
-                _count(queue, request, execution, result, device=device, now=now)
+                own = self._queue(request)
+                _count(own, request, execution, result, device=device, now=now)
         for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
@@ -215,7 +229,7 @@ class Dispatcher:
             return
         was_waiting = ticket.state is RequestState.QUEUED
         self._end(ticket, RequestStep.CANCEL)
-        queue = self.queues[ticket.request.model]
+        queue = self._queue(ticket.request)
         queue.cancelled += 1
         if was_waiting:
             queue.remove(request_id)
@@ -242,8 +256,9 @@ class Dispatcher:
         for execution in [e for e in self._executions.values() if e.model == model]:
             self.executors[execution.executor].finish(execution, now)
             self._give_up(execution, f"model {model} was removed", commands)
-        self._reject_all(queue, now, commands)
+        self._reject_all(model, now, commands)
         del self.queues[model]
+        self.batches.pop(model, None)
         self._renew_policies(now)
 
     def _renew_policies(self, now: float) -> None:
@@ -277,7 +292,9 @@ class Dispatcher:
         executor.suspect = executor.live
         self._notify_executor(executor, now)
 
-    def _on_unreached(self, execution_id: int, now: float, commands: list[Command]) -> None:
+    def _on_unreached(
+        self, execution_id: int, gone: bool, now: float, commands: list[Command]
+    ) -> None:
         execution = self._executions.pop(execution_id, None)
         if execution is None:
             return
@@ -291,11 +308,13 @@ class Dispatcher:
                 self._fail(ticket, f"executable {executor.spec.name} cannot be reached", commands)
                 continue
             ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
-            queue.put_back(request)
+            self._queue(request).put_back(request)
             heappush(self._deadlines, (request.deadline, request.id))
         self._notify_queue(queue, now)
-        # Whoever refuses a connection is gone for everyone.
-        self._lose(executor, now, commands)
+        if gone:  # whoever refuses a connection is gone for everyone
+            self._lose(executor, now, commands)
+        else:  # what it runs over other connections may be well
+            self._on_suspected(executor, now)
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)
@@ -304,11 +323,12 @@ class Dispatcher:
             if execution.id in self._executions:  # else nobody waits for it
                 self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
         executor.abandon(now)
-        self._notify_executor(executor, now)
+        for needed in (executor, *self._ejections.on_lost()):
+            self._notify_executor(needed, now)
         for model in executor.spec.models:
-            queue = self.queues.get(model)  # a GPU may still hold a model that was removed
-            if queue is not None and not self.executors.serve(model):
-                self._reject_all(queue, now, commands)
+            # A GPU may still hold a model that was removed.
+            if model in self.queues and not self.executors.serve(model):
+                self._reject_all(model, now, commands)
 
     def _give_up(self, execution: Execution, detail: str, commands: list[Command]) -> None:
         del self._executions[execution.id]
@@ -367,7 +387,7 @@ class Dispatcher:
                     case None:
                         break
                     case Run():
-                        self._run(choice, now, commands)
+                        self._run(choice, self.queues[choice.model], now, commands)
                     case Drop():
                         for request_id in choice.requests:
                             ticket = self._tickets[request_id]
@@ -377,9 +397,22 @@ class Dispatcher:
                         break
                     case _:
                         assert_never(choice)
+        if self.batches:
+            self._use_slack(now, commands)
 
-    def _run(self, choice: Run, now: float, commands: list[Command]) -> None:
-        executor, queue = self.executors[choice.executor], self.queues[choice.model]
+    def _use_slack(self, now: float, commands: list[Command]) -> None:
+        """Run batch requests in what the policies left over."""
+        for model, batch in self.batches.items():
+            while batch.waiting:
+                executor = room(self.queues[model], self.executors, now)
+                if executor is None:
+                    look = now + PATIENCE
+                    self._wait_until = min(look, self._wait_until or look)
+                    break
+                self._run(Run(executor.spec.name, model), batch, now, commands)
+
+    def _run(self, choice: Run, queue: ModelQueue, now: float, commands: list[Command]) -> None:
+        executor = self.executors[choice.executor]
         batch: list[Request] = []
         while len(batch) < choice.count:
             first = queue.youngest if choice.youngest else queue.head
@@ -403,14 +436,13 @@ class Dispatcher:
         self._executions[number] = execution
         executor.start(execution)
         commands.append(Execute(number, name, choice.model, tuple([r.id for r in batch])))
-        for scheduler in self.schedulers:
-            scheduler.on_queue(queue, now)
-            scheduler.on_executor(executor, now)
+        self._notify_queue(queue, now)
+        self._notify_executor(executor, now)
 
     def _reject(
         self, ticket: _Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
     ) -> None:
-        queue = self.queues[ticket.request.model]
+        queue = self._queue(ticket.request)
         was_waiting = ticket.state is _QUEUED
         self._end(ticket, RequestStep.REJECT)
         if was_waiting:
@@ -422,23 +454,37 @@ class Dispatcher:
         commands.append(command)
         self._notify_queue(queue, now)
 
-    def _reject_all(self, queue: ModelQueue, now: float, commands: list[Command]) -> None:
-        while (head := queue.head) is not None:
-            detail = f"no executable of model {queue.spec.name} is left"
-            self._reject(self._tickets[head.id], Reason.NO_EXECUTABLE, detail, now, commands)
+    def _reject_all(self, model: str, now: float, commands: list[Command]) -> None:
+        detail = f"no executable of model {model} is left"
+        for queue in (self.queues[model], self.batches.get(model)):
+            while queue is not None and (head := queue.head) is not None:
+                ticket = self._tickets[head.id]
+                self._reject(ticket, Reason.NO_EXECUTABLE, detail, now, commands)
 
     def _fail(self, ticket: _Ticket, detail: str, commands: list[Command]) -> None:
         self._end(ticket, RequestStep.FAIL)
-        self.queues[ticket.request.model].failed += 1
+        self._queue(ticket.request).failed += 1
         commands.append(Fail(ticket.request.id, detail))
 
     # Books
+
+    def _queue(self, request: Request) -> ModelQueue:
+        """Return the queue that a request belongs to, and its books."""
+        queue = self.queues[request.model]
+        if request.priority is _INTERACTIVE:
+            return queue
+        batch = self.batches.get(request.model)
+        if batch is None:
+            batch = self.batches[request.model] = ModelQueue(queue.spec, self._window)
+        return batch
 
     def _end(self, ticket: _Ticket, step: RequestStep) -> None:
         ticket.state = REQUEST[ticket.state, step]
         del self._tickets[ticket.request.id]
 
     def _notify_queue(self, queue: ModelQueue, now: float) -> None:
+        if self.batches and queue is not self.queues[queue.spec.name]:
+            return  # policies do not know of batch requests
         for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
 

@@ -56,6 +56,10 @@ class Executor:
         "_since",
         "completed",
         "cores",
+        "ejections",
+        "errors",
+        "is_ejected",
+        "is_on_trial",
         "limit",
         "losses",
         "running",
@@ -70,6 +74,9 @@ class Executor:
         self.spec = spec
         self.state = ExecutorState.LOADING
         self.suspect = False
+        # See dispatcher/ejection.py: errors in a row, ejections in a row.
+        self.errors = self.ejections = 0
+        self.is_ejected = self.is_on_trial = False
         self.share = self._granted = self._since = 0.0
         self.resize(spec.cores, 0.0)
         self.running: dict[int, Execution] = {}
@@ -107,7 +114,9 @@ class Executor:
     @property
     def has_room(self) -> bool:
         """Whether it can start another execution now."""
-        return self.state in _LIVE and not self.suspect and len(self.running) < self.limit
+        if self.state not in _LIVE or self.suspect or self.is_ejected:
+            return False
+        return len(self.running) < (1 if self.is_on_trial else self.limit)
 
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured."""
@@ -123,6 +132,8 @@ class Executor:
         self.state = EXECUTOR[self.state, step]
         if step is ExecutorStep.READY:
             self.starts += 1
+            self.errors = self.ejections = 0
+            self.is_ejected = self.is_on_trial = False
         elif step is ExecutorStep.LOSE:
             self.losses += 1
 

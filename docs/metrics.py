@@ -3,6 +3,7 @@
 `python docs/metrics.py` rewrites the file; `--check` fails if it is out of date.
 """
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +15,13 @@ from prometheus_client.core import Metric
 from controllers.measurement import Demand, Measurement
 from dispatcher.core import Dispatcher
 from dispatcher.live import metrics as dispatcher_metrics
+from dispatcher.live.http.server import Server
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
 from roma.exchange import ExchangeReply, ExecutorReport
+from roma.gateway_config import LimitsConfig
 from roma.launch.alerts import ALERTS
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live import metrics as supervisor_metrics
@@ -37,11 +40,24 @@ def dispatcher() -> list[Metric]:
         ExecutorAdded(ExecutorSpec("m@w", Device.CPU, ("m",))),
         ExecutorReady("m@w"),
         *(RequestArrived(Request(i, "m", 0.0, 1.0)) for i in range(3)),
+        RequestArrived(Request(3, "m", 0.0, 1.0, priority=Priority.BATCH)),
         ExecutionEnded(1, Result.OK),
     ]
     for event in events:
         core.handle(event, now=0.0)
     return list(dispatcher_metrics.collect(core, 0.0))
+
+
+def door() -> list[Metric]:
+    """Return what the clients' HTTP door tells."""
+
+    async def collected() -> list[Metric]:
+        gateway: Any = None
+        return list(
+            dispatcher_metrics.collect_door(Server(gateway, LimitsConfig(), max_body_bytes=0), {})
+        )
+
+    return asyncio.run(collected())
 
 
 def supervisor() -> list[Metric]:
@@ -61,7 +77,7 @@ def _law(state: Any, _: Measurement, **__: float) -> tuple[Demand, Any]:
 def render(text: str) -> str:
     """Return the document with fresh tables between its markers."""
     tables: Mapping[str, Iterable[Sequence[str]]] = {
-        "dispatcher": map(_metric, dispatcher()),
+        "dispatcher": map(_metric, [*dispatcher(), *door()]),
         "supervisor": map(_metric, supervisor()),
         "alerts": (
             (

@@ -1,4 +1,8 @@
-"""What of a changed roma.yaml can be taken over while everything runs: models that come and go."""
+"""What of a changed roma.yaml can be taken over while everything runs.
+
+Models that come and go, and the gateway's limits; keys, tokens and certificates have files of
+their own, which are followed.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,13 +12,17 @@ from roma.errors import ConfigError
 from roma.model import Device
 from roma.placement import executables
 
+LIMITS = ("limits", "max_body_bytes")
+"""Keys of the gateway that hold for what comes next, whatever they were before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Names of models, in the order of the file."""
+    """Names of models, in the order of the file; `limits`: the gateway's are other ones."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    limits: bool
 
 
 def compare(old: Config, new: Config) -> Change:
@@ -25,13 +33,19 @@ def compare(old: Config, new: Config) -> Change:
     return Change(
         tuple(name for name in new.models if name not in old.models),
         tuple(name for name in old.models if name not in new.models),
+        any(getattr(old.gateway, key) != getattr(new.gateway, key) for key in LIMITS),
     )
 
 
 def _sections(old: Config, new: Config) -> Iterator[str]:
     for key in Config.model_fields:
         # A profile's entries are part of the models; a plant is nothing that runs.
-        if key not in ("models", "profile", "plant") and getattr(old, key) != getattr(new, key):
+        if key in ("models", "profile", "plant"):
+            continue
+        before, after = getattr(old, key), getattr(new, key)
+        if key == "gateway":
+            before = before.model_copy(update={name: getattr(after, name) for name in LIMITS})
+        if before != after:
             yield f"{key} changed"
 
 

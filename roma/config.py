@@ -220,9 +220,10 @@ class Config(Section):
         """Refuse a model that nothing serves, and two executables at one address."""
         listed = [e for worker in self.workers for e in worker.executables]
         urls = [e.url for e in listed]
-        for url in urls:
-            if urls.count(url) > 1:
-                raise Fault("workers.executables.url", url, "listed once")
+        for key, addresses in (("url", urls), ("grpc", [e.grpc for e in listed if e.grpc])):
+            for address in addresses:
+                if addresses.count(address) > 1:
+                    raise Fault(f"workers.executables.{key}", address, "listed once")
         if any(w.backend is not Backend.STATIC for w in self.workers):
             return  # at least one replica of every model is placed
         if any(e.device is Device.GPU for e in listed):
@@ -236,7 +237,11 @@ class Config(Section):
         g = self.gateway
         taken = {g.port: "gateway.port"}
         others = [("gateway.admin_port", g.admin_port)]
-        own = {"gateway.exchange_port": g.exchange_port, "gateway.metrics_port": g.metrics_port}
+        own = {
+            "gateway.grpc_port": g.grpc_port,
+            "gateway.exchange_port": g.exchange_port,
+            "gateway.metrics_port": g.metrics_port,
+        }
         others += [(key, port) for key, port in own.items() if port is not None]
         others += [("control.port", self.control.port + i) for i in range(len(self.workers))]
         for i, worker in enumerate(self.workers):
@@ -245,6 +250,9 @@ class Config(Section):
                 offsets = [*range(worker.gpus)]
                 offsets += [worker.gpus + self.slots[m] for m in self.placed[worker.name]]
                 others += [(key, worker.base_port + k) for k in offsets]
+                if worker.grpc_offset is not None:
+                    first, key = worker.base_port + worker.grpc_offset, f"{key} + grpc_offset"
+                    others += [(key, first + k) for k in offsets]
         for key, port in others:
             if port > 65535:
                 raise Fault(key, port, "≤ 65535, counting up from its value")

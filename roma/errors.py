@@ -12,6 +12,7 @@
     ├── StoryError               whoever reads it: a record of decisions is not one
     └── BackendError             the gateway: an executable failed a request
         ├── BackendUnreached     the request never reached it; another may run it
+        │   └── BackendSilent    nobody answered when a connection was asked for
         ├── BackendLost          the connection broke after the request was sent
         └── BackendTimeout       no answer within the limit
 
@@ -65,6 +66,10 @@ class BackendError(RomaError):
 
 class BackendUnreached(BackendError):
     """The request was never sent, so running it elsewhere cannot run it twice."""
+
+
+class BackendSilent(BackendUnreached):
+    """Nobody took or refused the connection in time: it is gone, or packets were lost."""
 
 
 class BackendLost(BackendError):

@@ -66,9 +66,13 @@ class ExecutionEnded:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionUnreached:
-    """The executable never received the requests: they may run elsewhere, once."""
+    """The executable never received the requests: they may run elsewhere, once.
+
+    `gone` if it refused the connection; if nobody answered, a packet may have been lost.
+    """
 
     execution: int
+    gone: bool = True
 
 
 @dataclass(frozen=True, slots=True)

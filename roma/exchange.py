@@ -17,13 +17,15 @@ class ExecutorReading:
     """Supervisor to dispatcher: what the kernel says of one executable.
 
     `usage` is cumulative core-seconds; `throttled` the share of quota periods of the last control
-    period in which it ran out of quota.
+    period in which it ran out of quota. `share` is the part of `applied` that this dispatcher may
+    count on: others send to the same executable, and none of them may believe it to be his alone.
     """
 
     executor: str
     applied: Annotated[float, Field(ge=0.001, le=4096)]
     usage: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     throttled: Annotated[float, Field(ge=0, le=1)]
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class LimitsConfig(Section):
     buffered_bytes: Annotated[int, Field(ge=2**20)] = 2**30
     """Bodies of all requests that are being read or answered; beyond it, 503."""
     connections: Annotated[int, Field(ge=1)] = 20_000
-    """Most connections at once; one more is told 503 and closed."""
+    """Most connections at once; one more is told 503 and closed. Never so many that the program's
+    open files (ulimit -Hn) would not do for the executables too."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
     """The same for each client address; default: no limit of its own, as behind a proxy all come
     from one."""
@@ -41,6 +42,9 @@ class GatewayConfig(Section):
     host: Host = "127.0.0.1"
     port: Port = 8501
     """TensorFlow Serving's REST port."""
+    grpc_port: Port | None = None
+    """For TensorFlow Serving's and the Open Inference Protocol's gRPC; default: no gRPC. A call
+    needs executables with a gRPC address: `grpc` of a listed one, `grpc_offset` of a worker."""
     keys: FilePath | None = None
     """Keys of those who may call (`roma keys add`); default: whoever reaches the port may."""
     oidc: OidcConfig | None = None

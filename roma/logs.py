@@ -108,6 +108,15 @@ def apply(form: Format = "console", level: Level = "info") -> None:
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     """Ours, to be told from others'."""
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Leave a line out that a full disk does not take, at no cost for requests.
+
+        Standard error is where one would complain: a traceback for each line would fail too, and
+        take longer than a request.
+        """
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
 
 @dataclass(slots=True)
 class _Window:

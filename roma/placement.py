@@ -5,7 +5,7 @@ each of them can be restarted alone.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roma.config import Config
@@ -14,6 +14,9 @@ from roma.workers import Backend, WorkerConfig
 
 CONTAINER_PORT = 8501
 """TensorFlow Serving's REST port, inside a container."""
+
+CONTAINER_GRPC_PORT = 8500
+"""Its gRPC port, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Executable:
     min_cores: float
     max_cores: float
     container: str | None = None
+    grpc: tuple[str, int] | None = None
+    """Host and port of its gRPC, if it is to be called so."""
 
     @property
     def name(self) -> str:
@@ -67,6 +72,14 @@ def on_worker(config: Config, worker: WorkerConfig) -> list[Executable]:
     """Return the executables of one worker."""
     if worker.backend is Backend.STATIC:
         return _listed(config, worker)
+    found = _started(config, worker)
+    if worker.grpc_offset is None:
+        return found
+    return [replace(e, grpc=_grpc_address(worker, e, worker.grpc_offset)) for e in found]
+
+
+def _started(config: Config, worker: WorkerConfig) -> list[Executable]:
+    """Return those that ROMA starts, as REST calls them."""
     found = []
     for model in config.placed[worker.name]:
         # The GPUs' ports come first: a model that is added later moves none.
@@ -101,24 +114,34 @@ def _address(worker: WorkerConfig, container: str, place: int) -> tuple[str, int
     return docker.address, worker.base_port + place
 
 
+def _grpc_address(worker: WorkerConfig, executable: Executable, offset: int) -> tuple[str, int]:
+    """Return where gRPC calls one that ROMA starts: it goes by the port that is published."""
+    if worker.backend is Backend.DOCKER and worker.containers.network is not None:
+        return executable.host, CONTAINER_GRPC_PORT
+    return executable.host, executable.port + offset
+
+
 def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
     found = []
     for i, listed in enumerate(worker.executables):
+        grpc = None
+        if listed.grpc is not None:
+            name, _, number = listed.grpc.rpartition(":")
+            grpc = name, int(number)
         host, _, port = listed.url.removeprefix("http://").rpartition(":")
-        if listed.model is not None:
-            found.append(
-                _cpu(
-                    config,
-                    worker,
-                    listed.model,
-                    host=host,
-                    port=int(port),
-                    cgroup=listed.cgroup,
-                    suffix=f".{i}",
-                )
+        if listed.model is None:
+            executable = _gpu(config, worker, i, host=host, port=int(port))
+        else:
+            executable = _cpu(
+                config,
+                worker,
+                listed.model,
+                host=host,
+                port=int(port),
+                cgroup=listed.cgroup,
+                suffix=f".{i}",
             )
-            continue
-        found.append(_gpu(config, worker, i, host=host, port=int(port)))
+        found.append(replace(executable, grpc=grpc))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Models that came to roma.yaml, or went, while everything runs.
+"""What has changed in roma.yaml while everything runs.
 
 The launcher watches the file; it tells the programs that it started by SIGHUP, as anybody may who
 started them otherwise. A file that is wrong, or that takes a restart, is an error in the log and
@@ -53,11 +53,11 @@ async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
 
 
 def _changed(file: Path, config: Config) -> Config | None:
-    """Return what the file says now if its models differ and nothing else does."""
+    """Return what the file says now if that differs and takes no restart."""
     try:
         new = load(file)
         change = compare(config, new)
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
         return None
-    return new if change.added or change.removed else None
+    return new if change.added or change.removed or change.limits else None

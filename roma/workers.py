@@ -27,6 +27,7 @@ EngineUrl = Annotated[
 ]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
 CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -46,6 +47,8 @@ class ExecutableConfig(Section):
 
     url: Url
     """Its TensorFlow Serving REST address, http://host:port."""
+    grpc: Address | None = None
+    """Its gRPC address, host:port, for clients of gateway.grpc_port; default: it has none."""
     device: Device = Device.CPU
     model: str | None = None
     """The model it serves; none for a GPU, which serves all."""
@@ -54,9 +57,9 @@ class ExecutableConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "ExecutableConfig":
-        port = int(self.url.rpartition(":")[2])
-        if not 1 <= port <= 65535:
-            raise Fault("url", self.url, "at a port from 1 to 65535")
+        for key, address in (("url", self.url), ("grpc", self.grpc)):
+            if address is not None and not 1 <= int(address.rpartition(":")[2]) <= 65535:
+                raise Fault(key, address, "at a port from 1 to 65535")
         if (self.model is None) != (self.device is Device.GPU):
             raise Fault("model", self.model, "set for device cpu, absent for device gpu")
         return self
@@ -131,6 +134,9 @@ class WorkerConfig(Section):
     """GPUs of the worker; the process backend has none."""
     base_port: Port = 8600
     """First port of the model servers that ROMA starts; one port each, counting up."""
+    grpc_offset: Annotated[int, Field(ge=1, le=65534)] | None = None
+    """Each of them also speaks gRPC, on its port plus this, e.g. 1000; default: no gRPC. Backends
+    `process` and `docker`."""
     executables: tuple[ExecutableConfig, ...] = ()
     """Backend `static` only."""
     docker: DockerConfig | None = None
@@ -161,6 +167,8 @@ class WorkerConfig(Section):
             raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
         if self.docker is not None and self.backend is not Backend.DOCKER:
             raise Fault("docker", "set", f"absent for backend {self.backend}")
+        if self.backend is Backend.STATIC and self.grpc_offset is not None:
+            raise Fault("grpc_offset", self.grpc_offset, "absent for backend static (use grpc)")
         if (self.backend is Backend.STATIC) != bool(self.executables):
             raise Fault(
                 "executables",

@@ -20,6 +20,9 @@ from supervisor.sharing import GRID, Want, share
 from supervisor.story import Decision
 from supervisor.window import Window
 
+EVEN = 0.1
+"""Part of each executable that is divided evenly among the dispatchers, whatever they had to do."""
+
 STORY_LENGTH = 900
 """Decisions kept per executable: the last 15 minutes."""
 
@@ -175,13 +178,29 @@ class Supervisor:
         if status.story:
             status.story[-1].failure = why
 
-    def readings(self) -> tuple[ExecutorReading, ...]:
-        """Return what dispatchers must know: it bounds their in-flight limits."""
+    def readings(self, dispatcher: str) -> tuple[ExecutorReading, ...]:
+        """Return what a dispatcher must know: it bounds its in-flight limits."""
         return tuple(
-            ExecutorReading(name, s.applied, s.usage, s.throttled)
+            ExecutorReading(name, s.applied, s.usage, s.throttled, self._part(dispatcher, s))
             for name, s in self.status.items()
             if s.applied is not None
         )
+
+    def _part(self, dispatcher: str, status: Status) -> float:
+        """Return a dispatcher's share of an executable: what it had of the model's last arrivals.
+
+        A part of all is divided evenly, since whoever had nothing yet must be able to begin.
+        """
+        name, model = status.managed.name, status.managed.model.name
+        rates = {
+            d: 0.0 if (delta := w.model(model)) is None else delta.arrivals
+            for d, w in self._windows.items()
+            if w.usable and w.live(name)
+        }
+        if dispatcher not in rates:
+            return 1.0
+        even, total = 1 / len(rates), sum(rates.values())
+        return even if not total else EVEN * even + (1 - EVEN) * rates[dispatcher] / total
 
     def _all(self) -> Sequence[Status]:
         return list(self.status.values())

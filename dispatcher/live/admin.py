@@ -4,26 +4,29 @@
     POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
 
 Two halves, because in-flight limits must follow an allocation at once, not a period later. Beside
-them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/page.py).
+them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/page.py), and
+
+    POST /control/v1/reload    take over what roma.yaml says now: 200, or 409 and why not
 
 Page, exchange and metrics have a token each, and can have a listener each.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from aiohttp import hdrs, web
+from prometheus_client.core import Metric
 
 from dispatcher import reports
-from dispatcher.live import metrics
 from dispatcher.live.driver import Driver
 from dispatcher.live.page import Page
+from dispatcher.live.reloading import Reloading
 from dispatcher.live.watch import Watch
 from roma import exchange, exposition, peers
 from roma.config import Config
 from roma.doors import HEALTH, Door, guard, listen
-from roma.errors import ExchangeError
+from roma.errors import ConfigError, ExchangeError
 from roma.tls import server_context
 from roma.tokens import watched
 from roma.watched import keep_looking
@@ -32,85 +35,111 @@ SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close."""
 
 REPORT, APPLIED, METRICS = "/control/v1/report", "/control/v1/applied", "/metrics"
+RELOAD = "/control/v1/reload"
 
-Part = Callable[[web.Application], None]
+Part = Callable[[web.Application], object]
 """Adds its routes to an application."""
 
-
-@contextlib.asynccontextmanager
-async def listening(
-    driver: Driver, watch: Watch, epoch: str, config: Config
-) -> AsyncIterator[None]:
-    """Serve the admin port, and those of its parts that have one of their own, until the end."""
-    g = config.gateway
-    admin = watched(config.tokens.admin)
-    shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
-    parts: Mapping[str, Part] = {
-        "admin": Page(watch).add_to,
-        "exchange": lambda app: _add_exchange(app, driver, epoch),
-        "metrics": lambda app: _add_metrics(app, driver),
-    }
-    doors = {
-        REPORT: Door(shared),
-        APPLIED: Door(shared),
-        METRICS: Door(scraping),
-    }
-    default = Door(admin, browser=True)
-    addresses = {
-        "admin": (g.admin_host, g.admin_port),
-        "exchange": g.exchange_address,
-        "metrics": g.metrics_address,
-    }
-    context = None if g.admin_tls is None else server_context(g.admin_tls)
-    async with contextlib.AsyncExitStack() as stack:
-        for address in dict.fromkeys(addresses.values()):
-            here = [part for part, where in addresses.items() if where == address]
-            app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
-            app.router.add_get(HEALTH, _healthz)
-            for part in here:
-                parts[part](app)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await listen(runner, *address, f"gateway.{here[0]}_port", context)
-        files = [file for file in (admin, shared, scraping, context) if file is not None]
-        looking = asyncio.create_task(keep_looking(files))
-        try:
-            yield
-        finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+Collect = Callable[[], Iterable[Metric]]
+"""Tells what a scrape is answered with."""
 
 
-async def _healthz(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
+class Admin:
+    """What is answered there."""
 
+    def __init__(self, driver: Driver, watch: Watch, epoch: str, collect: Collect) -> None:
+        """`epoch` names the dispatcher's start."""
+        self._driver = driver
+        self._page = Page(watch)
+        self._epoch = epoch
+        self._collect = collect
+        self.reloading: Reloading | None = None
+        """Takes over a changed roma.yaml; None where nobody may ask for it."""
 
-def _add_exchange(app: web.Application, driver: Driver, epoch: str) -> None:
-    """`epoch` names the dispatcher's start."""
+    @contextlib.asynccontextmanager
+    async def listening(self, config: Config) -> AsyncIterator[None]:
+        """Serve the admin port, and those of its parts that have one of their own."""
+        g = config.gateway
+        admin = watched(config.tokens.admin)
+        shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
+        parts: Mapping[str, Part] = {
+            "admin": self._add_admin,
+            "exchange": self._add_exchange,
+            "metrics": lambda app: app.router.add_get(METRICS, self._scrape),
+        }
+        doors = {
+            REPORT: Door(shared),
+            APPLIED: Door(shared),
+            METRICS: Door(scraping),
+        }
+        default = Door(admin, browser=True)
+        addresses = {
+            "admin": (g.admin_host, g.admin_port),
+            "exchange": g.exchange_address,
+            "metrics": g.metrics_address,
+        }
+        context = None if g.admin_tls is None else server_context(g.admin_tls)
+        async with contextlib.AsyncExitStack() as stack:
+            for address in dict.fromkeys(addresses.values()):
+                here = [part for part, where in addresses.items() if where == address]
+                app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
+                app.router.add_get(HEALTH, _healthz)
+                for part in here:
+                    parts[part](app)
+                runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
+                await runner.setup()
+                stack.push_async_callback(runner.cleanup)
+                await listen(runner, *address, f"gateway.{here[0]}_port", context)
+            files = [file for file in (admin, shared, scraping, context) if file is not None]
+            looking = asyncio.create_task(keep_looking(files))
+            try:
+                yield
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
 
-    async def report(_: web.Request) -> web.Response:
-        reply = reports.reply(driver.core, epoch, driver.clock())
+    def _add_admin(self, app: web.Application) -> None:
+        self._page.add_to(app)
+        app.router.add_post(RELOAD, self._reload)
+
+    def _add_exchange(self, app: web.Application) -> None:
+        app.router.add_get(REPORT, self._report)
+        app.router.add_post(APPLIED, self._applied)
+
+    async def _report(self, _: web.Request) -> web.Response:
+        reply = reports.reply(self._driver.core, self._epoch, self._driver.clock())
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
 
-    async def applied(request: web.Request) -> web.Response:
+    async def _applied(self, request: web.Request) -> web.Response:
         if hdrs.ORIGIN in request.headers:
-            # The page has made this port one for browsers: another site's page must not write here.
-            return web.json_response({"error": "not for browsers"}, status=403)
+            return _not_for_browsers()
         try:
             message = exchange.parse_request(await request.read())
         except ExchangeError as error:
             return web.json_response({"error": str(error)}, status=400)
         for reading in message.executors:
-            driver.on_applied(reading.executor, reading.applied)
+            self._driver.on_applied(reading.executor, reading.applied * reading.share)
         return web.Response(status=204)
 
-    app.router.add_get(REPORT, report)
-    app.router.add_post(APPLIED, applied)
+    async def _reload(self, request: web.Request) -> web.Response:
+        if hdrs.ORIGIN in request.headers:
+            return _not_for_browsers()
+        if self.reloading is None:
+            return web.json_response({"error": "this dispatcher follows no file"}, status=404)
+        try:
+            config = await self.reloading.take_over()
+        except ConfigError as error:
+            return web.json_response({"error": str(error)}, status=409)
+        return web.json_response({"models": list(config.models)})
+
+    async def _scrape(self, request: web.Request) -> web.Response:
+        return await exposition.response(request, self._collect())
 
 
-def _add_metrics(app: web.Application, driver: Driver) -> None:
-    async def scrape(request: web.Request) -> web.Response:
-        return await exposition.response(request, metrics.collect(driver.core, driver.clock()))
+def _not_for_browsers() -> web.Response:
+    # The page has made this port one for browsers: another site's page must not write here.
+    return web.json_response({"error": "not for browsers"}, status=403)
 
-    app.router.add_get(METRICS, scrape)
+
+async def _healthz(_: web.Request) -> web.Response:
+    return web.Response(text="ok")

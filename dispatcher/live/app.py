@@ -7,29 +7,33 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import Metric
 
 from dispatcher.assembly import build_core
-from dispatcher.live import access, admin
+from dispatcher.live import access, admin, metrics
 from dispatcher.live.driver import Driver
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
+from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
 from dispatcher.live.service import Service
 from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
-from roma.reload import reloads
+from roma.gateway_config import GatewayConfig, LimitsConfig
 from roma.tls import server_context
 from roma.watched import keep_looking
 
 if TYPE_CHECKING:
+    from dispatcher.live.grpc.server import GrpcServer
     from dispatcher.live.tracing import Tracer
 
 SHUTDOWN_TIMEOUT = 0.5
@@ -39,8 +43,11 @@ LINGER = 1.0
 """Seconds for which open connections are read while draining.
 
 A client that keeps its connection alive cannot know that the program is about to stop. What it
-sends in this time is answered, and the answer closes the connection (RFC 9112 section 9.6).
+sends in this time is served as ever, and the answer closes the connection (RFC 9112 section 9.6).
 """
+
+KEPT = 256
+"""Descriptors that clients may not take: for executables, the admin port and files."""
 
 log = logging.getLogger(__name__)
 
@@ -52,25 +59,32 @@ class Running:
     service: Service
     server: Server
     roster: Roster
+    admin: admin.Admin
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Running]:
-    """Serve until the block ends; then stop accepting, drain and close."""
+async def running(
+    config: Config, *, insecure: bool = False, shared: bool = False
+) -> AsyncIterator[Running]:
+    """Serve until the block ends; then stop accepting, drain and close.
+
+    `shared`: other dispatchers of this machine may listen at the clients' port as well.
+    """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
     endpoints: dict[str, Endpoint] = {}
     gateway_config = config.gateway
-    tracer = _tracer(gateway_config.host, gateway_config.port) if gateway_config.traces else None
+    tracer = _tracer(gateway_config) if gateway_config.traces else None
     journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
     held = contextlib.AsyncExitStack()
+    doorkeeper = await held.enter_async_context(access.opened(gateway_config))
     service = Service(
         driver,
         endpoints,
         journal,
-        await held.enter_async_context(access.opened(gateway_config)),
+        doorkeeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
     )
@@ -83,18 +97,23 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
         looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
         held.callback(looking.cancel)
         host, port = gateway_config.host, gateway_config.port
-        try:
-            await server.listen(host, port, tls)
-        except OSError as error:
-            raise LaunchError(f"gateway.port = {port}: cannot listen on {host}: {error}") from error
-        await held.enter_async_context(admin.listening(driver, watch, epoch, config))
+        with _refusals("gateway.port", host, port):
+            await server.listen(host, port, tls, shared=shared)
+
+        def collect() -> Iterator[Metric]:
+            yield from metrics.collect(driver.core, driver.clock())
+            yield from metrics.collect_door(server, doorkeeper.denied)
+
+        doors = admin.Admin(driver, watch, epoch, collect)
+        await held.enter_async_context(doors.listening(config))
+        if gateway_config.grpc_port is not None:
+            door = await _listen_for_grpc(service, gateway_config, held, shared=shared)
+            held.push_async_callback(door.close, SHUTDOWN_TIMEOUT)
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
-            yield Running(service, server, roster)
-            service.draining = server.is_draining = True
-            server.stop_listening()
-            await _drain(driver, server, gateway_config.drain_timeout)
+            yield Running(service, server, roster, doors)
+            await _drain(service, server, gateway_config.drain_timeout)
             roster.stop()
     finally:
         # What is left after draining is given up: waiting for it twice would break the promise.
@@ -108,7 +127,14 @@ async def running(config: Config, *, insecure: bool = False) -> AsyncIterator[Ru
             await tracer.close()
 
 
-async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
+async def run(
+    config: Config,
+    file: Path,
+    *,
+    insecure: bool = False,
+    shared: bool = False,
+    admin_port: int | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
     # What lives now lives on, and requests leave no cycles: looking for garbage every 700
     # allocations costs 8 % of the throughput.
@@ -121,9 +147,20 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    async with running(config, insecure=insecure) as serving:
-        log.info("gateway listens on %s", config.gateway.url)
-        following = asyncio.create_task(_follow(serving.roster, file, config))
+
+    def adapt(read: Config) -> Config:
+        own: dict[str, Any] = {} if admin_port is None else {"admin_port": admin_port}
+        own["limits"] = within(read.gateway.limits, most)
+        return read.model_copy(update={"gateway": read.gateway.model_copy(update=own)})
+
+    async with running(adapt(config), insecure=insecure, shared=shared) as serving:
+        g = config.gateway
+        log.info("gateway listens on %s", g.url)
+        if g.grpc_port is not None:
+            log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
+        reloading = Reloading(file, adapt, serving.roster, serving.server)
+        serving.admin.reloading = reloading
+        following = asyncio.create_task(reloading.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         if following.done():
@@ -132,7 +169,52 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
         log.info("draining")
 
 
-def _tracer(host: str, port: int) -> "Tracer":
+def within(limits: LimitsConfig, descriptors: int) -> LimitsConfig:
+    """Return the limits with no more connections than there are descriptors for.
+
+    A gateway that gave its last one to a client could not reach its executables any more.
+    """
+    most = max(1, descriptors - min(KEPT, descriptors // 2))
+    if limits.connections <= most:
+        return limits
+    if "connections" in limits.model_fields_set:  # else nobody asked for so many
+        log.warning(
+            "gateway.limits.connections = %d: taken as %d, for this program may have %d open files "
+            "(ulimit -Hn)",
+            limits.connections,
+            most,
+            descriptors,
+        )
+    return limits.model_copy(update={"connections": most})
+
+
+@contextlib.contextmanager
+def _refusals(key: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
+
+
+async def _listen_for_grpc(
+    service: Service, config: GatewayConfig, held: contextlib.AsyncExitStack, *, shared: bool
+) -> "GrpcServer":
+    # Nobody shall wait for an import that is not used.
+    from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
+    from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
+
+    tls = None if config.tls is None else ServerTls(config.tls)
+    looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
+    held.callback(looking.cancel)
+    assert config.grpc_port is not None
+    server = GrpcServer(service, config, shared=shared)
+    with _refusals("gateway.grpc_port", config.host, config.grpc_port):
+        credentials = None if tls is None else tls.credentials
+        await server.listen(config.host, config.grpc_port, credentials)
+    return server
+
+
+def _tracer(config: GatewayConfig) -> "Tracer":
     try:
         # An extra; and nobody shall wait for an import that is not used.
         from dispatcher.live.tracing import Tracer  # noqa: PLC0415
@@ -141,21 +223,24 @@ def _tracer(host: str, port: int) -> "Tracer":
             f"gateway.traces = true: {error.name} is missing: install the extra `otel` of "
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
-    return Tracer(host, port)
+    return Tracer(config.host, config.port, config.grpc_port)
 
 
-async def _follow(roster: Roster, file: Path, config: Config) -> None:
-    async for changed in reloads(file, config):
-        await roster.follow(changed)
+async def _drain(service: Service, server: Server, timeout: float) -> None:
+    """Answer what comes on open connections for a moment, and close them; then wait for the rest.
 
-
-async def _drain(driver: Driver, server: Server, timeout: float) -> None:
-    """Wait until what was admitted has ended; in-flight limits make that short."""
-    loop = asyncio.get_running_loop()
+    In-flight limits make that short.
+    """
+    core, loop = service.driver.core, asyncio.get_running_loop()
+    service.leaving = server.is_draining = True
+    server.stop_listening()
     lingering = loop.time() + min(LINGER, timeout)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
-            while driver.core.live or (server.connections and loop.time() < lingering):
+            while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
-    if driver.core.live:
-        log.warning("gave up on %d requests after draining for %g s", driver.core.live, timeout)
+            service.draining = True
+            while core.live:
+                await asyncio.sleep(0.02)
+    if core.live:
+        log.warning("gave up on %d requests after draining for %g s", core.live, timeout)

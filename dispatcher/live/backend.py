@@ -16,12 +16,19 @@ from typing import Protocol, cast
 
 import httptools
 
-from roma.errors import BackendError, BackendLost, BackendTimeout, BackendUnreached
+from roma.errors import (
+    BackendError,
+    BackendLost,
+    BackendSilent,
+    BackendTimeout,
+    BackendUnreached,
+)
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT = 1.0
-"""Seconds; a model server is in the same host or rack."""
+CONNECT_TIMEOUT = 1.5
+"""Seconds; a model server is in the same host or rack. The kernel asks again after one second
+(RFC 6298 §2), so a single lost packet is no timeout."""
 
 MAX_IDLE = 64
 """Idle connections kept per backend."""
@@ -373,7 +380,14 @@ class Pool:
                 BackendUnreached(f"given up while connecting to {self.host}:{self.port}")
             )
             raise
-        except (ConnectionError, TimeoutError) as error:
+        except TimeoutError:
+            connecting.done(
+                BackendSilent(
+                    f"cannot connect to {self.host}:{self.port} within {CONNECT_TIMEOUT:g} s"
+                )
+            )
+            return
+        except ConnectionError as error:
             connecting.done(
                 BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error!r}")
             )

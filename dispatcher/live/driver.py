@@ -19,7 +19,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.live.backend import Attempt, Message, Response
 from dispatcher.live.context import Context
 from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
-from roma.errors import BackendError, BackendLost, BackendUnreached
+from roma.errors import BackendError, BackendLost, BackendSilent, BackendUnreached
 from roma.events import (
     Abort,
     Command,
@@ -261,7 +261,8 @@ class Driver:
             self._resolve(call.id, result)
         elif isinstance(result, BackendUnreached):
             self._complain(command.executor, result)
-            self.handle(ExecutionUnreached(command.execution))
+            gone = not isinstance(result, BackendSilent)
+            self.handle(ExecutionUnreached(command.execution, gone))
             self.doubts[command.executor].set()
         else:
             assert isinstance(result, BackendError)

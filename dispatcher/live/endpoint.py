@@ -4,7 +4,7 @@ The driver sends a call's message without knowing which of the two it is. gRPC m
 bytes, as HTTP's bodies are; nothing here imports grpc.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,9 @@ class Channel(Protocol):
 
     async def fetch(self, message: GrpcMessage, *, timeout: float, more: str = "") -> GrpcResponse:
         """Ask something that is no inference; raise a `BackendError`."""
+
+    def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Pass a conversation on, both ways."""
 
     async def check(self, timeout: float) -> None:
         """Return when it is connected; raise a `BackendError`."""

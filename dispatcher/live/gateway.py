@@ -6,13 +6,18 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
 
     413 body too large          429 queue full or predicted late, with Retry-After
     502 executable failed       503 no executable, with Retry-After
-    408 request came too slowly 504 deadline passed, or no answer in time
+    408 request came too slowly 504 deadline passed, with Retry-After; or no answer in time
 
-A client may name its own deadline (X-Request-Timeout-Ms). An X-Request-Id comes back on every
+A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
+(X-Request-Priority: batch). An X-Request-Id comes back on every
 answer. A request that brings none and leaves no trace goes its way without a look at either.
+`GET /openapi.json` describes all of this.
 """
 
 import asyncio
+import logging
+from functools import cache
+from importlib import resources
 from typing import assert_never
 
 import orjson
@@ -30,6 +35,9 @@ from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Serv
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
+from roma.model import Priority
+
+log = logging.getLogger(__name__)
 
 _REJECTED = {
     Reason.QUEUE_FULL: 429,
@@ -42,6 +50,7 @@ _MAX_TIMEOUT_DIGITS = 9
 _OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """What a load balancer asks without a key."""
 
+_INTERACTIVE = Priority.INTERACTIVE
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
@@ -65,17 +74,19 @@ class HttpCall(Call):
         connection: Connection,
         route: routes.Route,
         message: Message,
-        *,
-        deadline: float | None,
         context: Context | None,
     ) -> None:
-        super().__init__(route.model, message, deadline=deadline, context=context)
+        super().__init__(route.model, message, context=context)
         self._gateway = gateway
         self.connection = connection
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Tell the client."""
-        self._gateway.on_outcome(self, outcome)
+        try:
+            self._gateway.on_outcome(self, outcome)
+        except Exception:  # a bug: it costs this client, and not the executable that answered
+            log.exception("answer to request %d of model %s", self.id, self.model)
+            self.connection.abort()
 
     def cancel(self) -> None:
         """The client went away."""
@@ -118,18 +129,22 @@ class Gateway:
             return None
         if not route.is_inference:
             return self._look_up(request, route, connection)
-        headers, deadline = request.headers, None
+        headers, deadline, priority = request.headers, None, _INTERACTIVE
         try:
             if not self._service.serves(route.model):  # it went while the body came
                 raise _Refused(404, route.missing)
             if b"x-request-timeout-ms" in headers:
                 deadline = _timeout(request.header(b"x-request-timeout-ms") or "")
+            if b"x-request-priority" in headers:
+                priority = _priority(request.header(b"x-request-priority") or "")
         except _Refused as refused:
             connection.respond(self._told(request, error(refused.status, str(refused))))
             return None
         context = self._context(request, route)
-        message = _message(request, route)
-        call = HttpCall(self, connection, route, message, deadline=deadline, context=context)
+        if request.grant is not None and request.grant.priority is Priority.BATCH:
+            priority = Priority.BATCH
+        call = HttpCall(self, connection, route, _message(request, route), context)
+        call.deadline, call.priority = deadline, priority
         self._driver.submit(call)
         return call
 
@@ -228,6 +243,8 @@ class Gateway:
         if path == "/readyz":
             why = self._service.unready()
             return Response(200, _TEXT, None, b"ready") if why is None else error(503, why)
+        if path == "/openapi.json":
+            return Response(200, _JSON, None, _document())
         if path == "/v2" or path.startswith("/v2/"):
             return self._oip(request, path)
         if path.startswith("/v1/"):
@@ -254,6 +271,12 @@ def _json(status: int, body: dict[str, object]) -> Response:
     return Response(status, _JSON, None, orjson.dumps(body))
 
 
+@cache
+def _document() -> bytes:
+    """Return the OpenAPI document of this port."""
+    return resources.files("dispatcher.live").joinpath("openapi.json").read_bytes()
+
+
 def error(
     status: int, message: str, *, retry_after: float | None = None, close: bool = False
 ) -> Response:
@@ -271,8 +294,7 @@ def _answer(outcome: Outcome) -> Response:
         case GrpcResponse():
             raise AssertionError("an answer to another door's call")
         case Reject(_, reason, retry_after, detail):
-            status = _REJECTED[reason]
-            return error(status, detail, retry_after=None if status == 504 else retry_after)
+            return error(_REJECTED[reason], detail, retry_after=retry_after)
         case Fail(_, detail):
             return error(502, detail)
         case _:
@@ -307,6 +329,14 @@ def _message(request: Request, route: routes.Route) -> Message:
     if length is not None:
         message.more = f"Inference-Header-Content-Length: {length}\r\n"
     return message
+
+
+def _priority(text: str) -> Priority:
+    try:
+        return Priority(text)
+    except ValueError:
+        known = " or ".join(Priority)
+        raise _Refused(400, f"X-Request-Priority: {text}: must be {known}") from None
 
 
 def _timeout(text: str) -> float:

@@ -1,11 +1,12 @@
 """The dispatcher's side of the metrics: requests, queues and executables."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from dispatcher import reports
 from dispatcher.core import Dispatcher
+from dispatcher.live.http.server import Server
 from dispatcher.queues import Durations
 from roma.exchange import ModelReport
 from roma.exposition import counter, gauge, histogram
@@ -69,6 +70,7 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
         _MODEL,
         (((m.model,), m.response_time) for m in models),
     )
+    yield from _batches(core)
     yield from _durations(core)
     yield from _promises(core)
     yield from _executables(core, now)
@@ -80,6 +82,59 @@ def _outcomes(m: ModelReport) -> Iterable[tuple[tuple[str, str, str], float]]:
     yield (m.model, "", "failed"), m.failed
     yield (m.model, "", "cancelled"), m.cancelled
     yield (m.model, "", "rejected"), sum(m.rejected.values())
+
+
+def collect_door(server: Server, denied: Mapping[int, int]) -> Iterator[Metric]:
+    """Yield what the clients' HTTP door tells; `denied` counts by status who was not let in."""
+    yield gauge(
+        "gateway_connections",
+        "Clients' connections that are open.",
+        [],
+        [((), len(server.connections))],
+    )
+    yield counter(
+        "gateway_connections_refused",
+        "Connections turned away because as many as may be were open.",
+        [],
+        [((), server.turned_away)],
+    )
+    yield gauge(
+        "gateway_buffered_bytes",
+        "Bodies of requests that are read or answered.",
+        [],
+        [((), server.buffered)],
+    )
+    yield counter(
+        "gateway_denied_requests",
+        "Requests that were not let in: 401 caller unknown, 403 not for this model, 429 too many.",
+        ["status"],
+        (((str(status),), denied.get(status, 0)) for status in (401, 403, 429)),
+    )
+
+
+def _batches(core: Dispatcher) -> Iterator[Metric]:
+    queues = [(name, queue) for name, queue in core.batches.items()]
+    yield counter(
+        "batch_requests",
+        "Batch requests by what became of them; no other metric of a model counts them.",
+        ["model", "outcome"],
+        (
+            ((name, outcome), count)
+            for name, queue in queues
+            for outcome, count in (
+                ("answered", queue.completed.total()),
+                ("failed", queue.failed),
+                ("cancelled", queue.cancelled),
+                ("rejected", queue.rejected.total()),
+            )
+        ),
+    )
+    yield gauge(
+        "batch_queue_length",
+        "Batch requests that wait.",
+        _MODEL,
+        (((name,), len(queue)) for name, queue in queues),
+    )
 
 
 def _durations(core: Dispatcher) -> Iterator[Metric]:
@@ -123,6 +178,12 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
         "1 if the executable is loaded and reachable.",
         _PLACE,
         (((e.spec.name, e.spec.device.value), float(e.live)) for e in found),
+    )
+    yield gauge(
+        "executable_ejected",
+        "1 if the executable failed too often in a row and is left alone for a while.",
+        _EXECUTABLE,
+        (((e.spec.name,), float(e.is_ejected)) for e in found),
     )
     yield gauge(
         "executable_requests_in_flight",

@@ -10,10 +10,10 @@ import json
 import socket
 from collections.abc import Sequence
 
-from dispatcher.live.backend import CONNECT_TIMEOUT, Pool
+from dispatcher.live.backend import CONNECT_TIMEOUT, Pool, Response
 from dispatcher.live.driver import Driver
 from dispatcher.live.endpoint import Endpoint
-from roma.errors import BackendError
+from roma.errors import BackendError, BackendLost
 
 POLL = 0.25
 """Seconds between two looks at an executable that is not ready."""
@@ -43,17 +43,25 @@ async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
     """Return why the executable cannot serve all its models, or None if it can."""
     for model in models:
         try:
-            response = await endpoint.pool.fetch(f"/v1/models/{model}", timeout=HANG)
+            response = await _look(endpoint.pool, f"/v1/models/{model}")
         except BackendError as error:
             return str(error)
         if response.status != 200 or not _is_available(response.body):
             return f"model {model} is not available (status {response.status})"
     if endpoint.channel is not None:
         try:
-            await endpoint.channel.check(HANG)
+            await endpoint.channel.check(CONNECT_TIMEOUT)
         except BackendError as error:
             return str(error)
     return None
+
+
+async def _look(pool: Pool, path: str) -> Response:
+    try:
+        return await pool.fetch(path, timeout=HANG)
+    except BackendLost:
+        # It went out over an idle connection that was closed meanwhile: that says nothing yet.
+        return await pool.fetch(path, timeout=HANG)
 
 
 def _is_available(body: bytes) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from dispatcher.live.backend import Pool
 from dispatcher.live.driver import Driver
-from dispatcher.live.endpoint import Endpoint
+from dispatcher.live.endpoint import Channel, Endpoint
 from dispatcher.live.monitor import watch
 from dispatcher.live.service import Service
 from roma.changes import compare
@@ -77,11 +77,20 @@ class Roster:
     def _add(self, placed: Iterable[Executable]) -> None:
         for executable in placed:
             name = executable.name
-            endpoint = Endpoint(Pool(executable.host, executable.port))
+            endpoint = self._endpoint(executable)
             self._endpoints[name] = endpoint
             self._driver.handle(ExecutorAdded(executable.spec))
             watching = watch(name, executable.spec.models, endpoint, self._driver)
             self._watching[name] = self._watchers.create_task(watching)
+
+    def _endpoint(self, executable: Executable) -> Endpoint:
+        channel: Channel | None = None
+        if executable.grpc is not None and self._config.gateway.grpc_port is not None:
+            # Nobody shall wait for an import that is not used.
+            from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
+
+            channel = GrpcChannel(*executable.grpc)
+        return Endpoint(Pool(executable.host, executable.port), channel)
 
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]

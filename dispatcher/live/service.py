@@ -49,7 +49,10 @@ class Service:
         self._journal = journal
         self.writes_all = journal.writes_all
         """Whether requests that were answered get a line as well."""
+        self.leaving = False
+        """The program ends soon: who asks whether it is ready should go elsewhere."""
         self.draining = False
+        """New requests are refused."""
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
         self.joining: set[str] = set()
@@ -73,7 +76,7 @@ class Service:
         # A model that has answered has joined.
         self.joining = {m for m in missing if m in self.joining and not core.queues[m].completed}
         missing = [model for model in missing if model not in self.joining]
-        if self.draining:
+        if self.leaving:
             return "draining"
         if missing:
             return f"no executable is ready for: {', '.join(missing)}"

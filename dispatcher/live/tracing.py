@@ -56,10 +56,15 @@ FLUSH = 2.0
 
 
 class Tracer:
-    """Makes the traces of one gateway that listens on `host` and `port`; a thread delivers them."""
+    """Makes the traces of one gateway that listens on `host` and these ports; a thread sends them.
 
-    def __init__(self, host: str, port: int) -> None:
-        self._address: dict[str, str | int] = {"server.address": host, "server.port": port}
+    `grpc_port` is None where there is no gRPC.
+    """
+
+    def __init__(self, host: str, port: int, grpc_port: int | None = None) -> None:
+        self._host = host
+        self._port = port
+        self._grpc_port = grpc_port
         self._said = _Said()
         self._said.install()
         resource = Resource.create()
@@ -96,10 +101,10 @@ class Tracer:
 
     def _described(self, route: AnyRoute) -> dict[str, str | int]:
         if isinstance(route, GrpcRoute):
-            # The address is that of the HTTP port.
-            return {"server.address": self._address["server.address"]}
+            return {"server.address": self._host, "server.port": self._grpc_port or 0}
         return {
-            **self._address,
+            "server.address": self._host,
+            "server.port": self._port,
             "url.scheme": "http",
             "http.route": route.template,
             "url.path": route.path,

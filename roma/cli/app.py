@@ -222,13 +222,30 @@ def report(
 
 
 @app.command()
-def dispatcher(file: ConfigFile, insecure: Insecure = False) -> None:
+def dispatcher(
+    file: ConfigFile,
+    insecure: Insecure = False,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared",
+            help="Share the clients' port with other dispatchers of this machine (SO_REUSEPORT).",
+        ),
+    ] = False,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Instead of gateway.admin_port: one each, if shared."),
+    ] = None,
+) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop
 
     from dispatcher.live import app as dispatcher_app
 
-    uvloop.run(dispatcher_app.run(_program(file), file, insecure=insecure))
+    program = dispatcher_app.run(
+        _program(file), file, insecure=insecure, shared=shared, admin_port=admin_port
+    )
+    uvloop.run(program)
 
 
 @app.command()

@@ -37,6 +37,7 @@ _VARIABLES = {
     "ROMA_PAGE_ADDRESS": "127.0.0.1",
     "ROMA_PAGE_PORT": "8500",
     "ROMA_METRICS_ADDRESS": "127.0.0.1",
+    "ROMA_GRPC_PORT": "9000",
     "ROMA_PROMETHEUS_PORT": "9090",
     "ROMA_GRAFANA_PORT": "3000",
     "ROMA_CONTROL_IMAGE": "roma/control:dev",
@@ -116,7 +117,11 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
     return {
         "compose.yaml": header + _yaml(document),
         DEPLOYED: header + _yaml(plain(deployed)),
-        SETTINGS: "".join(f"{name}={value}\n" for name, value in _VARIABLES.items()),
+        SETTINGS: "".join(
+            f"{name}={value}\n"
+            for name, value in _VARIABLES.items()
+            if name != "ROMA_GRPC_PORT" or config.gateway.grpc_port is not None
+        ),
         **monitoring.files(targets, f"{secrets.PROMETHEUS}/token"),
     }
 
@@ -237,6 +242,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
             "networks": ["models"],
             "ports": [
                 _published("ROMA_PORT", gateway.port),
+                *_grpc_published(gateway.grpc_port),
                 _published("ROMA_PAGE_PORT", gateway.admin_port, "ROMA_PAGE_ADDRESS"),
             ],
             # With TLS by the other port of the same event loop: no certificate is needed there.
@@ -315,6 +321,10 @@ def _variable(name: str) -> str:
 
 def _published(variable: str, port: int, address: str = "ROMA_ADDRESS") -> str:
     return f"{_variable(address)}:{_variable(variable)}:{port}"
+
+
+def _grpc_published(port: int | None) -> list[str]:
+    return [] if port is None else [_published("ROMA_GRPC_PORT", port)]
 
 
 def _healthcheck(port: int) -> dict[str, Any]:

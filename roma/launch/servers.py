@@ -62,6 +62,7 @@ def model_server(
             *models,
             f"--host={executable.host}",
             f"--port={executable.port}",
+            *([] if executable.grpc is None else [f"--grpc-port={executable.grpc[1]}"]),
             f"--intra-op={executable.spec.threads}",
             f"--inter-op={executable.concurrency}",
             f"--max-body-bytes={max_body_bytes}",

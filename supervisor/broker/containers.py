@@ -15,7 +15,7 @@ from roma import units
 from roma.config import Config, ModelConfig
 from roma.errors import BrokerRefused, EngineError
 from roma.model import Device
-from roma.placement import CONTAINER_PORT, Executable
+from roma.placement import CONTAINER_GRPC_PORT, CONTAINER_PORT, Executable
 from roma.workers import ModelServer, WorkerConfig
 from supervisor.core import Reading
 
@@ -105,8 +105,13 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
     if docker.network is not None:
         host["NetworkMode"] = docker.network
     else:
-        binding = {"HostIp": docker.address, "HostPort": str(executable.port)}
-        host["PortBindings"] = {f"{CONTAINER_PORT}/tcp": [binding]}
+        published = {CONTAINER_PORT: executable.port}
+        if executable.grpc is not None:
+            published[CONTAINER_GRPC_PORT] = executable.grpc[1]
+        host["PortBindings"] = {
+            f"{inside}/tcp": [{"HostIp": docker.address, "HostPort": str(outside)}]
+            for inside, outside in published.items()
+        }
     if memory is not None:
         host["Memory"] = host["MemorySwap"] = int(memory)
     if docker.cpuset is not None:
@@ -117,7 +122,7 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         host["DeviceRequests"] = [request]
     body: dict[str, Any] = {
         "Image": docker.gpu_image if on_gpu else docker.image,
-        "ExposedPorts": {f"{CONTAINER_PORT}/tcp": {}},
+        "ExposedPorts": {f"{port}/tcp": {} for port in _ports(executable)},
         "Env": [*_environment(on_gpu=on_gpu), *_models_file(docker.server, models)],
         **_program(config, docker.server, executable),
         "HostConfig": host,
@@ -135,6 +140,10 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         host["CpuPeriod"] = units.period_us(period)
         host["CpuQuota"] = units.quota_us(executable.spec.cores, period)
     return body
+
+
+def _ports(executable: Executable) -> list[int]:
+    return [CONTAINER_PORT] if executable.grpc is None else [CONTAINER_PORT, CONTAINER_GRPC_PORT]
 
 
 def _mount(name: str, model: ModelConfig) -> dict[str, Any]:
@@ -155,6 +164,8 @@ def _program(config: Config, server: ModelServer, executable: Executable) -> dic
     if server is ModelServer.ROMA:
         models = [f"--model={name}={MODELS}/{name}" for name in executable.spec.models]
         listen = ["--host=0.0.0.0", f"--port={CONTAINER_PORT}"]
+        if executable.grpc is not None:
+            listen.append(f"--grpc-port={CONTAINER_GRPC_PORT}")
         pools = [f"--intra-op={threads}", f"--inter-op={concurrency}"]
         most = f"--max-body-bytes={config.gateway.max_body_bytes}"
         return {"Cmd": ["serve-model", *models, *listen, *pools, most]}
@@ -162,7 +173,8 @@ def _program(config: Config, server: ModelServer, executable: Executable) -> dic
     # works on engines that cannot see this machine's files.
     command = (
         'printf "%s" "$ROMA_MODELS" > /tmp/models.config && exec tensorflow_model_server '
-        f"--port=8500 --rest_api_port={CONTAINER_PORT} --model_config_file=/tmp/models.config"
+        f"--port={CONTAINER_GRPC_PORT} --rest_api_port={CONTAINER_PORT} "
+        "--model_config_file=/tmp/models.config"
     )
     if executable.spec.device is Device.CPU:
         command += (

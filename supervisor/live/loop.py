@@ -159,10 +159,13 @@ class ControlLoop:
         return [plain(d, at=at(d.time), **more) for d in decisions]
 
     async def _confirm(self) -> None:
-        message = ExchangeRequest(self._worker, self.core.readings())
-        answering = [peer for peer in self._peers if peer.url not in self._silent]
+        messages = {
+            peer: ExchangeRequest(self._worker, self.core.readings(peer.url))
+            for peer in self._peers
+            if peer.url not in self._silent
+        }
         results = await asyncio.gather(
-            *(peer.confirm(message) for peer in answering), return_exceptions=True
+            *(peer.confirm(message) for peer, message in messages.items()), return_exceptions=True
         )
         for result in results:
             if isinstance(result, ExchangeError):

@@ -67,3 +67,11 @@ def test_two_models_cannot_have_one_slot():
 def test_slots_leave_room_for_those_that_are_written():
     text = FILE.replace("path: /m/b,", "path: /m/b, slot: 0,").replace("workers:", NEW)
     assert config.parse(text).slots == {"a": 1, "b": 0, "c": 2}
+
+
+def test_the_gateways_limits_hold_from_now_on_and_its_ports_take_a_restart():
+    assert not changed().limits
+    assert changed(("workers:", "gateway: {limits: {body_timeout: 5}}\nworkers:")).limits
+    assert changed(("workers:", "gateway: {max_body_bytes: 5000}\nworkers:")).limits
+    with pytest.raises(ConfigError, match="gateway changed: takes a restart"):
+        changed(("workers:", "gateway: {port: 9999}\nworkers:"))

@@ -99,6 +99,26 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
             "workers.0.base_port = 65536: must be ≤ 65535, counting up from its value",
         ),
         (
+            "workers:",
+            "gateway: {grpc_port: 8500}\nworkers:",
+            "gateway.grpc_port = 8500: must be different from gateway.admin_port",
+        ),
+        (
+            "reserved: 0.5",
+            "reserved: 0.5, grpc_offset: 1",
+            "workers.0.base_port + grpc_offset = 8601: must be different from workers.0.base_port",
+        ),
+        (
+            "reserved: 0.5",
+            "reserved: 0.5, grpc_offset: 60000",
+            "workers.0.base_port + grpc_offset = 68600: must be ≤ 65535, counting up from its value",
+        ),
+        (
+            "reserved: 0.5",
+            "reserved: 0.5, grpc_offset: 0",
+            "workers.0.grpc_offset = 0: input should be greater than or equal to 1",
+        ),
+        (
             "reserved: 0.5",
             "gpus: 1",
             "workers.0.gpus = 1: must be 0 for backend process (use docker or static)",
@@ -271,6 +291,56 @@ def test_local_executables_have_a_port_and_a_cgroup_each():
         1.5,
     )
     assert (a.concurrency, b.concurrency) == (1, 2)
+
+
+STATIC = "{name: w, cores: 2, backend: static, executables: [LISTED], MORE}"
+
+
+@pytest.mark.parametrize(
+    ("listed", "more", "fault"),
+    [
+        (
+            "{url: 'http://x:1', model: digits, grpc: 'x:0'}",
+            "",
+            "workers.0.executables.0.grpc = x:0: must be at a port from 1 to 65535",
+        ),
+        (
+            "{url: 'http://x:1', model: digits, grpc: 'http://x:2'}",
+            "",
+            "workers.0.executables.0.grpc = http://x:2: string should match pattern "
+            r"'^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$'",
+        ),
+        (
+            "{url: 'http://x:1', model: digits, grpc: 'x:3'}, "
+            "{url: 'http://x:2', model: photos, grpc: 'x:3'}",
+            "",
+            "workers.executables.grpc = x:3: must be listed once",
+        ),
+        (
+            "{url: 'http://x:1', model: digits}, {url: 'http://x:2', model: photos}",
+            "grpc_offset: 1000",
+            "workers.0.grpc_offset = 1000: must be absent for backend static (use grpc)",
+        ),
+    ],
+)
+def test_faults_of_grpc_addresses_are_named(listed, more, fault):
+    worker = STATIC.replace("LISTED", listed).replace(", MORE", f", {more}" if more else "")
+    assert faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)) == [
+        f"roma.yaml: {fault}"
+    ]
+
+
+def test_grpc_addresses_are_the_listed_ones_or_an_offset_away():
+    a, b = placement.executables(
+        config.parse(GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000"))
+    )
+    assert (a.grpc, b.grpc) == (("127.0.0.1", 9600), ("127.0.0.1", 9601))
+    listed = "{url: 'http://x:1', device: gpu, grpc: 'y.z:2'}, {url: 'http://x:3', model: digits}"
+    worker = STATIC.replace("LISTED", listed).replace(", MORE", "")
+    gpu, cpu = placement.executables(
+        config.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    )
+    assert (gpu.grpc, cpu.grpc) == (("y.z", 2), None)
 
 
 def test_a_gpu_executable_holds_all_models():

@@ -44,10 +44,11 @@ class Desk:
     def check(self):
         core = self.core
         running = [r.id for e in core.running() for r in e.requests]
-        waiting = [r for q in core.queues.values() for r in q.waiting]
+        queues = [*core.queues.values(), *core.batches.values()]
+        waiting = [r for q in queues for r in q.waiting]
         assert len(set(running + waiting)) == len(running) + len(waiting)
         assert set(core._tickets) <= set(running + waiting)
-        for queue in core.queues.values():
+        for queue in queues:
             total = sum(r.arrived for r in queue.waiting.values())
             assert queue._arrived_sum == pytest.approx(total, abs=1e-6)
             arrivals = [r.arrived for r in queue.waiting.values()]

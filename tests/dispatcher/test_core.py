@@ -327,6 +327,17 @@ def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(desk):
     assert Fail(1, "executable m@b cannot be reached") in commands
 
 
+def test_a_connection_that_nobody_takes_costs_no_other_request(desk):
+    core = desk.build("m")
+    desk.cpu("m@a", "m", cores=2)
+    desk.arrive("m", 0.0)
+    desk.arrive("m", 0.1)
+    assert core.handle(ExecutionUnreached(1, gone=False), now=1.6) == []  # it waits for a look
+    assert [e.id for e in core.running()] == [2]
+    assert core.handle(ExecutionEnded(2, Result.OK), now=1.7) == []
+    assert core.handle(ExecutorReady("m@a"), now=1.8) == [Execute(3, "m@a", "m", (1,))]
+
+
 def test_failed_and_invalid_answers_are_no_fast_responses(desk):
     core = desk.build("m")
     desk.cpu("m@w", "m")

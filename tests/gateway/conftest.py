@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 
 import aiohttp
+import grpc
 import pytest
 import uvloop
 from aiohttp import web
+from grpc_reflection.v1alpha import reflection
 
 from dispatcher.live import app as dispatcher_app
 from roma import config
@@ -32,7 +36,8 @@ class ModelServer:
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/v1/models/{model}", self._status)
         app.router.add_get("/v1/models/{model}/metadata", self._metadata)
-        app.router.add_post("/v1/models/{rest:.*}", self._predict)
+        app.router.add_get("/v2/models/{model}{rest:.*}", self._oip)
+        app.router.add_post("/{protocol:v1|v2}/models/{rest:.*}", self._predict)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -56,6 +61,9 @@ class ModelServer:
     async def _metadata(self, request):
         return web.json_response({"model_spec": {"name": request.match_info["model"]}})
 
+    async def _oip(self, request):
+        return web.json_response({"name": request.match_info["model"], "path": request.path})
+
     async def _predict(self, request):
         body = await request.read()
         self.seen.append((request.path, dict(request.headers), body))
@@ -71,6 +79,107 @@ class ModelServer:
             self.running -= 1
 
 
+class GrpcModelServer:
+    """Speaks gRPC: any unary method, bytes in and out; `behave(request, context)` decides."""
+
+    def __init__(self, port):
+        self.port = port
+        self.seen = []  # method, metadata, bytes, seconds left
+        self.running = 0
+        self.cancelled = 0
+        self.gate = None
+        self.behave = None
+        self._server = None
+        self._cable = None
+        self._wires = set()
+
+    async def start(self):
+        self._server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+        )
+        self._server.add_generic_rpc_handlers((AnyMethod(self._answer),))
+        reflection.enable_server_reflection(["grpc.health.v1.Health"], self._server)
+        inside = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self._cable = await asyncio.get_running_loop().create_server(
+            lambda: Wire(self._wires, inside), "127.0.0.1", self.port
+        )
+
+    async def stop(self):
+        """Die as a process does: the kernel resets every connection, and nobody listens."""
+        if self._server is not None:
+            self._cable.close()
+            for wire in list(self._wires):
+                wire.cut()
+            await self._server.stop(0)
+            self._server = None
+
+    async def _answer(self, method, request, context):
+        metadata = context.invocation_metadata()
+        self.seen.append((method, list(metadata), request, context.time_remaining()))
+        self.running += 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.behave is not None:
+                return await self.behave(request, context)
+            return request
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+class Wire(asyncio.Protocol):
+    """One connection to a server behind, which can be cut: gRPC's own end says goodbye."""
+
+    def __init__(self, wires, port=None, other=None):
+        self.wires, self.port, self.other = wires, port, other
+        self.transport, self.early = None, []
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.wires.add(self)
+        if self.other is None:
+            self.connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self):
+        _, self.other = await asyncio.get_running_loop().create_connection(
+            lambda: Wire(self.wires, other=self), "127.0.0.1", self.port
+        )
+        for data in self.early:
+            self.other.transport.write(data)
+
+    def data_received(self, data):
+        if self.other is None:
+            self.early.append(data)
+        else:
+            self.other.transport.write(data)
+
+    def connection_lost(self, exc):
+        self.wires.discard(self)
+        if self.other is not None:
+            self.other.transport.close()
+
+    def cut(self):
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+
+class AnyMethod(grpc.GenericRpcHandler):
+    def __init__(self, answer):
+        self._answer = answer
+
+    def service(self, details):
+        async def handle(request, context):
+            return await self._answer(details.method, request, context)
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+
 YAML = """
 models:
   m:
@@ -82,7 +191,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}}}
+gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}, {gateway}}}
 log: {{requests: {requests}}}
 """
 
@@ -108,10 +217,19 @@ class Stage:
         traces=False,
         requests="failed",
         limits="{}",
+        gateway="",
+        speaks_grpc=False,
+        with_grpc=False,
     ):
-        port, admin, *ports = free_ports(2 + backends)
-        self.backends = [ModelServer(p) for p in ports]
-        listed = "\n".join(f"      - {{url: 'http://127.0.0.1:{p}', model: m}}" for p in ports)
+        port, admin, grpc_port, *ports = free_ports(3 + 2 * backends)
+        self.backends = [ModelServer(p) for p in ports[:backends]]
+        self.grpc_backends = [GrpcModelServer(p) for p in ports[backends:] if speaks_grpc]
+        self.grpc_port = grpc_port
+        second = [f", grpc: '127.0.0.1:{b.port}'" for b in self.grpc_backends] or [""] * backends
+        listed = "\n".join(
+            f"      - {{url: 'http://127.0.0.1:{b.port}', model: m{more}}}"
+            for b, more in zip(self.backends, second, strict=True)
+        )
         text = YAML.format(
             response_time=response_time,
             deadline=deadline,
@@ -120,13 +238,15 @@ class Stage:
             executables=listed,
             port=port,
             admin=admin,
+            grpc_port=grpc_port if with_grpc or speaks_grpc else "null",
             max_body=max_body,
             timeout=timeout,
             traces=str(traces).lower(),
             requests=requests,
             limits=limits,
+            gateway=gateway,
         )
-        for backend in self.backends:
+        for backend in [*self.backends, *self.grpc_backends]:
             if start:
                 await backend.start()
             self.stack.push_async_callback(backend.stop)
@@ -140,7 +260,7 @@ class Stage:
 
     async def serve(self, loaded, url, admin):
         """Run a dispatcher of this configuration."""
-        self.url, self.admin = url, admin
+        self.url, self.admin, self.loaded = url, admin, loaded
         self.running = contextlib.AsyncExitStack()
         self.stack.push_async_callback(self.running.aclose)
         running = await self.running.enter_async_context(dispatcher_app.running(loaded))
@@ -175,6 +295,30 @@ class Stage:
     async def get(self, path, base=None):
         async with self.session.get((base or self.url) + path) as response:
             return response.status, await response.read()
+
+    @property
+    def channel(self):
+        """A client of the gRPC port."""
+        return grpc.aio.insecure_channel(
+            f"127.0.0.1:{self.grpc_port}",
+            options=[
+                ("grpc.enable_retries", 0),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", -1),
+            ],
+        )
+
+    async def call(self, method, request, *, channel=None, **options):
+        """Call a gRPC method with bytes; return code, answer, text and trailing metadata."""
+        async with contextlib.AsyncExitStack() as stack:
+            channel = channel or await stack.enter_async_context(self.channel)
+            call = channel.unary_unary(method)(request, **options)
+            try:
+                answer = await call
+            except grpc.aio.AioRpcError as error:
+                trailing = dict(error.trailing_metadata() or ())
+                return error.code(), b"", error.details(), trailing
+            return grpc.StatusCode.OK, answer, "", dict(await call.trailing_metadata())
 
     @property
     def queue(self):

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from dispatcher.live.backend import Message, Response
-from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.monitor import watch
 from roma.errors import BackendLost
 from roma.events import Reason
@@ -206,12 +206,33 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
             available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
             return Response(200, "application/json", None, available)
 
-    watching = asyncio.create_task(watch("m@w", ["m"], Endpoint(Dying()), Watched()))
+    endpoint = SimpleNamespace(pool=Dying(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
     async with asyncio.timeout(10):
         while not seen:
             await asyncio.sleep(0)
     watching.cancel()
     assert seen == ["lost"]
+
+
+async def test_a_look_over_a_stale_connection_is_no_loss(stage):
+    await stage.open()
+    pool, (executor,) = stage.service.endpoints["m.0@local"].pool, stage.core.executors
+    fetch, broken = pool.fetch, []
+
+    async def stale(path, *, timeout):
+        if not broken:
+            broken.append(path)
+            raise BackendLost("connection closed before the answer: reset")
+        return await fetch(path, timeout=timeout)
+
+    pool.fetch = stale
+    looks = len(stage.backends[0].looks)
+    stage.service.driver.doubts["m.0@local"].set()
+    await stage.until(lambda: len(stage.backends[0].looks) > looks)
+    await stage.until(lambda: not stage.service.driver.doubts["m.0@local"].is_set())
+    assert broken == ["/v1/models/m"]
+    assert (executor.losses, executor.starts) == (0, 1)
 
 
 async def test_losing_the_last_executable_answers_everyone_at_once(stage):

@@ -149,8 +149,8 @@ async def test_a_deadline_that_passes_in_the_queue_is_504(stage):
     stage.backends[0].gate = asyncio.Event()
     running = asyncio.create_task(stage.predict())
     await stage.until(lambda: stage.backends[0].running == 1)
-    status, body, _ = await stage.predict()
-    assert status == 504
+    status, body, headers = await stage.predict()
+    assert (status, int(headers["Retry-After"]) >= 1) == (504, True)
     assert error(body).startswith("deadline passed after 0.")
     stage.backends[0].gate.set()
     assert (await running)[0] == 200
@@ -285,10 +285,11 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
 async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(stage):
     await stage.open()
     closing = asyncio.create_task(stage.close_gateway())
-    await stage.until(lambda: stage.service.draining)
+    await stage.until(lambda: stage.service.leaving)
+    assert stage.service.unready() == "draining"  # who asks goes elsewhere
     await asyncio.sleep(0.2)  # longer than an empty dispatcher takes to drain
     answer = await raw(stage, b"", keep=stage.idle_connection)
-    assert answer.startswith(b"HTTP/1.1 503")
+    assert answer.startswith(b"HTTP/1.1 200")
     assert b"Connection: close" in answer
     await closing
 

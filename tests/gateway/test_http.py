@@ -5,6 +5,10 @@ import json
 
 import pytest
 
+from dispatcher.live.app import within
+from dispatcher.live.http.server import TOLD
+from roma.gateway_config import LimitsConfig
+
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -57,6 +61,24 @@ async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(stag
     client.send(b"".join(post(b"%d" % i) for i in range(20)))
     assert [(await client.answer())[2] for _ in range(20)] == [b"%d" % i for i in range(20)]
     assert stage.backends[0].most_running == 1
+
+
+async def test_a_head_that_comes_while_another_is_answered_is_screened_all_the_same(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    second, missing = post(b"[2]"), post(b"[3]").replace(b"/m:", b"/unknown:")
+    client.send(post(b"[1]") + second[:-3])
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"[1]"
+    stage.backends[0].gate.clear()
+    client.send(second[-3:] + missing[:-3])
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert (await client.answer())[2] == b"[2]"
+    client.send(missing[-3:])
+    assert (await client.answer())[0] == 404
 
 
 async def test_requests_come_whole_or_in_any_pieces(stage, connect):
@@ -147,6 +169,11 @@ async def test_the_absolute_form_of_a_target_is_understood(stage, connect):
         (HEAD + b"Nul: a\x00b\r\nContent-Length: 2\r\n\r\n{}", 400),
         (HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 2\n\n{}", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (HEAD.replace(b" HTTP/1.1", b"") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b" HTTP/1.1", b"") + b"Connection: keep-alive\r\n\r\n", 400),
+        (HEAD.replace(b"1.1", b"2.0") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"1.1", b"0.9") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (HEAD.replace(b"1.1", b"1.2") + b"Content-Length: 2\r\n\r\n{}", 400),
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501),
         (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}", 501),
         (HEAD + b"Expect: a miracle\r\nContent-Length: 2\r\n\r\n{}", 417),
@@ -175,6 +202,52 @@ async def test_a_bad_request_behind_good_ones_is_answered_after_them(stage, conn
     stage.backends[0].gate.set()
     assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 400]
     assert await client.ended()
+
+
+async def test_a_thousand_cheap_requests_behind_a_slow_one_are_answered_in_a_loop(stage, connect):
+    await stage.open()
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    client = await connect()
+    cheap = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    client.send(post(b"1") + cheap * 1000 + post(b"2"))
+    await stage.until(lambda: backend.running == 1)
+    backend.gate.set()
+    assert {(await client.answer())[0] for _ in range(1002)} == {200}
+    assert next(iter(stage.core.executors)).losses == 0
+
+
+async def test_a_bad_request_behind_one_that_is_refused_at_once_is_answered_once(stage, connect):
+    await stage.open()
+    stage.backends[0].gate = asyncio.Event()
+    client = await connect()
+    bad = post(b"2", b"X-Request-Timeout-Ms: 0")
+    client.send(post(b"1") + bad + b"GARBAGE\r\n\r\n")
+    await stage.until(lambda: stage.backends[0].running == 1)
+    stage.backends[0].gate.set()
+    assert [(await client.answer())[0] for _ in range(3)] == [200, 400, 400]
+    assert await client.ended()
+    assert stage.queue.failed == 0
+
+
+async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage, connect, caplog):
+    await stage.open()
+    unlucky, stage.backends[0].gate = await connect(), asyncio.Event()
+    unlucky.send(post(b"1"))
+    await stage.until(lambda: stage.backends[0].running == 1)
+    gateway, end = stage.gateway, type(stage.gateway).on_outcome
+
+    def broken(call, outcome):
+        gateway.on_outcome = lambda call, outcome: end(gateway, call, outcome)
+        raise RuntimeError("bug")
+
+    gateway.on_outcome = broken
+    stage.backends[0].gate.set()
+    assert await unlucky.ended()
+    assert "RuntimeError: bug" in caplog.text
+    assert (await stage.predict())[0] == 200
+    executor = next(iter(stage.core.executors))
+    assert (executor.losses, executor.suspect, stage.server.buffered) == (0, False, 0)
 
 
 async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
@@ -253,6 +326,20 @@ async def test_a_client_that_never_reads_is_closed(stage, connect):
     await stage.until(lambda: not stage.server.connections)
 
 
+@pytest.mark.parametrize("line", [b"Connection: keep-alive", b"Connection: close"])
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(stage, connect, line):
+    await stage.open(max_body=1 << 25, limits="{write_timeout: 0.3}")
+    client, size = await connect(), 1 << 24
+    client.writer.transport.pause_reading()
+    client.send(post(b"x" * size, line))
+    await stage.until(lambda: any(c.unsent for c in stage.server.connections))
+    client.writer.transport.resume_reading()
+    await client.reader.readuntil(b"\r\n\r\n")
+    for _ in range(32):
+        await client.reader.readexactly(size // 32)
+        await asyncio.sleep(0.04)
+
+
 async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
     await stage.open(limits="{connections: 3, connections_per_address: 2}")
     first, second = await connect(), await connect()
@@ -268,6 +355,27 @@ async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
     fourth = await connect()
     fourth.send(post(b"{}"))
     assert (await fourth.answer())[0] == 200
+
+
+async def test_a_flood_of_connections_holds_few_beyond_the_limit(stage, connect):
+    await stage.open(limits="{connections: 1}")
+    first = await connect()
+    first.send(post(b"{}"))
+    assert (await first.answer())[0] == 200
+    flood = [await connect() for _ in range(3 * TOLD)]
+    await stage.until(lambda: stage.server.turned_away == len(flood))
+    await stage.until(lambda: len(stage.server.connections) <= 1 + TOLD)
+    first.send(post(b"{}"))
+    assert (await first.answer())[0] == 200
+
+
+def test_no_more_connections_than_there_are_descriptors_for(caplog):
+    limits = LimitsConfig(connections=1000)
+    assert within(limits, 1256) is limits
+    assert caplog.text == ""
+    assert within(limits, 1255).connections == 999
+    assert within(limits, 100).connections == 50
+    assert "gateway.limits.connections = 1000: taken as 50" in caplog.text
 
 
 async def test_a_client_that_goes_while_it_is_answered_tells_the_model_server(stage, connect):
@@ -295,13 +403,16 @@ async def test_a_client_that_goes_while_it_is_answered_tells_the_model_server(st
 
 async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):
     await stage.open()
-    submit = stage.gateway._driver.submit
+    handler = stage.server.handler
 
-    def broken(call):
-        stage.gateway._driver.submit = submit
-        raise RuntimeError("bug")
+    class Broken:
+        screen, error = handler.screen, handler.error
 
-    stage.gateway._driver.submit = broken
+        def handle(self, request, connection):
+            stage.server.handler = handler
+            raise RuntimeError("bug")
+
+    stage.server.handler = Broken()
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 500

@@ -84,12 +84,15 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
 
 
 async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
-    reading, screen = asyncio.Event(), town.gateway.screen
+    reading, handler = asyncio.Event(), town.server.handler
 
-    def screened(request):
-        refusal = screen(request)
-        reading.set()
-        return refusal
+    class Watched:
+        handle, error = handler.handle, handler.error
+
+        def screen(self, request):
+            refusal = handler.screen(request)
+            reading.set()
+            return refusal
 
     async def body():
         yield b'{"instances": '
@@ -97,7 +100,7 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
         await town.roster.follow(town.file("b"))
         yield b"[1]}"
 
-    town.gateway.screen = screened
+    town.server.handler = Watched()
     assert (await town.predict(body(), path="/v1/models/a:predict"))[0] == 404
 
 

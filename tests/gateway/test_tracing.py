@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict
@@ -244,6 +245,48 @@ async def test_a_client_that_goes_away_ends_its_spans(stage, collector):
     assert waited.id not in children
     (queued,) = [s for s in collector.named("queue") if s.parent == waited.id]
     assert queued.attributes["roma.outcome"] == "cancelled"
+
+
+async def test_a_grpc_call_is_three_spans_named_by_its_method(stage, collector):
+    await stage.open(traces=True, speaks_grpc=True)
+    name = "tensorflow.serving.PredictionService/Predict"
+    request = b"\x0a\x03\x0a\x01m"
+    parent = f"00-{TRACE}-{PARENT}-01"
+    code, *_ = await stage.call(f"/{name}", request, metadata=(("traceparent", parent),))
+    assert code is grpc.StatusCode.OK
+    await stage.until(lambda: len(collector.spans) == 3)
+    (server,), (queue,), (execute,) = (collector.named(n) for n in (name, "queue", "execute"))
+    assert {s.trace for s in (server, queue, execute)} == {TRACE}
+    assert (server.parent, queue.parent, execute.parent) == (PARENT, server.id, server.id)
+    told = dict(stage.grpc_backends[0].seen[0][1])
+    assert sampled(told) == (TRACE, execute.id, True)
+    rpc = {
+        "rpc.system": "grpc",
+        "rpc.service": "tensorflow.serving.PredictionService",
+        "rpc.method": "Predict",
+        "rpc.grpc.status_code": 0,
+    }
+    assert server.attributes.items() >= {**rpc, "server.port": stage.grpc_port}.items()
+    port = stage.grpc_backends[0].port
+    assert execute.attributes.items() >= {**rpc, "server.port": port}.items()
+    assert not any("http.request.method" in s.attributes for s in (server, execute))
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"), [(b"\x0a\x03\x0a\x01x", 5), (b"\x0a\x03\x0a\x01m", 13)]
+)
+async def test_a_grpc_call_that_fails_says_so(stage, collector, request_, code):
+    await stage.open(traces=True, speaks_grpc=True)
+
+    async def fail(request, context):
+        await context.abort(grpc.StatusCode.INTERNAL, "boom")
+
+    stage.grpc_backends[0].behave = fail
+    await stage.call("/tensorflow.serving.PredictionService/Predict", request_)
+    await stage.until(lambda: collector.servers)
+    (server,) = collector.servers
+    assert server.attributes["rpc.grpc.status_code"] == code
+    assert server.error == (code == 13)
 
 
 async def test_a_second_way_is_a_second_pair_of_spans(stage, collector):

@@ -1,6 +1,7 @@
 """Log lines: one record is one line, whatever is in it; and a flood is a few lines."""
 
 import asyncio
+import io
 import json
 import logging
 import re
@@ -55,6 +56,16 @@ def test_json_has_time_level_logger_message_and_the_known_fields():
         "response_time": 0.123457,
         "status": 504,
     }
+
+
+def test_a_disk_that_is_full_costs_lines_and_nothing_else(capsys):
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        handler = logs._Handler(io.TextIOWrapper(full, write_through=True))
+        handler.emit(record("nobody reads this"))
+    assert capsys.readouterr().err == ""
+    handler.stream = io.StringIO()
+    handler.emit(record("%d", "no number"))
+    assert "--- Logging error ---" in capsys.readouterr().err
 
 
 def test_a_time_without_a_fraction_has_its_milliseconds_too():

@@ -29,7 +29,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 
 MODELS = ("a", "b", "c")
 EXECUTORS = ("a@1", "a@2", "b@1", "c@1", "gpu@1", "gpu@2")
@@ -77,7 +77,9 @@ class DispatcherMachine(RuleBasedStateMachine):
     def feed(self, event):
         for command in self.core.handle(event, now=self.now):
             match command:
-                case Execute(execution, executor, _, requests):
+                case Execute(execution, executor, model, requests):
+                    if self.arrived[requests[0]].priority is Priority.BATCH:
+                        assert not self.core.queues[model].waiting
                     assert self.live[executor]
                     assert executor not in self.suspects
                     assert not any(self.ended[r] for r in requests)
@@ -121,11 +123,18 @@ class DispatcherMachine(RuleBasedStateMachine):
         for name in [n for n in EXECUTORS if n[0] == model] + gpus:
             self.add(name)
 
-    @rule(model=st.sampled_from(MODELS), deadline=st.sampled_from([0.2, 1.0, 5.0]))
-    def arrive(self, model, deadline):
+    @rule(
+        model=st.sampled_from(MODELS),
+        deadline=st.sampled_from([0.2, 1.0, 5.0]),
+        strict=st.booleans(),
+        priority=st.sampled_from(Priority),
+    )
+    def arrive(self, model, deadline, strict, priority):
         if model not in self.core.queues:
             return  # the gateway answers 404
-        request = Request(len(self.arrived) + 1, model, self.now, self.now + deadline)
+        end = self.now + deadline
+        number = len(self.arrived) + 1
+        request = Request(number, model, self.now, end, strict=strict, priority=priority)
         self.arrived[request.id] = request
         self.feed(RequestArrived(request))
 
@@ -140,14 +149,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.feed(ExecutionEnded(execution, result))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def unreached(self, data):
+    @rule(data=st.data(), gone=st.booleans())
+    def unreached(self, data, gone):
         execution = data.draw(st.sampled_from(sorted(self.running)))
         executor, _ = self.running.pop(execution)
-        self.live[executor] = False
-        self.suspects.discard(executor)
+        if gone:
+            self.live[executor] = False
+            self.suspects.discard(executor)
+        elif self.live[executor]:
+            self.suspects.add(executor)
         # The core may give the request to another executor, which must be live.
-        self.feed(ExecutionUnreached(execution))
+        self.feed(ExecutionUnreached(execution, gone))
 
     @precondition(lambda self: self.arrived)
     @rule(data=st.data())
@@ -196,16 +208,19 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_request_iswaiting_running_or_ended_once(self):
-        waiting = {r for q in self.core.queues.values() for r in q.waiting}
+        waiting = {r for q in self.queues() for r in q.waiting}
         running = {r for _, requests in self.running.values() for r in requests}
         for request in self.arrived:
             places = (request in waiting) + (request in running and not self.ended[request])
             assert places + min(1, self.ended[request]) == 1, request
             assert self.ended[request] <= 1, request
 
+    def queues(self):
+        return [*self.core.queues.values(), *self.core.batches.values()]
+
     @invariant()
     def waiting_requests_stand_in_order_of_arrival(self):
-        for queue in self.core.queues.values():
+        for queue in self.queues():
             ids = list(queue.waiting)
             assert ids == sorted(ids)
 
@@ -226,11 +241,14 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self):
-        for queue in self.core.queues.values():
+        for queue in self.queues():
             ended = sum(queue.completed.values()) + sum(queue.rejected.values())
             ended += queue.failed + queue.cancelled
             assert queue.invalid <= sum(queue.completed.values())
-            live = sum(t.request.model == queue.spec.name for t in self.core._tickets.values())
+            batch = queue is self.core.batches.get(queue.spec.name)
+            own = [t.request for t in self.core._tickets.values()]
+            own = [r for r in own if (r.priority is Priority.BATCH) == batch]
+            live = sum(r.model == queue.spec.name for r in own)
             assert queue.arrivals == ended + live
 
 

@@ -22,8 +22,8 @@ workers:
 """
 
 
-def built(what, docker="{}"):
-    loaded = config.parse(FILE.replace("DOCKER", docker))
+def built(what, docker="{}", more=""):
+    loaded = config.parse(FILE.replace("DOCKER", docker + more))
     (worker,) = loaded.workers
     (executable,) = [e for e in on_worker(loaded, worker) if e.name == what]
     return specification(loaded, worker, executable)
@@ -84,6 +84,22 @@ def test_the_embedded_server_is_called_with_its_own_options():
     assert "--host=0.0.0.0" in body["Cmd"]
     assert body["HostConfig"]["NetworkMode"] == "models"
     assert "PortBindings" not in body["HostConfig"]
+
+
+def test_grpc_is_published_an_offset_away_and_has_one_port_inside():
+    body = built("digits@h", more=", grpc_offset: 1000")
+    assert body["ExposedPorts"] == {"8501/tcp": {}, "8500/tcp": {}}
+    assert body["HostConfig"]["PortBindings"] == {
+        "8501/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8602"}],
+        "8500/tcp": [{"HostIp": "127.0.0.1", "HostPort": "9602"}],
+    }
+    own = "{server: roma, image: roma/model-server, network: models}"
+    assert "--grpc-port=8500" in built("digits@h", own, more=", grpc_offset: 1000")["Cmd"]
+    assert not any("grpc" in word for word in built("digits@h", own)["Cmd"])
+    loaded = config.parse(FILE.replace("DOCKER", own + ", grpc_offset: 1000"))
+    (worker,) = loaded.workers
+    addresses = {e.name: e.grpc for e in on_worker(loaded, worker)}
+    assert addresses["gpu0@h"] == ("shop-h-gpu0", 8500)
 
 
 def test_labels_tell_a_container_that_roma_yaml_no_longer_describes():

@@ -221,6 +221,25 @@ def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
     assert (m.arrivals, m.waiting, m.oldest_age, m.response_time) == (40, 3, 0.9, 0.3)
 
 
+def test_each_dispatcher_may_count_on_its_part_of_an_executable():
+    core = build()
+    for i in (1, 2):
+        both = {
+            "a": reply(report(arrivals=10 * i)),
+            "b": reply(report(arrivals=30 * i)),
+            "c": reply(report(arrivals=30 * i), state="loading"),
+        }
+        core.tick(both, {"m@w": reading(2.0, usage=float(i))}, now=float(i))
+        parts = {d: core.readings(d)[0].share for d in both}
+        # The first report is a baseline: nothing is known yet of anybody's part.
+        known = {"a": 0.275, "b": 0.725, "c": 1.0} if i == 2 else dict.fromkeys(both, 1.0)
+        assert parts == pytest.approx(known)
+    # Nobody asked for anything: each may begin with as much.
+    core.tick(both, {"m@w": reading(2.0, usage=3.0)}, now=3.0)
+    assert [core.readings(d)[0].share for d in "ab"] == [0.5, 0.5]
+    assert core.readings("a")[0].applied == 2.0  # what was applied is one thing for all
+
+
 def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
     core = build()
     for i in range(1, 8):
@@ -248,7 +267,7 @@ def test_throttling_is_a_share_of_the_periods():
     core = build()
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.5, 120, 15)}, now=2.0)
-    (sent,) = core.readings()
+    (sent,) = core.readings("d")
     assert (sent.throttled, sent.usage) == (0.25, 0.5)
     assert core.status["m@w"].used == 0.5
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from dispatcher.live.backend import Response
-from dispatcher.live.http.request import WANTED, Request, decoded
+from dispatcher.live.http.request import ODD, WANTED, Request, decoded
 
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 LARGE = 64 * 1024
 """Bytes. A larger body is not copied behind its head."""
+
+VERSIONS = frozenset({"1.0", "1.1"})
 
 LINGER = 2.0
 """Seconds for which a client may go on sending what will not be read."""
@@ -51,10 +53,14 @@ class Connection:
         "_body",
         "_current",
         "_is_deaf",
+        "_is_odd",
         "_is_paused",
         "_is_reading_head",
+        "_is_screened",
+        "_is_turning",
         "_is_unread",
         "_last_words",
+        "_left",
         "_limits",
         "_parser",
         "_pending",
@@ -84,11 +90,19 @@ class Connection:
         """What comes now is thrown away until the client closes, or until `due`."""
         self._last_words: Response | None = None
         """What ends the connection once the requests before it are answered."""
+        self._is_odd = False
+        """The head that is being read has a header that most do without."""
         self._is_paused = False
         """Nothing more is read until what waits is answered."""
         self._is_reading_head = False
+        self._is_screened = False
+        """Whether the handler has let the one pass that is being read."""
+        self._is_turning = False
+        """`_go_on` is at work: what it begins may be answered before it returns."""
         self._is_unread = False
         """The client leaves answers unread."""
+        self._left = 0
+        """Bytes that it had left unread when that was last looked at."""
         self.due = math.inf
         """When this connection has taken too long for what it does now, on the server's clock."""
         self.peer = ""
@@ -130,7 +144,11 @@ class Connection:
 
     def on_due(self) -> None:
         """Give up a client that takes too long."""
-        if self._is_deaf or self._is_unread or self.unsent:
+        left = self.unsent
+        if left and left < self._left:  # slow, but it reads
+            self._left = left
+            self.due = self._server.now + self._limits.write_timeout
+        elif self._is_deaf or self._is_unread or left:
             self.abort()
         elif self._request is None:
             self.close()  # idle
@@ -144,7 +162,9 @@ class Connection:
         self._is_deaf = True
         self._forget_body()
         if self._transport is not None:
-            self.due = self._server.now + LINGER
+            self._left = self.unsent
+            limit = self._limits.write_timeout if self._left else LINGER
+            self.due = self._server.now + limit
             self._transport.close()
 
     def abort(self) -> None:
@@ -159,7 +179,7 @@ class Connection:
         """Keep the transport, or turn the client away."""
         # uvloop's transports have the interface without the base class.
         self._transport = cast(asyncio.Transport, transport)
-        refused = self._server.on_connected(self, self._transport)
+        refused = self._server.on_connected(self, self._transport)  # it may be closed already
         self.due = self._server.now + self._limits.head_timeout
         if refused is not None:
             self._refuse(503, refused)
@@ -191,6 +211,7 @@ class Connection:
     def pause_writing(self) -> None:
         """Stop: the client leaves answers unread."""
         self._is_unread = True
+        self._left = self.unsent
         self.due = self._server.now + self._limits.write_timeout
 
     def resume_writing(self) -> None:
@@ -227,6 +248,8 @@ class Connection:
         self._body: list[bytes] = []
         self._size = 0
         self._is_reading_head = True
+        self._is_screened = False
+        self._is_odd = False
         if self._current is None:
             self.due = self._server.now + self._limits.head_timeout
 
@@ -246,6 +269,8 @@ class Connection:
             assert request is not None
             if name in request.headers:
                 value = request.headers[name] + b"," + value
+            elif name in ODD:
+                self._is_odd = True
             request.headers[name] = value
 
     def on_headers_complete(self) -> None:
@@ -257,7 +282,9 @@ class Connection:
         request.method = decoded(parser.get_method())
         request.target = decoded(self._target)
         request.keep_alive = parser.should_keep_alive()
-        objection = self._objection(request)
+        objection = None
+        if self._is_odd or self._size > self._limits.head_bytes or not self._is_plain(request):
+            objection = self._objection(request)
         self._size = 0
         if objection is not None:
             self._refuse(*objection)
@@ -267,17 +294,31 @@ class Connection:
             if refusal is not None:
                 self._answer_early(refusal)
                 return
+            self._is_screened = True
             self.due = self._server.now + self._limits.body_timeout
             if b"expect" in request.headers and self._transport is not None:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _is_plain(self, request: Request) -> bool:
+        """Return whether there is nothing to object to a head without odd headers."""
+        headers = request.headers
+        host, length = headers.get(b"host"), headers.get(b"content-length")
+        if host is None or b"," in host or request.method == "CONNECT":
+            return False
+        if not request.keep_alive:  # without a word about it: of another version than 1.1
+            return False
+        return length is None or int(length) <= self._server.max_body_bytes
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
         """Return the status and the reason by which a head is refused, or None."""
         headers, most = request.headers, self._limits.head_bytes
         if self._size > most:
             return 431, f"request head is larger than {most} bytes"
-        if b"host" not in headers or b"connection" in headers or b"transfer-encoding" in headers:
+        if b"host" not in headers or self._is_odd or not request.keep_alive:
             request.version = self._parser.get_http_version()  # it formats a text anew each time
+        if request.version not in VERSIONS:
+            # Whoever is in front of us may have read such a line as HTTP/0.9, which has no head.
+            return 400, f"Malformed request: HTTP/{request.version}: only 1.0 and 1.1 are known"
         if b"," in headers.get(b"host", b"" if request.version == "1.0" else b","):
             return 400, "Malformed request: exactly one Host is needed"  # RFC 9112 §3.2
         if request.method == "CONNECT" or (
@@ -319,7 +360,11 @@ class Connection:
         body = self._body
         request.body = body[0] if len(body) == 1 else b"".join(body)
         if self._current is None and not self._waiting and not self._is_unread:
-            self._begin(request)
+            if self._is_screened:
+                self._begin(request)
+            else:  # its head came while another one was being answered
+                self._waiting.append(request)
+                self._go_on()
             return
         self._waiting.append(request)
         if self._transport is not None and not self._is_paused:
@@ -343,15 +388,21 @@ class Connection:
 
     def _go_on(self) -> None:
         """Take up what waits; a loop, not a recursion, if each is answered at once."""
+        if self._is_turning:
+            return
         waiting, handler = self._waiting, self._server.handler
-        while waiting and self._current is None and not self._is_unread:
-            request = waiting.popleft()
-            refusal = handler.screen(request)
-            if refusal is None:
-                self._begin(request)
-            else:
-                self._current = request
-                self.respond(refusal)
+        self._is_turning = True
+        try:
+            while waiting and self._current is None and not self._is_unread:
+                request = waiting.popleft()
+                refusal = handler.screen(request)
+                if refusal is None:
+                    self._begin(request)
+                else:
+                    self._current = request
+                    self.respond(refusal)
+        finally:
+            self._is_turning = False
         if waiting or self._current is not None or self._transport is None:
             return
         if self._last_words is not None:

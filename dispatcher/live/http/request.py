@@ -27,6 +27,10 @@ WANTED = frozenset(
 """The headers that somebody here reads. All others are dropped, hop-by-hop ones among them."""
 
 
+ODD = frozenset({b"connection", b"expect", b"transfer-encoding"})
+"""Those that most requests do without."""
+
+
 class Request:
     """One HTTP request.
 

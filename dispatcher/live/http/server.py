@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 BACKLOG = 4096
 """Connections that the kernel may hold until they are accepted (bounded by net.core.somaxconn)."""
 
+TOLD = 32
+"""Connections beyond the limit that are told so, and stay while they are; more are just closed."""
+
 SWEEP = 0.25
 """Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
 
@@ -59,9 +62,13 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections; raise OSError."""
-        options: dict[str, Any] = {} if tls is None else {"ssl": tls}
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared: bool = False
+    ) -> None:
+        """Accept connections; raise OSError. `shared`: others may listen there as well."""
+        options: dict[str, Any] = {"reuse_port": True} if shared else {}
+        if tls is not None:
+            options["ssl"] = tls
         self._listener = await self._loop.create_server(
             lambda: cast(asyncio.Protocol, Connection(self)),
             host,
@@ -101,6 +108,8 @@ class Server:
         limits, per_address = self.limits, self.limits.connections_per_address
         if len(self.connections) > limits.connections:
             self.turned_away += 1
+            if len(self.connections) > limits.connections + TOLD:
+                transport.abort()
             return f"{limits.connections} connections are open, as many as may be"
         if per_address is not None and self._by_address[connection.peer] > per_address:
             self.turned_away += 1

@@ -1,0 +1,112 @@
+"""Who calls over gRPC, as `access` wants to know it, and TLS on the gRPC port.
+
+gRPC takes no `ssl.SSLContext`: it reads PEM files itself, anew for each handshake that follows a
+change of them. A file that is wrong leaves the old ones in force.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from dispatcher.live.access import Credentials, Denied
+from dispatcher.live.endpoint import GrpcResponse
+from roma.errors import ConfigError
+from roma.model import Priority
+from roma.security_config import TlsConfig
+from roma.tls import server_context
+from roma.watched import Watched
+
+CODES = {
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+def credentials(context: Any) -> Credentials:
+    """Return what a call brings along; `context` is a grpc.aio.ServicerContext."""
+    found = dict(context.invocation_metadata() or ())
+    return Credentials(
+        _text(found.get("authorization")),
+        _text(found.get("x-api-key")),
+        context.peer(),
+        certificate_name(context.auth_context()),
+    )
+
+
+def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
+    """Return the name of a verified client, chosen as `roma.tls.certificate_name` does.
+
+    gRPC tells a certificate's names without saying of which kind each is.
+    """
+    names = [
+        name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())
+    ]
+    uris = [name for name in names if "://" in name]
+    others = [name for name in names if "@" not in name and not _is_address(name)]
+    mails = [name for name in names if "@" in name]
+    common = [name.decode("utf-8", "replace") for name in auth.get("x509_common_name", ())]
+    return next(iter([*uris, *others, *mails, *common]), None)
+
+
+def priority(context: Any, highest: Priority) -> Priority:
+    """Return with which priority a call waits; raise ValueError."""
+    asked = _text(dict(context.invocation_metadata() or ()).get("x-request-priority"))
+    if asked is not None and asked not in list(Priority):
+        known = " or ".join(Priority)
+        raise ValueError(f"x-request-priority: {asked}: must be {known}")
+    return Priority.BATCH if Priority.BATCH in (asked, highest) else Priority.INTERACTIVE
+
+
+def refused(denied: Denied) -> GrpcResponse:
+    """Return the answer to a caller who is not let in."""
+    wait = denied.headers.get("Retry-After")
+    trailing = () if wait is None else (("retry-after", wait),)
+    return GrpcResponse(CODES[denied.status].value[0], b"", str(denied), trailing)
+
+
+class ServerTls:
+    """The gRPC port's certificate. `watched` is to be looked at, as `roma.watched` says."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        paths = [p for p in (tls.certificate, tls.key, tls.client_ca) if p is not None]
+        self.watched = Watched(paths, self._read)
+        self._given = self.watched.value
+
+    @property
+    def credentials(self) -> Any:
+        """What a server listens with."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._given, self._fresh, require_client_authentication=self._tls.client_ca is not None
+        )
+
+    def _fresh(self) -> Any:
+        """Return the files' content if it is another one than gRPC has, else None."""
+        if self.watched.value is self._given:
+            return None
+        self._given = self.watched.value
+        return self._given
+
+    def _read(self) -> Any:
+        server_context(self._tls)  # it names what is wrong with them; gRPC would not
+        try:
+            ca = None if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
+            pair = self._tls.key.read_bytes(), self._tls.certificate.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        return grpc.ssl_server_certificate_configuration([pair], ca)
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,239 @@
+"""gRPC towards one model server: bytes in, bytes out, one HTTP/2 connection.
+
+A call is started only on a connection that stands. So what fails before is certainly unsent, and
+may run elsewhere; what fails after is not repeated, though gRPC's UNAVAILABLE alone would not tell
+the two apart. gRPC's own retries are off for the same reason.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+
+from dispatcher.live.backend import CONNECT_TIMEOUT, Attempt
+from dispatcher.live.endpoint import GrpcDone, GrpcMessage, GrpcResponse, Metadata
+from roma.errors import BackendError, BackendLost, BackendTimeout, BackendUnreached
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),
+    # Channels to one address would share a connection, and one that is closed would end another's.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A model server that is restarted shall not wait for gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_DEADLINE_HEADER = "x-request-timeout-ms"
+_OWN_TRAILERS = frozenset({"x-request-id", "content-type"})
+
+SAID = 0.9
+"""Share of a call's time: an end before it is no timeout of ours."""
+
+NOTICE, NOTICES = 0.1, 10
+"""Seconds in which a broken connection is known to be one, and how often that is looked up."""
+
+_DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+_CANCELLED = grpc.StatusCode.CANCELLED.value[0]
+_UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
+
+_Ready = grpc.ChannelConnectivity.READY
+_Failing = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+_Closed = grpc.ChannelConnectivity.SHUTDOWN
+
+
+class GrpcChannel:
+    """The calls to one model server."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address = host, port
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._target = target
+        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._methods: dict[str, Any] = {}
+        self._attempts: set[_GrpcAttempt] = set()
+        self._watch: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<GrpcChannel {self._target}: {len(self._attempts)} in flight>"
+
+    def send(self, message: GrpcMessage, done: GrpcDone, *, timeout: float, more: str) -> Attempt:
+        """Post a message; `done` is called exactly once, unless it is aborted before.
+
+        `more` are header lines. X-Request-Timeout-Ms among them is the time that the client has
+        left: it becomes the call's own deadline.
+        """
+        attempt = _GrpcAttempt(done)
+        self._attempts.add(attempt)
+        attempt.task = asyncio.get_running_loop().create_task(
+            self._run(message, attempt, timeout, more)
+        )
+        return attempt
+
+    async def fetch(self, message: GrpcMessage, *, timeout: float, more: str = "") -> GrpcResponse:
+        """Ask something that is no inference; raise a `BackendError`."""
+        await self._connected(CONNECT_TIMEOUT)
+        return await self._call(message, timeout, more)
+
+    async def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Pass a conversation on, both ways; gRPC's own error if it breaks."""
+        call = self._channel.stream_stream(method)(questions)
+        async for answer in call:
+            yield answer
+
+    async def check(self, timeout: float) -> None:
+        """Return when it is connected; raise a `BackendError`."""
+        await self._connected(timeout, patient=True)
+
+    async def close(self) -> None:
+        """Close the connection; calls in flight end with an error."""
+        for attempt in list(self._attempts):
+            attempt.finish(BackendLost("given up: the connection was closed here"))
+            attempt.task.cancel()
+        tasks = [attempt.task for attempt in self._attempts]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._channel.close()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+    async def _run(
+        self, message: GrpcMessage, attempt: "_GrpcAttempt", timeout: float, more: str
+    ) -> None:
+        result: GrpcResponse | BackendError
+        try:
+            await self._connected(CONNECT_TIMEOUT)
+            result = await self._call(message, timeout, more)
+        except BackendError as error:
+            result = error
+        except Exception as error:  # whatever it is, `done` must be called
+            log.exception("call of %s", self._target)
+            result = BackendError(f"call of {self._target}: {error}")
+        finally:
+            self._attempts.discard(attempt)
+        attempt.finish(result)
+
+    async def _connected(self, timeout: float, *, patient: bool = False) -> None:
+        """Wait for a connection; raise BackendUnreached, at once if it fails and not patient.
+
+        gRPC goes on trying, and calls it a failure until it has succeeded (its proposal A62).
+        """
+        channel = self._channel
+        state = channel.get_state(try_to_connect=True)
+        try:
+            async with asyncio.timeout(timeout):
+                while state is not _Ready:
+                    if state is _Closed or (state is _Failing and not patient):
+                        raise BackendUnreached(f"cannot connect to {self._target}")
+                    await self._changed(state)
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            raise BackendUnreached(
+                f"cannot connect to {self._target} within {timeout:g} s"
+            ) from None
+        except grpc.aio.UsageError:
+            raise BackendUnreached("given up: the channel was closed here") from None
+
+    async def _changed(self, state: grpc.ChannelConnectivity) -> None:
+        """Wait for another state. One watch for all who wait: gRPC cannot end one."""
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.ensure_future(self._channel.wait_for_state_change(state))
+        await asyncio.shield(self._watch)
+
+    async def _has_broken(self) -> bool:
+        """Return whether the connection is gone, which gRPC may notice after its calls do."""
+        for _ in range(NOTICES):
+            if self._channel.get_state() is not _Ready:
+                return True
+            await asyncio.sleep(NOTICE / NOTICES)
+        return False
+
+    async def _call(self, message: GrpcMessage, timeout: float, more: str) -> GrpcResponse:
+        """Make the call; the connection stands."""
+        metadata, left = _metadata(more)
+        if left is not None:
+            timeout = min(left, timeout)
+        method = self._methods.get(message.path)
+        if method is None:
+            method = self._methods[message.path] = self._channel.unary_unary(message.path)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            call = method(message.body, timeout=timeout, metadata=metadata)
+            body: bytes = await call
+            trailing = await call.trailing_metadata()
+        except grpc.aio.AioRpcError as error:
+            code: int = error.code().value[0]
+            response = GrpcResponse(
+                code, b"", error.details() or "", _passed(error.trailing_metadata())
+            )
+            # A model server can say these two itself. Otherwise gRPC here says so of a call that
+            # ran out of time, and of a connection that broke. At worst one is taken for the other:
+            # the client hears of a failure in any case, and a look finds out.
+            said = bool(response.trailing)
+            is_out_of_time = clock() - began > SAID * timeout and left != timeout
+            if code == _DEADLINE_EXCEEDED and is_out_of_time and not said:
+                raise BackendTimeout(f"no answer within {timeout:g} s") from None
+            # A model server that stops cancels what nobody here gave up.
+            is_lost = not said and (
+                code == _CANCELLED or (code == _UNAVAILABLE and await self._has_broken())
+            )
+            if is_lost:
+                text = f"connection closed before the answer: {response.message}"
+                raise BackendLost(text) from None
+            return response
+        except grpc.aio.UsageError:
+            raise BackendLost("given up: the channel was closed here") from None
+        return GrpcResponse(0, body, "", _passed(trailing))
+
+
+class _GrpcAttempt:
+    """A message on its way; `finish` tells about it once."""
+
+    __slots__ = ("_done", "task")
+
+    def __init__(self, done: GrpcDone) -> None:
+        self._done: GrpcDone | None = done
+        self.task: asyncio.Task[None]
+
+    def finish(self, result: GrpcResponse | BackendError) -> None:
+        """Tell, unless it is told or given up."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(result)
+
+    def abort(self) -> None:
+        """Nobody waits for the answer any more: the model server hears of it."""
+        self._done = None
+        self.task.cancel()
+
+
+def _metadata(lines: str) -> tuple[list[tuple[str, str]], float | None]:
+    """Return header lines as metadata, without the deadline, which gRPC has in its own words."""
+    metadata, left = [], None
+    for line in lines.splitlines():
+        name, _, value = line.partition(": ")
+        name = name.lower()
+        if name == _DEADLINE_HEADER:
+            left = int(value) / 1000
+        else:
+            metadata.append((name, value))
+    return metadata, left
+
+
+def _passed(trailing: Sequence[tuple[str, str | bytes]] | None) -> Metadata:
+    """Return what a client may see of a model server's trailing metadata."""
+    return tuple((key, value) for key, value in trailing or () if _may_pass(key))
+
+
+def _may_pass(key: str) -> bool:
+    if key.startswith("grpc-"):  # the protocol's own, but for the details of an error
+        return key == "grpc-status-details-bin"
+    return key not in _OWN_TRAILERS

@@ -1,0 +1,114 @@
+"""The gRPC methods of the gateway: what each is to it, and how it learns which model is meant.
+
+TensorFlow Serving's (tensorflow_serving/apis) and the Open Inference Protocol's
+(https://github.com/kserve/open-inference-protocol). Any other is UNIMPLEMENTED.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dispatcher.live.grpc import wire
+from dispatcher.live.routes import GrpcRoute
+from dispatcher.live.service import EXTENSIONS, NAME, VERSION, Service
+
+PREDICTION, MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
+OIP = "inference.GRPCInferenceService"
+
+
+SERVICES = (PREDICTION, MODEL, OIP)
+
+
+class BadRequest(ValueError):
+    """What a client must change."""
+
+
+Asked = tuple[str, str | None]
+"""A model, and the version of it that a message names; None for a label as for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A method that a model server answers; `is_inference` says whether it waits in a queue."""
+
+    path: str
+    asked: Callable[[bytes], Asked]
+    is_inference: bool
+
+    def route(self, body: bytes) -> GrpcRoute:
+        """Return what a message asks for; raise BadRequest."""
+        try:
+            model, version = self.asked(body)
+        except wire.Malformed as error:
+            raise BadRequest(f"The request cannot be read: {error}") from None
+        return GrpcRoute(model, version, self.path, self.is_inference)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A method that the gateway itself answers."""
+
+    path: str
+    answer: Callable[[Service], bytes]
+    is_open: bool = True
+    """Whether it is answered without a key."""
+
+
+def _by_spec(body: bytes) -> Asked:
+    return _specified(wire.model_spec(body))
+
+
+def _by_tasks(body: bytes) -> Asked:
+    """Return what all tasks ask for: TensorFlow Serving wants them to ask for one model."""
+    specs = wire.task_specs(body)
+    if not specs:
+        raise BadRequest("Inference request must include at least one task")
+    asked = _specified(specs[0])
+    for spec in specs:
+        if spec.name != asked[0]:
+            raise BadRequest(f"All tasks must ask for one model: {asked[0]}, not {spec.name}")
+    return asked
+
+
+def _by_name(body: bytes) -> Asked:
+    name, version = wire.name_and_version(body)
+    if not name:
+        raise BadRequest("The request names no model")
+    return name, version or None
+
+
+def _specified(spec: wire.ModelSpec) -> Asked:
+    if not spec.name:
+        raise BadRequest("Missing ModelSpec: the request names no model")
+    return spec.name, None if spec.version is None else str(spec.version)
+
+
+def _live(_: Service) -> bytes:
+    return wire.truth(1, value=True)
+
+
+def _ready(service: Service) -> bytes:
+    return wire.truth(1, value=service.unready() is None)
+
+
+def _described(_: Service) -> bytes:
+    fields = [wire.text(1, NAME), wire.text(2, VERSION)]
+    return b"".join(fields + [wire.text(3, extension) for extension in EXTENSIONS])
+
+
+METHODS: Mapping[str, Passed | Own] = {
+    method.path: method
+    for method in (
+        Passed(f"/{PREDICTION}/Predict", _by_spec, is_inference=True),
+        Passed(f"/{PREDICTION}/Classify", _by_spec, is_inference=True),
+        Passed(f"/{PREDICTION}/Regress", _by_spec, is_inference=True),
+        Passed(f"/{PREDICTION}/MultiInference", _by_tasks, is_inference=True),
+        Passed(f"/{PREDICTION}/GetModelMetadata", _by_spec, is_inference=False),
+        Passed(f"/{MODEL}/GetModelStatus", _by_spec, is_inference=False),
+        Passed(f"/{OIP}/ModelInfer", _by_name, is_inference=True),
+        Passed(f"/{OIP}/ModelReady", _by_name, is_inference=False),
+        Passed(f"/{OIP}/ModelMetadata", _by_name, is_inference=False),
+        Own(f"/{OIP}/ServerLive", _live),
+        Own(f"/{OIP}/ServerReady", _ready),
+        Own(f"/{OIP}/ServerMetadata", _described, is_open=False),
+    )
+}

@@ -1,0 +1,185 @@
+"""Reads the few fields of a protobuf message that say which model it is for, and nothing else.
+
+Tensors stay bytes: a message's fields are stepped over by their lengths, and the generated classes,
+which would bring TensorFlow along, are not needed. What is read has protobuf's meaning: the last
+value of a field wins, messages merge, a member of a oneof clears the others, a known field of
+another wire type is an unknown one. What protobuf would not read raises `Malformed`, and so does
+a message of too many fields: reading it would hold up everybody.
+
+Source: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_FIELDS = 10_000
+"""Fields of one message, those of the messages that are read in it counted in. An inference has
+one per input."""
+
+MAX_DEPTH = 100
+"""Groups within groups: protobuf's own bound."""
+
+_VARINT, _I64, _LEN, _START, _END, _I32 = range(6)
+_MAX_TAG = 2**32 - 1
+_MAX_LENGTH = 2**31 - 1
+_SHORT, _LONG = 5, 10
+"""Most bytes of a number of 32 bits, those of fields and lengths, and of one of 64."""
+
+
+class Malformed(ValueError):
+    """No protobuf message, or one beyond a bound."""
+
+
+@dataclass(slots=True)
+class ModelSpec:
+    """TensorFlow Serving's: `version` or `label` or neither says which version."""
+
+    name: str = ""
+    version: int | None = None
+    label: str | None = None
+
+
+class _Reader:
+    """A message's bytes, and how many fields may still be read."""
+
+    __slots__ = ("data", "left")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.left = MAX_FIELDS
+
+    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, wire type, and where the value begins and ends; a group's is nothing.
+
+        A varint's "beginning" is its value.
+        """
+        at, depth, groups = start, 0, [0] * MAX_DEPTH
+        while at < end:
+            tag, at = self.varint(at, end, most=_SHORT)
+            number, kind = tag >> 3, tag & 7
+            if tag > _MAX_TAG or not number:
+                raise Malformed("a field's number is out of range")
+            self._count()
+            if kind == _END:
+                depth -= 1
+                if depth < 0 or groups[depth] != number:
+                    raise Malformed("a group ends that did not begin")
+                continue
+            if kind == _START:
+                if depth == MAX_DEPTH:
+                    raise Malformed(f"groups are nested deeper than {MAX_DEPTH}")
+                groups[depth] = number
+                depth += 1
+                continue
+            begins, at = self._value(kind, at, end)
+            if not depth:
+                yield number, kind, begins, at
+        if depth:
+            raise Malformed("a group does not end")
+
+    def _value(self, kind: int, at: int, end: int) -> tuple[int, int]:
+        """Return where a value begins, a varint's value itself, and what comes after it."""
+        if kind == _VARINT:
+            return self.varint(at, end)
+        if kind == _LEN:
+            length, at = self.varint(at, end, most=_SHORT)
+            if length > _MAX_LENGTH:
+                raise Malformed("a field is longer than protobuf allows")
+        elif kind in (_I64, _I32):
+            length = 8 if kind == _I64 else 4
+        else:
+            raise Malformed(f"there is no wire type {kind}")
+        if end - at < length:
+            raise Malformed("a field goes on beyond its message")
+        return at, at + length
+
+    def varint(self, at: int, end: int, most: int = _LONG) -> tuple[int, int]:
+        """Return the number at a position, modulo 2**64, and the position after it."""
+        value, data = 0, self.data
+        for shift in range(0, 7 * most, 7):
+            if at >= end:
+                raise Malformed("a number goes on beyond its message")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & (2**64 - 1), at
+        raise Malformed(f"a number is longer than {most} bytes")
+
+    def text(self, start: int, end: int) -> str:
+        try:
+            return self.data[start:end].decode()
+        except UnicodeDecodeError:
+            raise Malformed("a text is no UTF-8") from None
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Malformed(f"there are more than {MAX_FIELDS} fields")
+
+
+def model_spec(data: bytes) -> ModelSpec:
+    """Read field 1, a ModelSpec: that of all of TensorFlow Serving's requests but one."""
+    return _spec_in(_Reader(data), 0, len(data))
+
+
+def task_specs(data: bytes) -> list[ModelSpec]:
+    """Read the ModelSpec of each task of a MultiInferenceRequest."""
+    reader = _Reader(data)
+    return [
+        _spec_in(reader, begins, ends)
+        for number, kind, begins, ends in reader.fields(0, len(data))
+        if number == 1 and kind == _LEN
+    ]
+
+
+def name_and_version(data: bytes) -> tuple[str, str]:
+    """Read fields 1 and 2, both texts: all of the Open Inference Protocol's requests have them."""
+    reader, name, version = _Reader(data), "", ""
+    for number, kind, begins, ends in reader.fields(0, len(data)):
+        if kind == _LEN and number == 1:
+            name = reader.text(begins, ends)
+        elif kind == _LEN and number == 2:
+            version = reader.text(begins, ends)
+    return name, version
+
+
+def _spec_in(reader: _Reader, start: int, end: int) -> ModelSpec:
+    spec = ModelSpec()
+    for number, kind, begins, ends in reader.fields(start, end):
+        if number == 1 and kind == _LEN:
+            _merge(reader, spec, begins, ends)
+    return spec
+
+
+def _merge(reader: _Reader, spec: ModelSpec, start: int, end: int) -> None:
+    for number, kind, begins, ends in reader.fields(start, end):
+        if kind != _LEN:
+            continue
+        match number:
+            case 1:
+                spec.name = reader.text(begins, ends)
+            case 2:
+                spec.version, spec.label = _int64(reader, begins, ends, spec.version or 0), None
+            case 4:
+                spec.version, spec.label = None, reader.text(begins, ends)
+
+
+def _int64(reader: _Reader, start: int, end: int, value: int) -> int:
+    """Read an Int64Value on top of another one."""
+    for number, kind, begins, _ in reader.fields(start, end):
+        if number == 1 and kind == _VARINT:
+            value = begins - 2**64 if begins >= 2**63 else begins
+    return value
+
+
+def text(number: int, value: str) -> bytes:
+    """Write a text field of less than 128 bytes; its number is less than 16."""
+    encoded = value.encode()
+    assert len(encoded) < 128
+    return bytes((number << 3 | _LEN, len(encoded))) + encoded
+
+
+def truth(number: int, *, value: bool) -> bytes:
+    """Write a bool field; its number is less than 16. False is the default, which is not sent."""
+    return bytes((number << 3 | _VARINT, 1)) if value else b""

@@ -1,0 +1,54 @@
+"""A dispatcher's roma.yaml, taken over while it runs: on SIGHUP, or when the admin port is asked.
+
+The file is validated whole; what it changes is taken over at once or not at all, and the old one
+stays in force. What takes a restart is named.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from dispatcher.live.http.server import Server
+from dispatcher.live.roster import Roster
+from roma import config as files
+from roma.config import Config
+from roma.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class Reloading:
+    """`adapt` makes of what the file says what this dispatcher runs with."""
+
+    def __init__(
+        self, file: Path, adapt: Callable[[Config], Config], roster: Roster, server: Server
+    ) -> None:
+        self._file = file
+        self._adapt = adapt
+        self._roster = roster
+        self._server = server
+        self._turn = asyncio.Lock()
+
+    async def take_over(self) -> Config:
+        """Take over what the file says now, and return it; raise ConfigError, changing nothing."""
+        async with self._turn:
+            # In a thread: a file of a thousand models takes longer to read than requests can wait.
+            new = self._adapt(await asyncio.to_thread(files.load, self._file))
+            await self._roster.follow(new)
+            self._server.limits = new.gateway.limits
+            self._server.max_body_bytes = new.gateway.max_body_bytes
+            return new
+
+    async def run(self) -> None:
+        """Take it over after each SIGHUP, until cancelled."""
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+        while True:
+            await told.wait()
+            told.clear()
+            try:
+                await self.take_over()
+            except ConfigError as error:
+                log.error("%s: nothing is changed: %s", self._file, error)

@@ -1,0 +1,245 @@
+"""Faults of what is around the programs: the exchange between them, clocks, disks, the network.
+
+`stage_…` sets up what a ground stands on and yields options of it; the others strike.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import socket
+import struct
+import time
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from roma.report.read import read
+from tests.faults.drive import CALM
+from tests.support.cable import Cable
+from tests.support.up import free_ports
+
+DAY = 86_400
+
+
+async def ran(*argv):
+    """Run a command that must succeed."""
+    process = await asyncio.create_subprocess_exec(*map(str, argv))
+    assert await process.wait() == 0, argv
+
+
+class Exchange:
+    """Stands between supervisor and dispatcher, and passes their messages on.
+
+    `delay` in seconds for each. With `reorders` every second confirmation waits until the one
+    after it has passed.
+    """
+
+    def __init__(self, port, target):
+        self.port, self._target = port, target
+        self.delay, self.reorders = 0.0, False
+        self.swapped = 0
+        self._held = None
+
+    @contextlib.asynccontextmanager
+    async def listening(self):
+        app = web.Application()
+        app.router.add_get("/control/v1/report", self._report)
+        app.router.add_post("/control/v1/applied", self._applied)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        async with aiohttp.ClientSession() as self._session:
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", self.port).start()
+            try:
+                yield self
+            finally:
+                await runner.cleanup()
+
+    async def _report(self, request):
+        await asyncio.sleep(self.delay)
+        return await self._pass_on("GET", request.path, None)
+
+    async def _applied(self, request):
+        body = await request.read()
+        await asyncio.sleep(self.delay)
+        if self.reorders and self._held is None:
+            self._held = body
+            return web.Response(status=204)
+        answer = await self._pass_on("POST", request.path, body)
+        if self._held is not None:
+            await self._pass_on("POST", request.path, self._held)
+            self._held = None
+            self.swapped += 1
+        return answer
+
+    async def _pass_on(self, method, path, body):
+        try:
+            async with self._session.request(method, self._target + path, data=body) as answer:
+                return web.Response(
+                    status=answer.status,
+                    body=await answer.read(),
+                    content_type=answer.content_type,
+                )
+        except aiohttp.ClientError:
+            return web.Response(status=502)
+
+
+@contextlib.asynccontextmanager
+async def stage_exchange(_):
+    port, admin = free_ports(2)
+    exchange = Exchange(port, f"http://127.0.0.1:{admin}")
+    async with exchange.listening():
+        dispatchers = [f"http://127.0.0.1:{port}"]
+        yield {
+            "admin_port": admin,
+            "control": {"dispatchers": dispatchers},
+            "controlled": True,
+            "under": exchange,
+        }
+
+
+@contextlib.asynccontextmanager
+async def exchange_delayed(ground):
+    await ground.until(lambda: state(ground)["ticks"] > 1)
+    ground.under.delay = 0.6  # a supervisor waits half a period for an answer, here 0.25 s
+    await ground.until(lambda: "holding" in ground.supervisor.log.read_text())
+    yield
+    ground.under.delay = 0.0
+
+
+@contextlib.asynccontextmanager
+async def exchange_reordered(ground):
+    ground.under.reorders = True
+    yield
+    await ground.until(lambda: ground.under.swapped > 1)
+    ground.under.reorders = False
+
+
+async def limits_follow(ground):
+    """Wait until the dispatcher's in-flight limit is that of the cores that were applied."""
+
+    def follows():
+        (executable,) = state(ground)["executables"].values()
+        (limit,) = ground.metrics("roma_executable_in_flight_limit").values()
+        return limit == max(1, math.ceil(executable["applied"]))
+
+    await ground.until(follows)
+
+
+def state(ground):
+    """What the supervisor says of itself."""
+    status, text = ground.get(ground.supervised, "/control/v1/state")
+    return json.loads(text) if status == 200 else {"ticks": 0}
+
+
+@contextlib.asynccontextmanager
+async def stage_wall_clock(directory):
+    source = Path(__file__).parents[1] / "support/wallclock.c"
+    library, shift = directory / "wallclock.so", directory / "shift"
+    await ran("gcc", "-shared", "-fPIC", "-o", library, source, "-ldl")
+    shift.write_bytes(struct.pack("q", 0))
+    yield {
+        "env": {"LD_PRELOAD": str(library), "WALLCLOCK": str(shift)},
+        "under": shift,
+        "controlled": True,
+    }
+
+
+@contextlib.asynccontextmanager
+async def wall_clock_jumps(ground):
+    def jump(seconds):
+        with ground.under.open("r+b") as file:  # in place: the programs have it mapped
+            file.write(struct.pack("q", seconds))
+
+    jump(DAY)
+    await ground.until(lambda: told_time(ground) > time.time() + DAY / 2)
+    yield
+    jump(-DAY)
+    await ground.until(lambda: told_time(ground) < time.time() - DAY / 2)
+
+
+def told_time(ground):
+    """The wall clock as the dispatcher sees it."""
+    return json.loads(ground.get(ground.admin, "/control/v1/story?seconds=1")[1])["at"]
+
+
+@contextlib.asynccontextmanager
+async def descriptors_exhausted(ground):
+    """Take every descriptor, and then make the gateway need a new one towards its executable."""
+    hoard = []
+    try:
+        for _ in range(200):
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", ground.port))
+            hoard.append(sock)
+        await asyncio.sleep(0.2)
+        ground.server.say("drop")
+        yield
+    finally:
+        for sock in hoard:
+            sock.close()
+
+
+@contextlib.asynccontextmanager
+async def stage_small_disk(directory):
+    disk = directory / "disk"
+    disk.mkdir()
+    await ran("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk)
+    try:
+        yield {
+            "under": disk,
+            "logs": disk,
+            "log": {"requests": "all"},
+            "control": {"story": str(disk / "story")},
+            "controlled": True,
+        }
+    finally:
+        await ran("umount", "--lazy", disk)
+
+
+@contextlib.asynccontextmanager
+async def disk_full(ground):
+    ballast = ground.under / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+    said = ground.gateway.log.stat().st_size
+    yield
+    assert ground.gateway.log.stat().st_size <= said + 4096  # the rest of a page: it was full
+    ballast.unlink()
+
+
+async def written_again(ground):
+    """Wait until log and story go on, and read the story as `roma report` would."""
+    assert ground.gateway.log.read_text().count(": answered after") > CALM
+    story = ground.under / "story"
+    for file in story.iterdir():
+        size = file.stat().st_size
+        await ground.until(lambda file=file, size=size: file.stat().st_size > size)
+    run = read(story)
+    assert "m" in run.models
+
+
+@contextlib.asynccontextmanager
+async def stage_cable(_):
+    async with Cable() as cable:
+        yield {"hosts": [cable.address], "entered": cable.inside, "under": cable}
+
+
+@contextlib.asynccontextmanager
+async def cable_cut(ground):
+    ground.under.cut = True
+    await ground.until(ground.lost)
+    yield
+    ground.under.cut = False
+    await ground.until(lambda: not ground.lost())
+
+
+@contextlib.asynccontextmanager
+async def cable_bad(ground):
+    ground.under.delay, ground.under.loss = 0.02, 0.05
+    yield
+    assert ground.under.lost > 0
+    ground.under.delay = ground.under.loss = 0.0

@@ -1,0 +1,344 @@
+"""The faults that a deployment shall live through, as data: what is done, and what comes of it.
+
+`drive.py` runs one, `test_matrix.py` all of them, `report.py` writes docs/faults.md.
+"""
+
+import contextlib
+import signal
+from pathlib import Path
+
+from tests.faults import around
+from tests.faults.drive import Fault
+from tests.support import ground as grounds
+
+IN_FLIGHT = 2
+"""Of one executable: its cores. What may fail when it dies."""
+
+
+def told(line, back="answer"):
+    """Let the first stand-in behave badly."""
+
+    @contextlib.asynccontextmanager
+    async def strike(ground):
+        ground.server.say(line)
+        yield
+        ground.server.say(back)
+
+    return strike
+
+
+@contextlib.asynccontextmanager
+async def killed_and_restarted(ground):
+    ground.server.kill()
+    await ground.until(ground.lost)
+    yield
+    ground.start_server()
+    await ground.until(lambda: ground.get(ground.server.url, "/")[0] == 200)
+
+
+@contextlib.asynccontextmanager
+async def one_of_two_killed(ground):
+    ground.server.kill()
+    yield
+    ground.start_server()
+    await ground.until(lambda: not ground.lost())
+
+
+def paused(which):
+    @contextlib.asynccontextmanager
+    async def strike(ground):
+        async with grounds.paused(which(ground)):
+            yield
+
+    return strike
+
+
+@contextlib.asynccontextmanager
+async def out_of_memory(ground):
+    group = Path("/sys/fs/cgroup/memory") / f"{ground.file.parent.name}-{ground.server.process.pid}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(96 << 20))
+        (group / "cgroup.procs").write_text(str(ground.server.process.pid))
+        ground.server.say("eat")
+        await ground.until(lambda: ground.server.ended)
+        assert ground.server.process.returncode == -signal.SIGKILL
+        await ground.until(ground.lost)
+        yield
+    finally:
+        ground.server.kill()
+        group.rmdir()
+    ground.start_server()
+    await ground.until(lambda: ground.get(ground.server.url, "/")[0] == 200)
+
+
+@contextlib.asynccontextmanager
+async def gateway_killed(ground):
+    ground.gateway.kill()
+    yield
+    ground.gateway.start()
+    await ground.ready()
+
+
+@contextlib.asynccontextmanager
+async def gateway_stopped(ground):
+    ground.gateway.signal(signal.SIGTERM)
+    await ground.until(lambda: ground.gateway.ended)
+    assert ground.gateway.process.returncode == 0
+    yield
+    ground.gateway.start()
+    await ground.ready()
+
+
+@contextlib.asynccontextmanager
+async def supervisor_killed(ground):
+    (group,) = ground.groups
+    await ground.until(lambda: around.state(ground)["ticks"] > 1)
+    ground.supervisor.kill()
+    standing = group.read().cores
+    yield
+    assert group.read().cores == standing
+    ground.supervisor.start()
+    await ground.until(lambda: around.state(ground)["ticks"] > 1)
+
+
+@contextlib.asynccontextmanager
+async def supervisor_paused(ground):
+    (group,) = ground.groups
+    await ground.until(lambda: around.state(ground)["ticks"] > 1)
+    async with grounds.paused(ground.supervisor):
+        standing = group.read().cores
+        yield
+        assert group.read().cores == standing
+    ticks = around.state(ground)["ticks"]
+    await ground.until(lambda: around.state(ground)["ticks"] > ticks)
+
+
+MATRIX = (
+    Fault(
+        "executable killed",
+        "SIGKILL; started again after 100 requests",
+        "what it was running fails (502), the rest is refused (503) until it is back",
+        killed_and_restarted,
+        frozenset({502, 503}),
+        most_failed=IN_FLIGHT,
+        some_refused=True,
+    ),
+    Fault(
+        "one of two executables killed",
+        "SIGKILL; started again after 100 requests",
+        "what it was running fails (502); the other one serves on",
+        one_of_two_killed,
+        frozenset({502}),
+        most_failed=IN_FLIGHT,
+        ground={"servers": 2},
+    ),
+    Fault(
+        "executable paused",
+        "SIGSTOP for 400 requests",
+        "what it holds times out (502), what waits is refused (429, 504); nothing is lost",
+        paused(lambda ground: ground.server),
+        frozenset({429, 502, 503, 504}),
+        most_failed=8 * IN_FLIGHT,
+        some_refused=True,
+        lasts=400,
+    ),
+    Fault(
+        "executable out of memory",
+        "a memory cgroup of 96 MiB; the kernel kills it; started again after 100 requests",
+        "as if killed: 502 for what it was running, 503 until it is back",
+        out_of_memory,
+        frozenset({429, 502, 503, 504}),
+        most_failed=2 * IN_FLIGHT,
+        some_refused=True,
+    ),
+    Fault(
+        "executable answers garbage",
+        "bytes that are no HTTP, for 100 requests",
+        "502 at once, never repeated elsewhere; while it is looked at, nothing more is sent to it",
+        told("garbage"),
+        frozenset({429, 502, 503, 504}),
+        most_failed=110,
+    ),
+    Fault(
+        "executable answers 500",
+        "for 100 requests",
+        "its answer goes to the client as it is, and counts as failed",
+        told("error"),
+        frozenset({500}),
+        most_failed=110,
+    ),
+    Fault(
+        "one of two executables answers 500",
+        "for 200 requests, at once and reachable all the time",
+        "after five errors in a row it is left alone, and tried with one request now and then",
+        told("error"),
+        frozenset({500}),
+        most_failed=40,
+        lasts=200,
+        ground={"servers": 2},
+    ),
+    Fault(
+        "executable hangs up",
+        "closes the connection instead of answering, for 100 requests",
+        "502, never repeated elsewhere",
+        told("hang up"),
+        frozenset({429, 502, 503, 504}),
+        most_failed=110,
+    ),
+    Fault(
+        "executable answers twice",
+        "two answers to each request, for 100 requests",
+        "the first one counts; the connection is not used again",
+        told("twice"),
+    ),
+    Fault(
+        "executable never answers",
+        "reads requests and is silent, for 200 requests; backend_timeout 1 s",
+        "502 after backend_timeout; what waits is refused (429, 504)",
+        told("silence"),
+        frozenset({429, 502, 504}),
+        most_failed=8 * IN_FLIGHT,
+        some_refused=True,
+        lasts=200,
+    ),
+    Fault(
+        "executable answers one byte a second",
+        "for 200 requests; backend_timeout 1 s",
+        "as if it never answered: the limit is for the whole answer",
+        told("drip"),
+        frozenset({429, 502, 504}),
+        most_failed=8 * IN_FLIGHT,
+        some_refused=True,
+        lasts=200,
+    ),
+    Fault(
+        "executable's port closed",
+        "listener and connections closed, for 100 requests",
+        "what it was running fails (502), the rest is refused (503) until it is open again",
+        told("close", "open"),
+        frozenset({502, 503}),
+        most_failed=IN_FLIGHT,
+        some_refused=True,
+    ),
+    Fault(
+        "connections to the executable dropped",
+        "all reset at once",
+        "what was running fails (502); the others go on over new connections",
+        told("drop"),
+        frozenset({502}),
+        most_failed=IN_FLIGHT,
+        lasts=1,
+    ),
+    Fault(
+        "gateway killed",
+        "SIGKILL; started again after 100 requests; clients try again",
+        "every request is answered in the end; each attempt is computed once at most",
+        gateway_killed,
+        retries=True,
+        restarts=True,
+    ),
+    Fault(
+        "gateway stopped",
+        "SIGTERM; started again after 100 requests; clients try again",
+        "it drains and ends with status 0; every request is answered in the end",
+        gateway_stopped,
+        retries=True,
+        restarts=True,
+    ),
+    Fault(
+        "gateway paused",
+        "SIGSTOP for 200 requests: to it, its clock leaps",
+        "what waited too long is refused (429, 504), the rest answered; no executable is lost",
+        paused(lambda ground: ground.gateway),
+        frozenset({429, 502, 504}),
+        most_failed=IN_FLIGHT,
+        lasts=200,
+    ),
+    Fault(
+        "supervisor killed",
+        "SIGKILL; started again after 200 requests",
+        "no client notices: the last quotas stand, and the next supervisor reads them back",
+        supervisor_killed,
+        lasts=200,
+        ground={"controlled": True},
+    ),
+    Fault(
+        "supervisor late",
+        "SIGSTOP for 400 requests (10 s would be the same: nothing here waits for it)",
+        "no client notices: the last quotas stand",
+        supervisor_paused,
+        lasts=400,
+        ground={"controlled": True},
+    ),
+    Fault(
+        "exchange delayed",
+        "each message between supervisor and dispatcher 0.6 s late, for 200 requests",
+        "no client notices: the supervisor holds, and goes on when answers are in time",
+        around.exchange_delayed,
+        lasts=200,
+        stage=around.stage_exchange,
+        after=around.limits_follow,
+    ),
+    Fault(
+        "exchange reordered",
+        "confirmations overtake each other, for 200 requests",
+        "no client notices; the in-flight limit follows the cores in the end",
+        around.exchange_reordered,
+        lasts=200,
+        stage=around.stage_exchange,
+        after=around.limits_follow,
+    ),
+    Fault(
+        "wall clock jumps",
+        "a day ahead, and after 200 requests two days back",
+        "no client notices: promises and quotas are kept by the steady clock",
+        around.wall_clock_jumps,
+        lasts=200,
+        stage=around.stage_wall_clock,
+        after=around.limits_follow,
+    ),
+    Fault(
+        "gateway out of descriptors",
+        "128 of them, 200 clients that connect and are silent; for 200 requests; connections to "
+        "the executable dropped meanwhile",
+        "the gateway keeps what it needs: who has a connection is answered, others are told 503 or "
+        "closed",
+        around.descriptors_exhausted,
+        frozenset({502, 503}),
+        frozenset({"disconnected"}),
+        most_failed=10 * IN_FLIGHT,
+        at_the_door=True,
+        lasts=200,
+        ground={"descriptors": 128},
+    ),
+    Fault(
+        "disk full",
+        "logs and control.story on a full disk, for 200 requests",
+        "no client notices; lines are lost, what comes later is written",
+        around.disk_full,
+        lasts=200,
+        stage=around.stage_small_disk,
+        after=around.written_again,
+    ),
+    Fault(
+        "network cut",
+        "no packet passes between dispatcher and worker until 100 requests after it was noticed",
+        "what was running times out (502), the rest is refused (503) until packets pass",
+        around.cable_cut,
+        frozenset({429, 502, 503, 504}),
+        most_failed=8 * IN_FLIGHT,
+        some_refused=True,
+        stage=around.stage_cable,
+    ),
+    Fault(
+        "network bad",
+        "5 % of all packets lost and 20 ms of delay, for 300 requests",
+        "TCP repeats what was lost: answers are later, few are refused as too late (429, 504)",
+        around.cable_bad,
+        frozenset({429, 504}),
+        lasts=300,
+        stage=around.stage_cable,
+        ground={"cores": 16},
+    ),
+)

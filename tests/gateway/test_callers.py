@@ -1,0 +1,269 @@
+"""Who may call, through the gateway: keys, what they may, and that nothing of it is lost or kept."""
+
+import asyncio
+import json
+
+import grpc
+import pytest
+import trustme
+
+from roma import keys
+from tests.gateway.test_http import HEAD, Client
+
+IDS = ("aaaaaaaa", "bbbbbbbb", "cccccccc")
+TOKENS = dict(zip(("one", "narrow", "batch"), map(keys.new_token, IDS), strict=True))
+POST = HEAD.replace(b"\r\n\r\n", b"\r\n")
+
+
+@pytest.fixture
+async def guarded(stage, tmp_path):
+    """A gateway with three callers: one at a time, one for another model, one that can wait."""
+    entries = {
+        "one": {"models": "*", "concurrency": 1},
+        "narrow": {"models": ["elsewhere"]},
+        "batch": {"models": "*", "priority": "batch"},
+    }
+    file = tmp_path / "keys.yaml"
+    listed = {
+        id_: {"name": name, "hash": keys.hashed(TOKENS[name]), **entries[name]}
+        for id_, name in zip(IDS, entries, strict=True)
+    }
+    file.write_text(json.dumps({"keys": listed}))
+    file.chmod(0o600)
+    await stage.open(gateway=f"keys: {file}", max_body=2000, limits="{body_timeout: 0.2}")
+    return stage
+
+
+def bearer(name):
+    return {"Authorization": f"Bearer {TOKENS[name]}"}
+
+
+async def test_who_shows_no_key_is_told_how_and_only_health_is_open(guarded):
+    for path in ("/v1/models/m:predict", "/v1/models/x:predict", "/v2/models/m/infer"):
+        status, body, headers = await guarded.predict(path=path)
+        assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="roma"')
+        assert json.loads(body)["error"]
+    for path in ("/v1/models/m", "/v1/models/m/metadata", "/v2", "/elsewhere"):
+        assert (await guarded.get(path))[0] == 401
+    for path in ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"):
+        assert (await guarded.get(path))[0] == 200
+    assert guarded.backends[0].seen == []
+
+
+async def test_a_key_for_another_model_learns_nothing_about_this_one(guarded):
+    answers = [
+        await guarded.predict(path=f"/v1/models/{model}:predict", headers=bearer("narrow"))
+        for model in ("m", "x")
+    ]
+    assert [status for status, _, _ in answers] == [403, 403]
+    texts = {body.replace(b" m", b" ?").replace(b" x", b" ?") for _, body, _ in answers}
+    assert len(texts) == 1
+
+
+async def test_a_key_in_either_header_lets_in(guarded):
+    assert (await guarded.predict(headers=bearer("one")))[0] == 200
+    assert (await guarded.predict(headers={"X-API-Key": TOKENS["one"]}))[0] == 200
+    _, headers, _ = guarded.backends[0].seen[0]
+    assert not {"Authorization", "X-Api-Key"} & set(headers)  # no model server learns it
+
+
+async def end_in_an_answer(stage, client, key):
+    client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
+    assert (await client.answer())[0] == 200
+
+
+async def end_too_large(stage, client, key):
+    client.send(POST + key + b"Transfer-Encoding: chunked\r\n\r\nfff\r\n" + b"x" * 4095)
+    assert (await client.answer())[0] == 413
+
+
+async def end_too_slow(stage, client, key):
+    client.send(POST + key + b"Content-Length: 2\r\n\r\n{")
+    assert (await client.answer())[0] == 408
+
+
+async def end_half_sent(stage, client, key):
+    client.send(POST + key + b"Content-Length: 2\r\n\r\n{")
+    await stage.until(lambda: stage.server.buffered)
+    client.writer.transport.abort()
+    await stage.until(lambda: not stage.server.connections)
+
+
+async def end_malformed(stage, client, key):
+    client.send(POST + key + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}oops\r\n")
+    assert (await client.answer())[0] == 400
+
+
+async def end_in_flight(stage, client, key):
+    stage.backends[0].gate = asyncio.Event()
+    client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
+    await stage.until(lambda: stage.backends[0].running)
+    client.writer.transport.abort()
+    await stage.until(lambda: stage.queue.cancelled)
+    stage.backends[0].gate.set()
+    stage.backends[0].gate = None
+
+
+async def end_no_such_model(stage, client, key):
+    client.send(POST.replace(b"/m:", b"/nobody:") + key + b"Content-Length: 2\r\n\r\n{}")
+    assert (await client.answer())[0] == 404
+
+
+async def end_bad_deadline(stage, client, key):
+    client.send(POST + key + b"X-Request-Timeout-Ms: x\r\nContent-Length: 2\r\n\r\n{}")
+    assert (await client.answer())[0] == 400
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        end_in_an_answer,
+        end_too_large,
+        end_too_slow,
+        end_half_sent,
+        end_malformed,
+        end_in_flight,
+        end_no_such_model,
+        end_bad_deadline,
+    ],
+)
+async def test_however_a_request_ends_its_place_is_given_back(guarded, end):
+    key = f"Authorization: Bearer {TOKENS['one']}\r\n".encode()
+    client = Client(*await asyncio.open_connection("127.0.0.1", guarded.port))
+    try:
+        await end(guarded, client, key)
+        # One at a time: had it been kept, this would be 429.
+        assert (await guarded.predict(headers=bearer("one")))[0] == 200
+        assert guarded.server.buffered == 0
+    finally:
+        client.writer.transport.abort()
+
+
+async def test_more_at_once_than_a_key_may_is_429_with_retry_after(guarded):
+    guarded.backends[0].gate = asyncio.Event()
+    first = asyncio.create_task(guarded.predict(headers=bearer("one")))
+    await guarded.until(lambda: guarded.backends[0].running)
+    status, _, headers = await guarded.predict(headers=bearer("one"))
+    assert (status, headers["Retry-After"]) == (429, "1")
+    guarded.backends[0].gate.set()
+    assert (await first)[0] == 200
+
+
+async def test_a_batch_key_uses_slack_whatever_its_caller_says(guarded):
+    headers = {**bearer("batch"), "X-Request-Priority": "interactive"}
+    assert (await guarded.predict(headers=headers))[0] == 200
+    assert guarded.core.batches["m"].completed.total() == 1
+    assert guarded.queue.arrivals == 0
+
+
+async def test_anybody_can_let_the_others_go_first(guarded):
+    headers = {**bearer("one"), "X-Request-Priority": "batch"}
+    assert (await guarded.predict(headers=headers))[0] == 200
+    assert guarded.core.batches["m"].completed.total() == 1
+    headers["X-Request-Priority"] = "urgent"
+    status, body, _ = await guarded.predict(headers=headers)
+    fault = "X-Request-Priority: urgent: must be interactive or batch"
+    assert (status, json.loads(body)["error"]) == (400, fault)
+
+
+async def test_what_was_denied_is_counted(guarded):
+    await guarded.predict()
+    await guarded.predict(headers=bearer("narrow"))
+    async with guarded.session.get(guarded.admin + "/metrics") as response:
+        text = await response.text()
+    assert 'roma_gateway_denied_requests_total{status="401"} 1.0' in text
+    assert 'roma_gateway_denied_requests_total{status="403"} 1.0' in text
+    assert "roma_gateway_connections " in text
+
+
+@pytest.fixture
+async def guarded_grpc(stage, tmp_path):
+    file = tmp_path / "keys.yaml"
+    entry = {"name": "one", "hash": keys.hashed(TOKENS["one"]), "models": ["m"], "concurrency": 1}
+    narrow = {"name": "narrow", "hash": keys.hashed(TOKENS["narrow"]), "models": ["elsewhere"]}
+    file.write_text(json.dumps({"keys": {IDS[0]: entry, IDS[1]: narrow}}))
+    file.chmod(0o600)
+    await stage.open(gateway=f"keys: {file}", speaks_grpc=True)
+    return stage
+
+
+def metadata(name, *more):
+    return (("authorization", f"Bearer {TOKENS[name]}"), *more)
+
+
+async def test_keys_hold_for_grpc_as_well(guarded_grpc):
+    stage, code = guarded_grpc, grpc.StatusCode
+    async with stage.channel as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        described = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+        m, x = b"\x0a\x01m", b"\x0a\x01x"
+
+        async def refused(call):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await call
+            return error.value
+
+        assert (await refused(infer(m))).code() is code.UNAUTHENTICATED
+        assert (await refused(described(b""))).code() is code.UNAUTHENTICATED
+        assert await live(b"")
+        for body in (m, x):
+            denied = await refused(infer(body, metadata=metadata("narrow")))
+            assert denied.code() is code.PERMISSION_DENIED
+        assert await infer(m, metadata=metadata("one")) == m
+        assert stage.grpc_backends[0].seen[0][0].endswith("ModelInfer")
+        assert "authorization" not in dict(stage.grpc_backends[0].seen[0][1])
+
+        stage.grpc_backends[0].gate = asyncio.Event()
+        first = infer(m, metadata=metadata("one"))
+        await stage.until(lambda: stage.grpc_backends[0].running)
+        busy = await refused(infer(m, metadata=metadata("one")))
+        assert (busy.code(), dict(busy.trailing_metadata())["retry-after"]) == (
+            code.RESOURCE_EXHAUSTED,
+            "1",
+        )
+        first.cancel()
+        await stage.until(lambda: stage.queue.cancelled)
+        stage.grpc_backends[0].gate.set()
+        # Its place was given back; it may be batch, too.
+        batch = metadata("one", ("x-request-priority", "batch"))
+        assert await infer(m, metadata=batch) == m
+        assert stage.core.batches["m"].completed.total() == 1
+        odd = metadata("one", ("x-request-priority", "urgent"))
+        assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
+
+
+async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(stage, tmp_path):
+    authority = trustme.CA()
+    server, client = authority.issue_cert("localhost"), authority.issue_cert("scorer.example")
+    files = {}
+    for name, blob in (
+        ("certificate", server.cert_chain_pems[0]),
+        ("key", server.private_key_pem),
+        ("client_ca", authority.cert_pem),
+    ):
+        files[name] = tmp_path / f"{name}.pem"
+        blob.write_to_path(files[name])
+        files[name].chmod(0o600)
+    keys_file = tmp_path / "keys.yaml"
+    entry = {"name": "scorer", "certificate": "scorer.example", "models": ["m"]}
+    keys_file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
+    keys_file.chmod(0o600)
+    tls = ", ".join(f"{name}: {path}" for name, path in files.items())
+    await stage.open(gateway=f"keys: {keys_file}, tls: {{{tls}}}", speaks_grpc=True)
+    trust = authority.cert_pem.bytes()
+    own = client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+    target = f"localhost:{stage.grpc_port}"
+    for pair, lets_in in ((own, True), ((None, None), False)):
+        credentials = grpc.ssl_channel_credentials(trust, *pair)
+        async with grpc.aio.secure_channel(target, credentials) as channel:
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            if lets_in:
+                assert await infer(b"\x0a\x01m", timeout=20) == b"\x0a\x01m"
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await infer(b"\x0a\x01m", timeout=5)
+                assert error.value.code() in (
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                )

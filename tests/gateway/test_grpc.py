@@ -1,0 +1,391 @@
+"""gRPC through the gateway on real sockets: bytes untouched, gRPC's own words for what goes wrong."""
+
+import asyncio
+import json
+import sys
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from dispatcher.live import app as dispatcher_app
+from dispatcher.live.grpc import wire
+from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
+from dispatcher.live.grpc.server import GrpcServer
+from roma.errors import LaunchError
+from roma.events import Reason
+from roma.gateway_config import GatewayConfig
+from tests.support.up import free_ports
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+INFER = f"/{OIP}/ModelInfer"
+Code = grpc.StatusCode
+
+
+def chunk(number, data):
+    assert len(data) < 128
+    return bytes((number << 3 | 2, len(data))) + data
+
+
+def asking(path, model=b"m", more=b"\x12\x03abc"):
+    """A message for a method: of fields that no class knows, too."""
+    if path.startswith(f"/{OIP}"):
+        return chunk(1, model) + more
+    spec = chunk(1, chunk(1, model))
+    return chunk(1, spec) if path.endswith("MultiInference") else spec + more
+
+
+PASSED = [path for path, method in METHODS.items() if isinstance(method, Passed)]
+
+
+@pytest.mark.parametrize("path", PASSED)
+async def test_every_method_passes_its_bytes_both_ways(stage, path):
+    await stage.open(speaks_grpc=True)
+    backend, odd = stage.grpc_backends[0], b"\xff\x00 no protobuf at all"
+
+    async def answer(request, context):
+        context.set_trailing_metadata((("cost", "7"), ("cost-bin", b"\x00\xff")))
+        return odd
+
+    backend.behave = answer
+    request = asking(path)
+    code, body, _, trailing = await stage.call(path, request)
+    assert (code, body) == (Code.OK, odd)
+    assert (trailing["cost"], trailing["cost-bin"]) == ("7", b"\x00\xff")
+    (method, _, seen, _) = backend.seen[0]
+    assert (method, seen) == (path, request)
+    is_inference = METHODS[path].is_inference
+    assert stage.queue.arrivals == is_inference  # look-ups wait in no queue
+    assert sum(stage.queue.completed.values()) == is_inference
+
+
+async def test_large_messages_pass(stage):
+    await stage.open(speaks_grpc=True, max_body=2**26)
+    request = asking(PREDICT) + b"\x1a\x80\x80\x80\x08" + bytes(2**24)
+    code, body, _, _ = await stage.call(PREDICT, request)
+    assert code is Code.OK
+    assert body == request
+
+
+async def test_a_larger_message_than_may_be_is_refused(stage):
+    await stage.open(speaks_grpc=True, max_body=2000)
+    code, _, text, _ = await stage.call(PREDICT, asking(PREDICT) + b"\x1a\x7f" + bytes(127) * 20)
+    assert code is Code.RESOURCE_EXHAUSTED
+    assert "larger than max" in text
+    assert stage.grpc_backends[0].seen == []
+
+
+async def test_the_servers_own_methods(stage):
+    await stage.open(speaks_grpc=True, start=False)
+    assert (await stage.call(f"/{OIP}/ServerLive", b""))[:2] == (Code.OK, b"\x08\x01")
+    assert (await stage.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"")
+    code, body, _, _ = await stage.call(f"/{OIP}/ServerMetadata", b"")
+    assert wire.name_and_version(body)[0] == "roma"
+    for backend in [*stage.backends, *stage.grpc_backends]:
+        await backend.start()
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+    assert (await stage.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"\x08\x01")
+
+
+async def test_an_executable_is_ready_once_its_grpc_is(stage):
+    await stage.open(speaks_grpc=True, start=False)
+    await stage.backends[0].start()
+    await stage.until(lambda: len(stage.backends[0].looks) > 1)
+    assert not any(stage.core.executors.of("m"))
+    await stage.grpc_backends[0].start()
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "code", "text"),
+    [
+        (PREDICT, b"\xff", Code.INVALID_ARGUMENT, "cannot be read"),
+        (PREDICT, b"", Code.INVALID_ARGUMENT, "Missing ModelSpec"),
+        (INFER, b"", Code.INVALID_ARGUMENT, "names no model"),
+        (PREDICT, asking(PREDICT, b"x"), Code.NOT_FOUND, "Latest(x)"),
+        (
+            PREDICT,
+            chunk(1, chunk(1, b"x") + chunk(2, b"\x08\x07")),
+            Code.NOT_FOUND,
+            "Servable not found for request: Specific(x, 7)",
+        ),
+        (STATUS, asking(STATUS, b"x"), Code.NOT_FOUND, "Could not find any versions of model x"),
+        (INFER, asking(INFER, b"x"), Code.NOT_FOUND, "Model not found: x"),
+        (f"/{OIP}/ModelStreamInfer", b"", Code.UNIMPLEMENTED, ""),
+        ("/no.Service/Method", b"", Code.UNIMPLEMENTED, ""),
+    ],
+)
+async def test_errors_in_grpcs_words(stage, path, request_, code, text):
+    await stage.open(speaks_grpc=True)
+    found, _, said, _ = await stage.call(path, request_)
+    assert found is code
+    assert text in said
+    assert stage.grpc_backends[0].seen == []
+
+
+async def test_a_model_without_a_grpc_address_says_which_key_it_takes(stage):
+    await stage.open(with_grpc=True)
+    for path in (PREDICT, STATUS, INFER):
+        code, _, text, _ = await stage.call(path, asking(path))
+        assert code is Code.UNIMPLEMENTED
+        assert "model m: executable m.0@local" in text
+        assert "grpc_offset" in text
+    assert stage.queue.arrivals == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "invalid", "failed"),
+    [
+        (Code.INVALID_ARGUMENT, 1, 0),
+        (Code.FAILED_PRECONDITION, 1, 0),
+        (Code.INTERNAL, 0, 1),
+        (Code.RESOURCE_EXHAUSTED, 0, 1),
+        (Code.UNAVAILABLE, 0, 1),
+        (Code.DEADLINE_EXCEEDED, 0, 1),
+    ],
+)
+async def test_a_model_servers_status_passes_with_its_text_and_metadata(
+    stage, code, invalid, failed
+):
+    await stage.open(speaks_grpc=True)
+
+    async def refuse(request, context):
+        trailing = (("grpc-status-details-bin", b"\x00rich"), ("why", "so"), ("x-request-id", "y"))
+        await context.abort(code, "Eingabe \u00e4 ist falsch", trailing)
+
+    stage.grpc_backends[0].behave = refuse
+    found, _, text, trailing = await stage.call(
+        PREDICT, asking(PREDICT), metadata=(("x-request-id", "mine"),)
+    )
+    assert (found, text) == (code, "Eingabe \u00e4 ist falsch")
+    assert trailing["grpc-status-details-bin"] == b"\x00rich"
+    assert (trailing["why"], trailing["x-request-id"]) == ("so", "mine")
+    assert (stage.queue.invalid, stage.queue.failed) == (invalid, failed)
+    assert stage.queue.response.mean(0.0) is None  # no fast answer
+
+
+async def test_what_a_call_brings_along_reaches_the_model_server(stage):
+    await stage.open(speaks_grpc=True)
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    metadata = (
+        ("x-request-id", "order-17"),
+        ("traceparent", parent),
+        ("tracestate", "a=1"),
+        ("authorization", "Bearer secret"),
+    )
+    code, _, _, trailing = await stage.call(PREDICT, asking(PREDICT), metadata=metadata)
+    assert (code, trailing["x-request-id"]) == (Code.OK, "order-17")
+    seen = dict(stage.grpc_backends[0].seen[0][1])
+    assert seen["x-request-id"] == "order-17"
+    assert (seen["traceparent"], seen["tracestate"]) == (parent, "a=1")
+    assert "authorization" not in seen
+    for path, request in ((STATUS, asking(STATUS)), (f"/{OIP}/ServerLive", b""), (PREDICT, b"")):
+        _, _, _, trailing = await stage.call(path, request, metadata=metadata)
+        assert trailing["x-request-id"] == "order-17"
+
+
+async def test_a_full_queue_is_resource_exhausted_with_retry_after(stage):
+    await stage.open(speaks_grpc=True, max_waiting=2)
+    backend = stage.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    async with stage.channel as channel:
+        calls = [
+            asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+            for _ in range(3)
+        ]
+        await stage.until(lambda: len(stage.queue) == 2)
+        code, _, text, trailing = await stage.call(PREDICT, asking(PREDICT), channel=channel)
+        assert code is Code.RESOURCE_EXHAUSTED
+        assert "m" in text
+        assert int(trailing["retry-after"]) >= 1
+        backend.gate.set()
+        assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
+
+
+async def test_both_doors_share_one_queue_and_its_limit(stage):
+    await stage.open(speaks_grpc=True)
+    stage.grpc_backends[0].gate = asyncio.Event()
+    grpc_call = asyncio.create_task(stage.call(PREDICT, asking(PREDICT)))
+    await stage.until(lambda: stage.grpc_backends[0].running == 1)
+    http_call = asyncio.create_task(stage.predict())
+    await stage.until(lambda: len(stage.queue) == 1)
+    assert stage.backends[0].seen == []
+    stage.grpc_backends[0].gate.set()
+    assert (await grpc_call)[0] is Code.OK
+    assert (await http_call)[0] == 200
+
+
+async def test_a_deadline_that_passes_in_the_queue_frees_its_place(stage):
+    await stage.open(speaks_grpc=True)
+    backend = stage.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    first = asyncio.create_task(stage.call(PREDICT, asking(PREDICT)))
+    await stage.until(lambda: backend.running == 1)
+    code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=0.3)
+    assert code is Code.DEADLINE_EXCEEDED
+    await stage.until(lambda: stage.queue.rejected[Reason.DEADLINE] == 1)
+    assert (len(stage.queue), stage.queue.cancelled) == (0, 0)
+    backend.gate.set()
+    assert (await first)[0] is Code.OK
+    assert len(backend.seen) == 1
+
+
+async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_hears_of_its_end(stage):
+    await stage.open(speaks_grpc=True)
+    backend = stage.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=1.0)
+    assert code is Code.DEADLINE_EXCEEDED
+    await stage.until(lambda: backend.cancelled == 1)
+    assert 0 < backend.seen[0][3] < 2
+    await stage.until(lambda: stage.core.live == 0)
+    assert stage.queue.failed == 0
+
+
+async def test_a_deadline_looser_than_the_models_changes_nothing(stage):
+    await stage.open(speaks_grpc=True, deadline=5, response_time=5)
+    code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=3600)
+    assert code is Code.OK
+    assert stage.grpc_backends[0].seen[0][3] < 20  # gateway.backend_timeout, and what gRPC adds
+
+
+async def test_a_client_that_cancels_is_told_to_the_model_server(stage):
+    await stage.open(speaks_grpc=True)
+    backend = stage.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    async with stage.channel as channel:
+        running = channel.unary_unary(PREDICT)(asking(PREDICT))
+        await stage.until(lambda: backend.running == 1)
+        waiting = channel.unary_unary(PREDICT)(asking(PREDICT))
+        await stage.until(lambda: len(stage.queue) == 1)
+        waiting.cancel()
+        await stage.until(lambda: len(stage.queue) == 0)
+        running.cancel()
+        await stage.until(lambda: backend.cancelled == 1)
+    assert stage.queue.cancelled == 2
+    assert stage.core.live == 0
+    assert len(backend.seen) == 1
+
+
+async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
+    await stage.open(speaks_grpc=True)
+    backend = stage.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    async with stage.channel as channel:
+        calls = [
+            asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+            for _ in range(3)
+        ]
+        await stage.until(lambda: len(stage.queue) == 2)
+        closing = asyncio.create_task(stage.running.aclose())
+        await stage.until(lambda: stage.service.draining)
+        code, _, text, trailing = await stage.call(PREDICT, asking(PREDICT), channel=channel)
+        assert (code, text, trailing["retry-after"]) == (Code.UNAVAILABLE, "draining", "5")
+        backend.gate.set()
+        assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
+        await closing
+        assert (await stage.call(PREDICT, asking(PREDICT), channel=channel))[0] is Code.UNAVAILABLE
+    assert stage.core.live == 0
+
+
+async def test_health_of_the_gateway_and_of_models(stage):
+    await stage.open(speaks_grpc=True, start=False)
+    serving, not_serving = (
+        health_pb2.HealthCheckResponse.SERVING,
+        health_pb2.HealthCheckResponse.NOT_SERVING,
+    )
+    async with stage.channel as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def check(name):
+            return (await health.Check(health_pb2.HealthCheckRequest(service=name))).status
+
+        watching = health.Watch(health_pb2.HealthCheckRequest(service=""))
+        assert (await watching.read()).status == not_serving
+        for name in ("", "m", *SERVICES):
+            assert await check(name) == not_serving
+        for backend in [*stage.backends, *stage.grpc_backends]:
+            await backend.start()
+        await stage.until(lambda: any(stage.core.executors.of("m")))
+        for name in ("", "m", *SERVICES):
+            assert await check(name) == serving
+        assert (await watching.read()).status == serving
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await check("x")
+        assert unknown.value.code() is Code.NOT_FOUND
+        closing = asyncio.create_task(stage.running.aclose())
+        assert (await watching.read()).status == not_serving
+        assert await watching.read() is grpc.aio.EOF
+        await closing
+
+
+async def test_reflection_is_what_a_model_server_says(stage):
+    await stage.open(speaks_grpc=True)
+    asked = reflection_pb2.ServerReflectionRequest
+    async with stage.channel as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo(
+            iter([asked(list_services=""), asked(file_containing_symbol="grpc.health.v1.Health")])
+        )
+        listed, described = [answer async for answer in call]
+        names = {service.name for service in listed.list_services_response.service}
+        assert names == {"grpc.health.v1.Health"}
+        (data,) = described.file_descriptor_response.file_descriptor_proto
+        assert descriptor_pb2.FileDescriptorProto.FromString(data).package == "grpc.health.v1"
+        await stage.grpc_backends[0].stop()
+        await stage.backends[0].stop()
+        await stage.until(lambda: not any(stage.core.executors.of("m")))
+        with pytest.raises(grpc.aio.AioRpcError) as nobody:
+            await stub.ServerReflectionInfo(iter([asked(list_services="")])).read()
+        assert nobody.value.code() is Code.UNAVAILABLE
+
+
+async def test_a_taken_port_is_named(stage):
+    await stage.open(speaks_grpc=True)
+    other, admin = free_ports(2)
+    gateway = stage.loaded.gateway.model_copy(update={"port": other, "admin_port": admin})
+    loaded = stage.loaded.model_copy(update={"gateway": gateway})
+    with pytest.raises(LaunchError, match=rf"gateway.grpc_port = {stage.grpc_port}: cannot listen"):
+        await dispatcher_app.running(loaded).__aenter__()
+
+
+async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
+    (port,) = free_ports(1)
+    config = GatewayConfig(grpc_port=port)
+    await stage.open(speaks_grpc=True)
+    doors = [GrpcServer(stage.service, config, shared=True) for _ in range(2)]
+    for door in doors:
+        await door.listen("127.0.0.1", port)
+    with pytest.raises(OSError, match="in use"):
+        await GrpcServer(stage.service, config).listen("127.0.0.1", port)
+    for door in doors:
+        await door.close(0)
+
+
+async def test_a_failure_is_in_the_log_with_its_status(stage, caplog):
+    await stage.open(speaks_grpc=True)
+
+    async def fail(request, context):
+        await context.abort(Code.INTERNAL, "boom")
+
+    stage.grpc_backends[0].behave = fail
+    await stage.call(PREDICT, asking(PREDICT), metadata=(("x-request-id", "r1"),))
+    (record,) = [r for r in caplog.records if r.name == "dispatcher.live.journal"]
+    assert (record.request_id, record.outcome, record.reason) == ("r1", "failed", "grpc_13")
+    assert record.status == 13
+
+
+async def test_without_its_port_nobody_imports_grpc():
+    """Starting takes no longer for those who do not use it."""
+    code = (
+        "import sys, dispatcher.live.app; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('grpc', 'google')])"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert json.loads(out) == []

@@ -1,0 +1,100 @@
+"""What a client's head becomes on its way to a model server: one request, whatever was in it."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dispatcher.live import gateway, routes
+from dispatcher.live.backend import Pool
+from dispatcher.live.context import carried
+from dispatcher.live.http.request import WANTED, Request
+from roma.model import Priority
+from tests.support.grammar import Read, accepted
+
+# What the HTTP parser lets through as a field's value (RFC 9110 §5.5), and as a target.
+VALUES = st.text("\t !\"#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~\x80\xa0\xff", max_size=40)
+TARGETS = st.one_of(
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0xFF), max_size=40),
+    st.from_regex(
+        r"(http://[a-z]*)?/v[12]/models/[!-~]{1,9}(/(versions|labels)/[!-~]{1,5})?"
+        r"(:predict|:classify|:regress|/infer|/ready|/metadata)?(\?[!-~]{0,5})?",
+        fullmatch=True,
+    ),
+)
+METHODS = st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"])
+
+
+def sent(request, route, context, timeout=None):
+    """The bytes that a model server gets."""
+    pool, written = Pool("10.0.0.1", 8501), []
+    pool._request = lambda head, body, done, limit: written.append(head + body)
+    told = "" if timeout is None else f"X-Request-Timeout-Ms: {timeout}\r\n"
+    more = told + (context.lines if context is not None else "")
+    pool.send(gateway._message(request, route), None, timeout=1, more=more)
+    return written[0]
+
+
+@given(st.dictionaries(st.sampled_from(sorted(WANTED)), VALUES), st.binary(max_size=50))
+@example({b"content-type": "a\tb", b"x-request-id": "a b", b"tracestate": "\xff"}, b"")
+@example({b"inference-header-content-length": "1, 2"}, b"GET / HTTP/1.1\r\n\r\n")
+def test_whatever_a_head_says_a_model_server_gets_one_request(headers, body):
+    request = Request("::1")
+    request.method, request.target, request.body = "POST", "/v1/models/m:predict?x", body
+    request.headers = {name: value.strip().encode("latin-1") for name, value in headers.items()}
+    route = routes.parse(request.method, request.target)
+    names = (b"x-request-id", b"traceparent", b"tracestate")
+    context = carried(*map(request.header, names))
+    assert accepted(sent(request, route, context, timeout=1)) == [
+        Read(b"POST", b"/v1/models/m:predict", body)
+    ]
+
+
+@given(METHODS, TARGETS)
+@example("POST", "/v1/models/m:predict?name=/v1/models/n:predict")
+@example("GET", "/v1/models/../v2/models/m")
+@example("POST", "http:///v1/models/m:predict")
+@example("POST", "http://x/v1/models/m%3Apredict:predict")
+def test_a_target_means_one_model_of_one_protocol_or_nothing(method, target):
+    route = routes.parse(method, target)
+    if route is None:
+        return
+    path = target.partition("?")[0]
+    assert path.endswith(route.path)
+    assert re.fullmatch(r"/v[12]/models/[!-~]+", route.path)
+    assert not set(route.model) & set("/:?")
+    assert route.path.split("/")[3].partition(":")[0] == route.model
+    assert (method == "POST") == route.is_inference
+    assert route.template.count("{model}") == 1
+
+
+@given(st.one_of(VALUES, st.integers(-5, 10**10).map(str), st.text(max_size=12)))
+@example("٣")
+@example("²")
+@example("1_000")
+def test_a_timeout_is_milliseconds_or_refused(text):
+    if re.fullmatch(r"[0-9]{1,9}", text) and int(text):
+        assert gateway._timeout(text) == int(text) / 1000
+        return
+    with pytest.raises(gateway._Refused, match="X-Request-Timeout-Ms: ") as refused:
+        gateway._timeout(text)
+    assert refused.value.status == 400
+
+
+@given(st.one_of(VALUES, st.sampled_from([*Priority, "Batch", " batch"])))
+def test_a_priority_is_known_or_refused(text):
+    if text in {"interactive", "batch"}:
+        assert gateway._priority(text) == text
+        return
+    with pytest.raises(gateway._Refused, match="X-Request-Priority: "):
+        gateway._priority(text)
+
+
+@given(st.integers(400, 599), st.text(max_size=50))
+@example(404, "Not found: /\udcff")
+def test_an_error_quotes_a_request_in_one_json_text(status, message):
+    response = gateway.error(status, message, retry_after=0.01)
+    assert response.body.startswith(b'{"error":')
+    assert b"\n" not in response.body
+    assert response.more == "Retry-After: 1\r\n"

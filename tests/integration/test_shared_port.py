@@ -1,0 +1,127 @@
+"""Several dispatchers on one port: a rolling restart under load fails nobody."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from roma.load import Stream
+from roma.load.client import RestClient
+from roma.load.errors import NoAnswerError
+from roma.load.generator import Load
+from roma.workload.arrivals import Profile, Step, poisson
+from tests.support.up import free_ports
+
+STANDIN = Path(__file__).parents[1] / "support" / "standin.py"
+CONFIG = """
+models: {{m: {{sla: {{response_time: 2}}, cpu: {{max: 8, initial: 8}}}}}}
+workers:
+  - backend: static
+    cores: 8
+    executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
+gateway: {{port: {port}, admin_port: {admin}}}
+"""
+
+
+class Client:
+    """Sends once more what met a connection that was being closed, as HTTP clients do."""
+
+    def __init__(self, client):
+        self.client = client
+
+    async def predict(self, model, body):
+        try:
+            return await self.client.predict(model, body)
+        except NoAnswerError:
+            return await self.client.predict(model, body)
+
+
+class Town:
+    """A model server, and dispatchers on one port that come and go."""
+
+    def __init__(self, directory):
+        self.port, self.backend, *self.admins = free_ports(5)
+        self.file = directory / "roma.yaml"
+        self.file.write_text(
+            CONFIG.format(port=self.port, backend=self.backend, admin=self.admins[0])
+        )
+        self.url = f"http://127.0.0.1:{self.port}"
+        env = {**os.environ, "PORT": str(self.backend), "SLEEP": "0.02"}
+        self.model_server = subprocess.Popen([sys.executable, str(STANDIN)], env=env)
+        self.programs = {}
+
+    def start(self, admin):
+        command = [sys.executable, "-m", "roma", "dispatcher", str(self.file)]
+        command += ["--shared", "--admin-port", str(admin)]
+        self.programs[admin] = subprocess.Popen(command)
+
+    async def ready(self, admin):
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    report = await asyncio.to_thread(self.report, admin)
+                    if all(e["state"] in ("idle", "busy") for e in report["executors"]):
+                        return
+                except OSError:
+                    pass
+                await asyncio.sleep(0.1)
+
+    def report(self, admin):
+        url = f"http://127.0.0.1:{admin}/control/v1/report"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return json.load(answer)
+
+    def arrivals(self, admin):
+        return self.report(admin)["models"][0]["arrivals"]
+
+    async def stop(self, admin):
+        program = self.programs.pop(admin)
+        program.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(program.wait, 30) == 0
+
+    def close(self):
+        for program in (*self.programs.values(), self.model_server):
+            program.kill()
+            program.wait()
+
+
+@pytest.fixture
+def town(tmp_path):
+    town = Town(tmp_path)
+    yield town
+    town.close()
+
+
+async def test_dispatchers_take_turns_on_one_port_and_no_request_fails(town):
+    first, _, third = town.admins
+    town.start(first)
+    await town.ready(first)
+    arrivals = poisson(Profile((Step(60, 12),)), seed=1)
+    stream = Stream("m", arrivals, [b'{"instances": [1]}'])
+    async with RestClient(town.url) as client:
+        load = asyncio.create_task(Load([stream], Client(client)).run())
+        served = await roll(town)
+        total = (await load).total
+    served[third] = town.arrivals(third)
+    assert (total.lost, total.failed, total.rejected, total.invalid) == (0, 0, 0, 0), total
+    assert total.answered == total.sent
+    assert all(served.values()), served  # each had its time
+
+
+async def roll(town):
+    """Replace one dispatcher by the next, twice; return how much each had had to do."""
+    first, second, third = town.admins
+    served = {}
+    for old, new in ((first, second), (second, third)):
+        town.start(new)
+        await town.ready(new)
+        await asyncio.sleep(1)
+        served[old] = town.arrivals(old)
+        await town.stop(old)
+    return served
