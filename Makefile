@@ -8,7 +8,7 @@ COMPILED := build/compiled
 DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 
-.PHONY: help install demo compare test check bench faults soak wheel images pictures clean lock
+.PHONY: help install demo compare test check bench peers faults soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -41,6 +41,14 @@ check: install  ## ruff, mypy --strict and import-linter.
 bench: install $(COMPILED)/.built  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
 	$(BIN)/python -m bench
 
+peers: .venv-peers/.installed $(COMPILED)/.built  ## The gateway beside other serving systems, in an environment of their own.
+	$(BIN)/python -m bench peers
+
+.venv-peers/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check '.[peers]'
+	@touch $@
+
 faults: install  ## Every fault of tests/faults with its recovery time, as docs/faults.md (about two minutes).
 	PYTHONPATH=. $(BIN)/python -m tests.faults.report
 
@@ -68,4 +76,4 @@ lock: install  ## Write constraints.txt anew from what is installed.
 	$(BIN)/pip freeze --exclude-editable > constraints.txt
 
 clean:  ## Remove what was set up and cached.
-	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-peers build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,9 +1,26 @@
-"""Run the named benchmarks, or all of them; `simulation N`: memory up to N million requests."""
+"""Run the named benchmarks, or all but `peers`, which needs `make peers`.
 
+`simulation N`: memory up to N million requests. `overload S`: seconds of each load.
+`gateway DIRECTORY…`: other checkouts beside.
+"""
+
+import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from bench import actuation, board, bodies, decisions, gateway, simulation, ticks
+from bench import (
+    actuation,
+    board,
+    bodies,
+    decisions,
+    gateway,
+    idle,
+    overload,
+    peers,
+    simulation,
+    ticks,
+)
 
 ALL: dict[str, Callable[[], None]] = {
     "decisions": decisions.run,
@@ -13,6 +30,9 @@ ALL: dict[str, Callable[[], None]] = {
     "simulation": simulation.run,
     "bodies": bodies.run,
     "gateway": gateway.run,
+    "overload": overload.run,
+    "idle": idle.run,
+    "peers": peers.run,
 }
 
 
@@ -22,11 +42,19 @@ def main(names: list[str]) -> None:
         case ["simulation", millions] if millions.isdigit():
             simulation.run(int(millions))
             return
-    for name in names or ALL:
+        case ["overload", seconds] if seconds.isdigit():
+            overload.run(float(seconds))
+            return
+        case ["gateway", *others] if others and all(Path(other).is_dir() for other in others):
+            gateway.run(tuple(map(Path, others)))
+            return
+    for name in names or [name for name in ALL if name != "peers"]:
         if name not in ALL:
             sys.exit(f"{name}: must be one of {', '.join(ALL)}")
         ALL[name]()
 
 
 if __name__ == "__main__":
+    # Ended from outside, it still ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: ended by SIGTERM"))
     main(sys.argv[1:])

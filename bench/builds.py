@@ -1,20 +1,27 @@
-"""The two builds that benchmarks compare: the checkout's sources, and the compiled wheel."""
+"""The builds that benchmarks compare: the sources and the compiled wheel, here and elsewhere."""
 
 import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-COMPILED = ROOT / "build" / "compiled"
+COMPILED = Path("build", "compiled")
+"""Within a checkout: where `make wheel` leaves what it compiled."""
 
-BUILDS = {"interpreted": (ROOT,), "compiled": (COMPILED, ROOT)}
-"""Where a process of each build finds modules; the benchmarks themselves are never compiled."""
+BUILDS = ("interpreted", "compiled")
+"""The benchmarks themselves are never compiled."""
 
 
-def environment(build: str) -> dict[str, str]:
+def environment(build: str, root: Path = ROOT) -> dict[str, str]:
     """Return the environment in which a Python process runs that build; exit if it is missing."""
-    if not (COMPILED / ".built").exists():
+    if build == "compiled" and not is_compiled(root):
         sys.exit("bench: the compiled build is missing: make wheel")
-    path = os.pathsep.join(str(directory) for directory in BUILDS[build])
+    paths = (root / COMPILED, root) if build == "compiled" else (root,)
     # Safe path: else the working directory, which holds the sources, comes first.
+    path = os.pathsep.join(str(directory) for directory in paths)
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def is_compiled(root: Path) -> bool:
+    """Whether a checkout has its compiled build."""
+    return (root / COMPILED / ".built").exists()

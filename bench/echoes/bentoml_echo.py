@@ -1,0 +1,13 @@
+"""For BentoML (https://docs.bentoml.com): `bentoml serve bentoml_echo.py:Echo`, /predict."""
+
+import bentoml
+
+
+@bentoml.service(workers="cpu_count", logging={"access": {"enabled": False}})
+class Echo:
+    """One worker per core; an async method, which needs no thread."""
+
+    @bentoml.api
+    async def predict(self, instances: list[list[float]]) -> dict[str, list[list[float]]]:
+        """Echo."""
+        return {"predictions": instances}

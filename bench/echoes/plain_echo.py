@@ -1,0 +1,49 @@
+"""A backend for a gateway: `plain_echo.py PORT`, TensorFlow Serving's predict and status calls.
+
+It does in Python what the other systems' model does: reads the JSON and writes it.
+"""
+
+import asyncio
+import sys
+
+import orjson
+import uvloop
+
+STATUS = b'{"model_version_status":[{"version":"1","state":"AVAILABLE"}]}'
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time, as a gateway's pool sends them."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = transport
+        self.data = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a whole request."""
+        data = self.data + data
+        head, blank, body = data.partition(b"\r\n\r\n")
+        start = head.lower().find(b"content-length:")
+        length = int(head[start + 15 :].split(None, 1)[0]) if start >= 0 else 0
+        if not blank or len(body) < length:
+            self.data = data
+            return
+        self.data, answer = b"", STATUS
+        if not head.startswith(b"GET"):
+            answer = orjson.dumps({"predictions": orjson.loads(body)["instances"]})
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(answer), answer)
+        )
+
+
+async def main(port: int) -> None:
+    """Serve until the program is ended."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Connection, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1])))

@@ -1,0 +1,142 @@
+"""The gateway under more than its models can do: what is kept, what is shed, who else notices.
+
+Each model runs on a stand-in for a model server, SLOTS requests wide, SERVICE seconds each, so that
+its capacity is known, and small enough that the open-loop client is never the limit. Arrivals are
+Poisson; the gateway has a core alone. What cannot be answered in time is to be refused at once.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.builds import environment
+from bench.openloop import Report, Spread, Stream, measure
+from bench.programs import cost, free_ports, program, resident, until_ready
+from bench.proxies import BODY, CLIENT, STATUS, gateway, needs, scratch
+
+SLOTS, SERVICE = 8, 0.020
+CAPACITY = SLOTS / SERVICE
+"""Req/s of one model."""
+
+SLA = 0.25
+"""Seconds, promised for each request: beyond it, nobody waits."""
+
+OFFERED = (2, 10)
+SECONDS = 60.0
+PROBES = 50.0
+"""Questions for /healthz, per second."""
+
+BESIDE = 0.7
+"""Of its capacity: the load of the model whose neighbour is flooded."""
+
+_CONFIG = """
+models:
+  a: &model
+    sla: {{response_time: {sla}, statistic: each}}
+    cpu: {{max: {slots}, initial: {slots}}}
+  b: *model
+workers:
+  - backend: static
+    cores: 64
+    executables:
+      - {{url: "http://127.0.0.1:{a}", model: a}}
+      - {{url: "http://127.0.0.1:{b}", model: b}}
+gateway: {{port: {port}, admin_port: {admin}}}
+"""
+
+
+def run(seconds: float = SECONDS) -> None:
+    """Print goodput, lateness, memory and answers under 2 and 10 times the capacity."""
+    needs("overload")
+    with scratch() as directory:
+        table = Table(title=f"one model of {CAPACITY:.0f} req/s, each promised {1000 * SLA:.0f} ms")
+        for column in (f"offered for {seconds:g} s", *(f"{times} × capacity" for times in OFFERED)):
+            table.add_column(column, justify="right" if "×" in column else "left")
+        results = [_overloaded(directory, times, seconds) for times in OFFERED]
+        for row in results[0]:
+            table.add_row(row, *(result[row] for result in results))
+        Console().print(table)
+        table = Table(
+            title=f"model a at {BESIDE:.0%} of its capacity, beside model b, {seconds:g} s",
+            caption="aim: the late share rises by no more than 1 point",
+        )
+        for column in ("model b", "a late or refused", "a p50, ms", "a p99, ms", "a max, ms"):
+            table.add_column(column, justify="right" if column != "model b" else "left")
+        for name, rate in (("idle", 0.0), ("flooded 10 ×", 10 * CAPACITY)):
+            table.add_row(name, *_beside(directory, rate, seconds))
+        Console().print(table)
+
+
+def _overloaded(directory: Path, times: float, seconds: float) -> dict[str, str]:
+    """Return what the table shows, aims among the names."""
+    with _plant(directory) as (port, pid):
+        _warm(port)
+        memory, before = resident(pid), cost(pid)
+        flood = _stream("a", times * CAPACITY)
+        probes = Stream(name="health", method="GET", target="/healthz", body="", rate=PROBES)
+        report = measure(port, [flood, probes], seconds, sla=SLA, core=CLIENT)
+        busy = cost(pid).since(before).total / seconds
+        after = resident(pid)
+    model, health = report["a"], report["health"]
+    answered, everything = model["200"], model["all"]["count"]
+    expired = model["504"]["count"] if "504" in model else 0
+    unknown = model.keys() - {"200", "429", "504", "all"}
+    assert not unknown, {status: model[status] for status in unknown}
+    assert health["200"]["count"] == health["all"]["count"], health
+    return {
+        "goodput, of the capacity (aim: ≥ 90 %)": f"{_kept(answered) / seconds / CAPACITY:.1%}",
+        "late of the accepted (aim: ≤ 2 %)": f"{answered['late'] / answered['count']:.2%}",
+        "accepted p50 / p99, ms": _ms(answered),
+        "refused at once (429)": f"{model['429']['count'] / everything:.1%}",
+        "— p50 / p99, ms (aim: < 5 each)": _ms(model["429"]),
+        "refused after waiting (504)": f"{expired / everything:.1%}",
+        "/healthz p50 / p99, ms (aim: < 100)": _ms(health["200"]),
+        "gateway's memory before → after, MiB": f"{memory:.1f} → {after:.1f}",
+        "gateway's CPU, of a core": f"{busy:.0%}",
+        "client's own lag p99, ms": f"{1000 * report['client']['lag']['p99']:.2f}",
+    }
+
+
+def _beside(directory: Path, rate: float, seconds: float) -> list[str]:
+    with _plant(directory) as (port, _):
+        _warm(port)
+        streams = [_stream("a", BESIDE * CAPACITY)] + ([_stream("b", rate)] if rate else [])
+        report = measure(port, streams, seconds, sla=SLA, core=CLIENT)
+    answered, everything = report["a"]["200"], report["a"]["all"]["count"]
+    times = (answered["p50"], answered["p99"], answered["max"])
+    return [f"{1 - _kept(answered) / everything:.2%}", *(f"{1000 * t:.1f}" for t in times)]
+
+
+def _kept(answered: Spread) -> int:
+    return answered["count"] - answered["late"]
+
+
+def _warm(port: int) -> Report:
+    """Let the gateway measure its models, and grow to its usual size, at half their capacity."""
+    return measure(port, [_stream(m, CAPACITY / 2) for m in "ab"], 5.0, core=CLIENT)
+
+
+def _stream(model: str, rate: float) -> Stream:
+    target = f"/v1/models/{model}:predict"
+    return Stream(name=model, method="POST", target=target, body=BODY.decode(), rate=rate)
+
+
+def _ms(spread: Spread) -> str:
+    return f"{1000 * spread['p50']:.1f} / {1000 * spread['p99']:.1f}"
+
+
+@contextlib.contextmanager
+def _plant(directory: Path) -> Iterator[tuple[int, int]]:
+    """Run two stand-ins and a gateway; yield the gateway's port and process id."""
+    a, b = free_ports(2)
+    with contextlib.ExitStack() as stack:
+        for port in (a, b):
+            argv = [sys.executable, "-m", "bench.standin", f"{port}", f"{SLOTS}", f"{SERVICE}"]
+            stack.enter_context(program(argv, CLIENT, environment("interpreted")))
+            until_ready(f"http://127.0.0.1:{port}{STATUS}")
+        values = {"a": a, "b": b, "sla": SLA, "slots": SLOTS}
+        yield stack.enter_context(gateway(directory, config=_CONFIG, ready="/readyz", **values))

@@ -1,0 +1,163 @@
+"""Programs beside the benchmark: started on a core, watched through /proc, ended by their id.
+
+What a program costs is read from /proc/PID/stat of its whole tree, in the kernel's ticks (10 ms):
+ask for it over seconds. CPU time per request is the steadier number on a machine with neighbours.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+GRACE = 15.0
+"""Seconds that a program gets to end by itself after SIGTERM."""
+
+
+class Cost(NamedTuple):
+    """CPU seconds in user mode and in the kernel."""
+
+    user: float
+    system: float
+
+    @property
+    def total(self) -> float:
+        """Return both."""
+        return self.user + self.system
+
+    def since(self, before: "Cost") -> "Cost":
+        """Return what was used after `before`."""
+        return Cost(self.user - before.user, self.system - before.system)
+
+    def per(self, requests: float) -> "Cost":
+        """Return microseconds per request."""
+        return Cost(self.user / requests * 1e6, self.system / requests * 1e6)
+
+
+@contextlib.contextmanager
+def program(
+    argv: Sequence[str],
+    core: int | None = None,
+    env: dict[str, str] | None = None,
+    *,
+    log: Path | None = None,
+) -> Iterator[int]:
+    """Run a program, on one core if asked to; yield its process id, end it and what it started."""
+    pinned = argv if core is None else ["taskset", "-c", str(core), *argv]
+    with contextlib.ExitStack() as stack:
+        output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
+        process = subprocess.Popen(pinned, stdout=output, stderr=output, env=env)
+        try:
+            yield process.pid
+        finally:
+            children = _tree(process.pid)[1:]
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            for pid in (*children, process.pid):
+                if pid == process.pid and process.poll() is not None:
+                    continue
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def cost(pid: int) -> Cost:
+    """Return what a program and its living children have used so far."""
+    fields = [f for f in map(_stat, _tree(pid)) if f is not None]
+    user, system = (sum(int(f[i]) for f in fields) * _TICK for i in (11, 12))
+    return Cost(user, system)
+
+
+def resident(pid: int) -> float:
+    """Return a program's resident memory, its children's with it, in MiB."""
+    pages = sum(int(f[21]) for f in map(_stat, _tree(pid)) if f is not None)
+    return pages * _PAGE / 2**20
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third on; None if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _tree(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        fields = _stat(int(entry.name)) if entry.name.isdigit() else None
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found.extend(children.get(one, ()))
+    return found
+
+
+class Served(NamedTuple):
+    """What wrk saw: requests per second, requests, and seconds at the median and the 99th."""
+
+    rate: float
+    requests: int
+    p50: float
+    p99: float
+
+
+def wrk(script: Path, url: str, connections: int, seconds: float, core: int | None) -> Served:
+    """Send as fast as answers come, over so many connections; exit if an answer is no 2xx."""
+    options = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
+    pinned = ["wrk", *options] if core is None else ["taskset", "-c", str(core), "wrk", *options]
+    output = subprocess.run(
+        pinned, check=True, capture_output=True, text=True, timeout=60 + 2 * seconds
+    ).stdout
+    if "Non-2xx" in output:
+        sys.exit(f"bench: wrong answers from {url}:\n{output}")
+    rate, requests = (
+        re.search(p, output) for p in (r"Requests/sec:\s+([0-9.]+)", r"(\d+) requests in")
+    )
+    shares = dict(re.findall(r"^\s+(\d+)%\s+([0-9.]+(?:us|ms|s|m))$", output, re.MULTILINE))
+    assert rate is not None, output
+    assert requests is not None, output
+    return Served(float(rate[1]), int(requests[1]), _seconds(shares["50"]), _seconds(shares["99"]))
+
+
+def _seconds(text: str) -> float:
+    for unit, size in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0)):
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * size
+    raise AssertionError(text)
+
+
+def until_ready(url: str, limit: float = 20.0) -> None:
+    """Wait until a GET is answered with 200; exit if it is not in time."""
+    deadline = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(OSError):
+            if urllib.request.urlopen(url, timeout=1).status == 200:
+                return
+        if time.monotonic() > deadline:
+            sys.exit(f"bench: {url} did not answer within {limit:g} s")
+        time.sleep(0.1)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now."""
+    socks = [socket.socket() for _ in range(count)]
+    for sock in socks:
+        sock.bind(("127.0.0.1", 0))
+    ports = [sock.getsockname()[1] for sock in socks]
+    for sock in socks:
+        sock.close()
+    return ports

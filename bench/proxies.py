@@ -1,0 +1,134 @@
+"""What stands between a client and a model server: an nginx or a gateway, each on one core.
+
+Needs `nginx` and `wrk` (Debian packages nginx-light and wrk) and two cores. The trivial backend is
+an nginx that answers every predict with 16 floats.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.builds import ROOT, environment
+from bench.programs import free_ports, program, until_ready
+
+PROXY, CLIENT = 0, 1
+"""Cores: what is measured has one alone; load and backend share the other."""
+
+BODY = b'{"instances": [[' + b", ".join(b"%d.5" % i for i in range(16)) + b"]]}"
+STATUS = "/v1/models/m"
+TARGET = f"{STATUS}:predict"
+
+_NGINX = """
+daemon off; worker_processes 1; pid {dir}/{name}.pid; error_log {dir}/{name}.log error;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; keepalive_requests 1000000; client_body_buffer_size 64k;
+  client_body_temp_path {dir}/{name}-body; proxy_temp_path {dir}/{name}-proxy;
+  {server}
+}}
+"""
+_ECHO = """
+server {{ listen 127.0.0.1:{port} backlog=4096; default_type application/json;
+  location = /v1/models/m {{ return 200
+    '{{"model_version_status":[{{"version":"1","state":"AVAILABLE"}}]}}'; }}
+  location / {{ return 200 '{{"predictions": [[{floats}]]}}'; }} }}
+"""
+_PROXY = """
+upstream echo {{ server 127.0.0.1:{backend}; keepalive 128; }}
+server {{ listen 127.0.0.1:{port} backlog=4096;
+  location / {{ proxy_pass http://echo; proxy_http_version 1.1;
+                proxy_set_header Connection ""; }} }}
+"""
+_WRK = """
+wrk.method = "POST"
+wrk.path = "{target}"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = '{body}'
+"""
+_ROMA = """
+models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
+workers:
+  - backend: static
+    cores: 256
+    executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
+gateway: {{port: {port}, admin_port: {admin}}}
+"""
+
+
+def needs(name: str, *tools: str) -> None:
+    """Exit if a tool or the second core is missing."""
+    missing = [tool for tool in (*tools, "taskset") if shutil.which(tool) is None]
+    if missing or len(os.sched_getaffinity(0)) < 2:
+        sys.exit(f"{name} bench: needs two cores and {', '.join(missing) or 'nothing else'}")
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a directory for configurations and logs, removed at the end."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@contextlib.contextmanager
+def echo(directory: Path, core: int | None = CLIENT) -> Iterator[tuple[int, int]]:
+    """Run the trivial backend; yield its port and process id."""
+    (port,) = free_ports(1)
+    server = _ECHO.format(port=port, floats=", ".join(f"{i}.5" for i in range(16)))
+    with _nginx(directory, "echo", server, core) as pid:
+        until_ready(f"http://127.0.0.1:{port}{STATUS}")
+        yield port, pid
+
+
+@contextlib.contextmanager
+def nginx(directory: Path, backend: int) -> Iterator[tuple[int, int]]:
+    """Run nginx as a proxy; yield its port and process id."""
+    (port,) = free_ports(1)
+    server = _PROXY.format(port=port, backend=backend)
+    with _nginx(directory, "proxy", server, PROXY) as pid:
+        until_ready(f"http://127.0.0.1:{port}{STATUS}")
+        yield port, pid
+
+
+@contextlib.contextmanager
+def gateway(
+    directory: Path,
+    build: str = "compiled",
+    *,
+    backend: int = 0,
+    config: str = _ROMA,
+    ready: str = STATUS,
+    root: Path = ROOT,
+    core: int | None = PROXY,
+    **values: object,
+) -> Iterator[tuple[int, int]]:
+    """Run a gateway; yield its port and process id.
+
+    `config` is a roma.yaml with places for `port`, `admin`, `backend` and `values`.
+    """
+    port, admin = free_ports(2)
+    file = directory / f"{port}.yaml"
+    file.write_text(config.format(port=port, admin=admin, backend=backend, **values))
+    argv = [sys.executable, "-m", "roma", "dispatcher", str(file)]
+    log = directory / f"{port}.log"
+    with program(argv, core, environment(build, root), log=log) as pid:
+        until_ready(f"http://127.0.0.1:{port}{ready}")
+        yield port, pid
+
+
+def wrk_script(directory: Path, *, target: str = TARGET, body: bytes = BODY) -> Path:
+    """Write what wrk sends."""
+    script = directory / f"{target.replace('/', '_')}.lua"
+    script.write_text(_WRK.format(target=target, body=body.decode()))
+    return script
+
+
+def _nginx(
+    directory: Path, name: str, server: str, core: int | None
+) -> contextlib.AbstractContextManager[int]:
+    config = directory / f"{name}.conf"
+    config.write_text(_NGINX.format(dir=directory, name=name, server=server))
+    return program(["nginx", "-c", str(config), "-p", str(directory)], core)
