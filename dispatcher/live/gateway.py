@@ -6,7 +6,7 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
 
     413 body too large          429 queue full or predicted late, with Retry-After
     502 executable failed       503 no executable, with Retry-After
-    408 request came too slowly 504 deadline passed, or no answer in time
+    408 request came too slowly 504 deadline passed, with Retry-After; or no answer in time
 
 A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
 (X-Request-Priority: batch). An X-Request-Id comes back on every
@@ -294,8 +294,7 @@ def _answer(outcome: Outcome) -> Response:
         case GrpcResponse():
             raise AssertionError("an answer to another door's call")
         case Reject(_, reason, retry_after, detail):
-            status = _REJECTED[reason]
-            return error(status, detail, retry_after=None if status == 504 else retry_after)
+            return error(_REJECTED[reason], detail, retry_after=retry_after)
         case Fail(_, detail):
             return error(502, detail)
         case _:

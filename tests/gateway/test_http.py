@@ -333,6 +333,20 @@ async def test_a_client_that_never_reads_is_closed(stage, connect):
     await stage.until(lambda: not stage.server.connections)
 
 
+@pytest.mark.parametrize("line", [b"Connection: keep-alive", b"Connection: close"])
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(stage, connect, line):
+    await stage.open(max_body=1 << 25, limits="{write_timeout: 0.3}")
+    client, size = await connect(), 1 << 24
+    client.writer.transport.pause_reading()
+    client.send(post(b"x" * size, line))
+    await stage.until(lambda: any(c.unsent for c in stage.server.connections))
+    client.writer.transport.resume_reading()
+    await client.reader.readuntil(b"\r\n\r\n")
+    for _ in range(32):
+        await client.reader.readexactly(size // 32)
+        await asyncio.sleep(0.04)
+
+
 async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
     await stage.open(limits="{connections: 3, connections_per_address: 2}")
     first, second = await connect(), await connect()

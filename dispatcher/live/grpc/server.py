@@ -299,9 +299,7 @@ def _answer(outcome: Outcome) -> GrpcResponse:
         case Response():
             raise AssertionError("an answer to another door's call")
         case Reject(_, reason, retry_after, detail):
-            code = _REJECTED[reason]
-            is_late = code is _Code.DEADLINE_EXCEEDED
-            return refusal(code, detail, retry_after=None if is_late else retry_after)
+            return refusal(_REJECTED[reason], detail, retry_after=retry_after)
         case Fail(_, detail):
             return refusal(_Code.INTERNAL, detail)
         case _:

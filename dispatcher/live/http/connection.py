@@ -60,6 +60,7 @@ class Connection:
         "_is_turning",
         "_is_unread",
         "_last_words",
+        "_left",
         "_limits",
         "_parser",
         "_pending",
@@ -100,6 +101,8 @@ class Connection:
         """`_go_on` is at work: what it begins may be answered before it returns."""
         self._is_unread = False
         """The client leaves answers unread."""
+        self._left = 0
+        """Bytes that it had left unread when that was last looked at."""
         self.due = math.inf
         """When this connection has taken too long for what it does now, on the server's clock."""
         self.peer = ""
@@ -141,7 +144,11 @@ class Connection:
 
     def on_due(self) -> None:
         """Give up a client that takes too long."""
-        if self._is_deaf or self._is_unread or self.unsent:
+        left = self.unsent
+        if left and left < self._left:  # slow, but it reads
+            self._left = left
+            self.due = self._server.now + self._limits.write_timeout
+        elif self._is_deaf or self._is_unread or left:
             self.abort()
         elif self._request is None:
             self.close()  # idle
@@ -155,7 +162,9 @@ class Connection:
         self._is_deaf = True
         self._forget_body()
         if self._transport is not None:
-            self.due = self._server.now + LINGER
+            self._left = self.unsent
+            limit = self._limits.write_timeout if self._left else LINGER
+            self.due = self._server.now + limit
             self._transport.close()
 
     def abort(self) -> None:
@@ -202,6 +211,7 @@ class Connection:
     def pause_writing(self) -> None:
         """Stop: the client leaves answers unread."""
         self._is_unread = True
+        self._left = self.unsent
         self.due = self._server.now + self._limits.write_timeout
 
     def resume_writing(self) -> None:
