@@ -27,7 +27,7 @@ BEFORE = 50
 """Requests that are answered before the fault."""
 
 PROMISE = 0.5
-"""Seconds: the model's SLA. A later answer is harm, too."""
+"""Seconds: the model's SLA. A later answer is harm, too, where times are reported."""
 
 CALM = 50
 """Requests answered in a row after which the fault is over."""

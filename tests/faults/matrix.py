@@ -14,6 +14,12 @@ from tests.support import ground as grounds
 IN_FLIGHT = 2
 """Of one executable: its cores. What may fail when it dies."""
 
+MANY = 30
+"""A bound on what may fail by time limits: two of them each second, and a busy machine is slow."""
+
+PRESSED = {"deadline": 1.0, "max_waiting": 50}
+"""Requests that cannot wait for the end of the fault."""
+
 
 def told(line, back="answer"):
     """Let the first stand-in behave badly."""
@@ -139,9 +145,10 @@ MATRIX = (
         "what it holds times out (502), what waits is refused (429, 504); nothing is lost",
         paused(lambda ground: ground.server),
         frozenset({429, 502, 503, 504}),
-        most_failed=8 * IN_FLIGHT,
+        most_failed=MANY,
         some_refused=True,
         lasts=400,
+        ground=PRESSED,
     ),
     Fault(
         "executable out of memory",
@@ -149,16 +156,17 @@ MATRIX = (
         "as if killed: 502 for what it was running, 503 until it is back",
         out_of_memory,
         frozenset({429, 502, 503, 504}),
-        most_failed=2 * IN_FLIGHT,
+        most_failed=MANY,
         some_refused=True,
+        ground=PRESSED,
     ),
     Fault(
         "executable answers garbage",
         "bytes that are no HTTP, for 100 requests",
         "502 at once, never repeated elsewhere; while it is looked at, nothing more is sent to it",
         told("garbage"),
-        frozenset({429, 502, 503, 504}),
-        most_failed=110,
+        frozenset({502, 503}),
+        most_failed=200,
     ),
     Fault(
         "executable answers 500",
@@ -166,7 +174,7 @@ MATRIX = (
         "its answer goes to the client as it is, and counts as failed",
         told("error"),
         frozenset({500}),
-        most_failed=110,
+        most_failed=200,
     ),
     Fault(
         "one of two executables answers 500",
@@ -174,7 +182,7 @@ MATRIX = (
         "after five errors in a row it is left alone, and tried with one request now and then",
         told("error"),
         frozenset({500}),
-        most_failed=40,
+        most_failed=100,
         lasts=200,
         ground={"servers": 2},
     ),
@@ -183,8 +191,8 @@ MATRIX = (
         "closes the connection instead of answering, for 100 requests",
         "502, never repeated elsewhere",
         told("hang up"),
-        frozenset({429, 502, 503, 504}),
-        most_failed=110,
+        frozenset({502, 503}),
+        most_failed=200,
     ),
     Fault(
         "executable answers twice",
@@ -198,9 +206,10 @@ MATRIX = (
         "502 after backend_timeout; what waits is refused (429, 504)",
         told("silence"),
         frozenset({429, 502, 504}),
-        most_failed=8 * IN_FLIGHT,
+        most_failed=MANY,
         some_refused=True,
         lasts=200,
+        ground=PRESSED,
     ),
     Fault(
         "executable answers one byte a second",
@@ -208,9 +217,10 @@ MATRIX = (
         "as if it never answered: the limit is for the whole answer",
         told("drip"),
         frozenset({429, 502, 504}),
-        most_failed=8 * IN_FLIGHT,
+        most_failed=MANY,
         some_refused=True,
         lasts=200,
+        ground=PRESSED,
     ),
     Fault(
         "executable's port closed",
@@ -227,7 +237,7 @@ MATRIX = (
         "what was running fails (502); the others go on over new connections",
         told("drop"),
         frozenset({502}),
-        most_failed=IN_FLIGHT,
+        most_failed=2 * IN_FLIGHT,
         lasts=1,
     ),
     Fault(
@@ -254,6 +264,7 @@ MATRIX = (
         frozenset({429, 502, 504}),
         most_failed=IN_FLIGHT,
         lasts=200,
+        ground=PRESSED,
     ),
     Fault(
         "supervisor killed",
@@ -307,7 +318,7 @@ MATRIX = (
         around.descriptors_exhausted,
         frozenset({502, 503}),
         frozenset({"disconnected"}),
-        most_failed=10 * IN_FLIGHT,
+        most_failed=MANY,
         at_the_door=True,
         lasts=200,
         ground={"descriptors": 128},
@@ -327,18 +338,18 @@ MATRIX = (
         "what was running times out (502), the rest is refused (503) until packets pass",
         around.cable_cut,
         frozenset({429, 502, 503, 504}),
-        most_failed=8 * IN_FLIGHT,
+        most_failed=MANY,
         some_refused=True,
         stage=around.stage_cable,
+        ground=PRESSED,
     ),
     Fault(
         "network bad",
         "5 % of all packets lost and 20 ms of delay, for 300 requests",
-        "TCP repeats what was lost: answers are later, few are refused as too late (429, 504)",
+        "TCP repeats what was lost: everybody is answered, some later",
         around.cable_bad,
-        frozenset({429, 504}),
         lasts=300,
         stage=around.stage_cable,
-        ground={"cores": 16},
+        ground={"cores": 16, "backend_timeout": 10.0},
     ),
 )

@@ -215,24 +215,34 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
     assert seen == ["lost"]
 
 
-async def test_a_look_over_a_stale_connection_is_no_loss(stage):
-    await stage.open()
-    pool, (executor,) = stage.service.endpoints["m.0@local"].pool, stage.core.executors
-    fetch, broken = pool.fetch, []
+async def test_a_look_over_a_stale_connection_is_no_loss():
+    seen = asyncio.Queue()
 
-    async def stale(path, *, timeout):
-        if not broken:
-            broken.append(path)
-            raise BackendLost("connection closed before the answer: reset")
-        return await fetch(path, timeout=timeout)
+    class Watched:
+        def __init__(self):
+            self.doubts = {"m@w": asyncio.Event()}
 
-    pool.fetch = stale
-    looks = len(stage.backends[0].looks)
-    stage.service.driver.doubts["m.0@local"].set()
-    await stage.until(lambda: len(stage.backends[0].looks) > looks)
-    await stage.until(lambda: not stage.service.driver.doubts["m.0@local"].is_set())
-    assert broken == ["/v1/models/m"]
-    assert (executor.losses, executor.starts) == (0, 1)
+        def on_ready(self, executor):
+            seen.put_nowait("ready")
+
+        def on_lost(self, executor, why):
+            seen.put_nowait("lost")
+
+    class Stale:
+        host, port = "127.0.0.1", 1
+        looks = 0
+
+        async def fetch(self, *_, timeout):
+            self.looks += 1
+            if self.looks == 1:
+                raise BackendLost("connection closed before the answer: reset")
+            available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
+            return Response(200, "application/json", None, available)
+
+    endpoint = SimpleNamespace(pool=Stale(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
+    assert await asyncio.wait_for(seen.get(), 10) == "ready"
+    watching.cancel()
 
 
 async def test_losing_the_last_executable_answers_everyone_at_once(stage):

@@ -8,6 +8,7 @@ import pytest
 from dispatcher.live.app import within
 from dispatcher.live.http.server import TOLD
 from roma.gateway_config import LimitsConfig
+from roma.model import Priority
 
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
 
@@ -232,18 +233,24 @@ async def test_a_bad_request_behind_one_that_is_refused_at_once_is_answered_once
 
 async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage, connect, caplog):
     await stage.open()
-    unlucky, stage.backends[0].gate = await connect(), asyncio.Event()
-    unlucky.send(post(b"1"))
-    await stage.until(lambda: stage.backends[0].running == 1)
-    gateway, end = stage.gateway, type(stage.gateway).on_outcome
+    handler, client = stage.server.handler, await connect()
 
-    def broken(call, outcome):
-        gateway.on_outcome = lambda call, outcome: end(gateway, call, outcome)
-        raise RuntimeError("bug")
+    class Broken:
+        priority = Priority.INTERACTIVE
 
-    gateway.on_outcome = broken
-    stage.backends[0].gate.set()
-    assert await unlucky.ended()
+        def release(self):
+            raise RuntimeError("bug")
+
+    class Granting:
+        screen, error = handler.screen, handler.error
+
+        def handle(self, request, connection):
+            stage.server.handler, request.grant = handler, Broken()
+            return handler.handle(request, connection)
+
+    stage.server.handler = Granting()
+    client.send(post(b"1"))
+    assert await client.ended()
     assert "RuntimeError: bug" in caplog.text
     assert (await stage.predict())[0] == 200
     executor = next(iter(stage.core.executors))

@@ -1,5 +1,6 @@
 """What a client's head becomes on its way to a model server: one request, whatever was in it."""
 
+import asyncio
 import re
 
 import pytest
@@ -26,14 +27,23 @@ TARGETS = st.one_of(
 METHODS = st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"])
 
 
-def sent(request, route, context, timeout=None):
+async def sent(request, route, context, timeout):
     """The bytes that a model server gets."""
-    pool, written = Pool("10.0.0.1", 8501), []
-    pool._request = lambda head, body, done, limit: written.append(head + body)
-    told = "" if timeout is None else f"X-Request-Timeout-Ms: {timeout}\r\n"
-    more = told + (context.lines if context is not None else "")
-    pool.send(gateway._message(request, route), None, timeout=1, more=more)
-    return written[0]
+    heard = asyncio.get_running_loop().create_future()
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        closing = asyncio.create_task(pool.close())
+        heard.set_result(head + await reader.read())
+        await closing
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        pool = Pool(*server.sockets[0].getsockname())
+        told = f"X-Request-Timeout-Ms: {timeout}\r\n"
+        more = told + (context.lines if context is not None else "")
+        pool.send(gateway._message(request, route), lambda _: None, timeout=60, more=more)
+        return await heard
 
 
 @given(st.dictionaries(st.sampled_from(sorted(WANTED)), VALUES), st.binary(max_size=50))
@@ -46,7 +56,7 @@ def test_whatever_a_head_says_a_model_server_gets_one_request(headers, body):
     route = routes.parse(request.method, request.target)
     names = (b"x-request-id", b"traceparent", b"tracestate")
     context = carried(*map(request.header, names))
-    assert accepted(sent(request, route, context, timeout=1)) == [
+    assert accepted(asyncio.run(sent(request, route, context, timeout=1))) == [
         Read(b"POST", b"/v1/models/m:predict", body)
     ]
 

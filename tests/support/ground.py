@@ -95,6 +95,8 @@ class Server(Program):
 class Ground:
     """One dispatcher in front of `servers` stand-ins of the model `m`; `async with` runs it all.
 
+    By default nobody is refused because he waits: a busy machine must fail no test.
+
     `gateway`, `control` and `log` are sections of roma.yaml; `descriptors` bounds the dispatcher's,
     `env` is its environment and the supervisor's, `logs` is where it logs. The stand-ins listen on
     `hosts`, and `entered` stands in front of their command lines; `under` is kept for the test. With `controlled` they have
@@ -107,8 +109,9 @@ class Ground:
         *,
         servers=1,
         cores=2,
-        deadline=1.0,
-        max_waiting=50,
+        in_flight=None,
+        deadline=20.0,
+        max_waiting=5000,
         backend_timeout=1.0,
         gateway=None,
         control=None,
@@ -146,8 +149,8 @@ class Ground:
             "name": name,
             "models": {
                 "m": {
-                    "sla": {"response_time": deadline / 2, "deadline": deadline},
-                    "cpu": {"min": 0.1, "max": cores, "initial": cores},
+                    "sla": {"response_time": 0.5, "deadline": deadline},
+                    "cpu": {"min": 0.1, "max": cores, "initial": cores, "in_flight": in_flight},
                     "max_waiting": max_waiting,
                 }
             },
