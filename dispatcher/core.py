@@ -15,6 +15,7 @@ from dispatcher.ejection import Ejections
 from dispatcher.executors import Execution, Executor, Executors
 from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
 from dispatcher.queues import ModelQueue
+from dispatcher.retries import REQUESTS as REPEATED
 from dispatcher.schedulers.base import Drop, Options, Run, Scheduler, State, WaitUntil
 from dispatcher.slack import PATIENCE, room
 from roma.errors import InvalidTransition
@@ -304,11 +305,17 @@ class Dispatcher:
             ticket = self._tickets.get(request.id)
             if ticket is None:
                 continue
+            own = self._queue(request)
+            unreached = f"executable {executor.spec.name} cannot be reached"
             if ticket.runs > 1:
-                self._fail(ticket, f"executable {executor.spec.name} cannot be reached", commands)
+                self._fail(ticket, unreached, commands)
+                continue
+            if not own.retries.take(own.arrivals):
+                spent = f"no repetition is left (1 in {REPEATED} requests)"
+                self._fail(ticket, f"{unreached}, {spent}", commands)
                 continue
             ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
-            self._queue(request).put_back(request)
+            own.put_back(request)
             heappush(self._deadlines, (request.deadline, request.id))
         self._notify_queue(queue, now)
         if gone:  # whoever refuses a connection is gone for everyone

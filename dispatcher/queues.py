@@ -6,6 +6,7 @@ hold whether a queue has one request or a million.
 
 from collections import Counter, OrderedDict, deque
 
+from dispatcher.retries import RetryBudget
 from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
 from roma.stats import Histogram, SlidingWindow, bounds_around
@@ -31,9 +32,12 @@ class Durations:
 
     def add(self, arrived: float, started: float, ended: float) -> None:
         """Record a request by three points on one clock."""
-        self.request.add(ended - arrived)
         self.queue.add(started - arrived)
-        self.execution.add(ended - started)
+        if started > arrived:
+            self.request.add(ended - arrived)
+            self.execution.add(ended - started)
+        else:  # it did not wait
+            self.request.add_twice(self.execution, ended - arrived)
 
 
 class ModelQueue:
@@ -58,6 +62,7 @@ class ModelQueue:
         "refusals",
         "rejected",
         "response",
+        "retries",
         "spec",
         "waiting",
     )
@@ -73,6 +78,7 @@ class ModelQueue:
         self.refusals: deque[tuple[float, Reject]] = deque(maxlen=REFUSALS)
         self.failed = 0
         self.invalid = 0
+        self.retries = RetryBudget()
         self.cancelled = 0
         self.late = 0
         self.cpu = Durations(spec.sla.response_time)

@@ -327,6 +327,29 @@ def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(desk):
     assert Fail(1, "executable m@b cannot be reached") in commands
 
 
+def test_only_a_share_of_the_requests_runs_a_second_time(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m")
+
+    def runs_again(now):
+        (first,) = desk.arrive("m", now)
+        core.handle(ExecutionUnreached(first.execution, gone=False), now=now)
+        commands = core.handle(ExecutorReady("m@w"), now=now)
+        if commands:
+            core.handle(ExecutionEnded(commands[0].execution, Result.OK), now=now)
+        return bool(commands)
+
+    def answered(now):
+        (first,) = desk.arrive("m", now)
+        core.handle(ExecutionEnded(first.execution, Result.OK), now=now)
+
+    # What is saved up, and a tenth of those that come.
+    assert [runs_again(float(i)) for i in range(12)] == [True] * 11 + [False]
+    for i in range(10):
+        answered(20.0 + i)
+    assert [runs_again(40.0 + i) for i in range(3)] == [True, False, False]
+
+
 def test_a_connection_that_nobody_takes_costs_no_other_request(desk):
     core = desk.build("m")
     desk.cpu("m@a", "m", cores=2)
