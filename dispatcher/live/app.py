@@ -240,7 +240,8 @@ async def _drain(service: Service, server: Server, timeout: float) -> None:
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
             service.draining = True
-            while core.live:
+            while core.live or server.answering:
                 await asyncio.sleep(0.02)
-    if core.live:
-        log.warning("gave up on %d requests after draining for %g s", core.live, timeout)
+    left = max(core.live, server.answering)
+    if left:
+        log.warning("gave up on %d requests after draining for %g s", left, timeout)

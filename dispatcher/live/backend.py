@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, cast
 
 import httptools
@@ -39,6 +40,12 @@ SWEEP = 0.1
 
 MAX_PREFIXES = 256
 """Beginnings of heads remembered per backend."""
+
+
+@lru_cache(maxsize=4096)
+def content_length(size: int) -> bytes:
+    """Return the last lines of a head; a model's messages have few sizes."""
+    return b"Content-Length: %d\r\n\r\n" % size
 
 
 @dataclass(slots=True, init=False)
@@ -301,9 +308,7 @@ class Pool:
         if extra:
             prefix += extra.encode("latin-1")
         body = message.body
-        return self._request(
-            b"%sContent-Length: %d\r\n\r\n" % (prefix, len(body)), body, done, timeout
-        )
+        return self._request(prefix + content_length(len(body)), body, done, timeout)
 
     def _request(self, head: bytes, body: bytes, done: Done, timeout: float) -> Attempt:
         while self._idle:

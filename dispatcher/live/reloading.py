@@ -38,7 +38,7 @@ class Reloading:
             new = self._adapt(await asyncio.to_thread(files.load, self._file))
             await self._roster.follow(new)
             self._server.limits = new.gateway.limits
-            self._server.max_body_bytes = new.gateway.max_body_bytes
+            self._server.bound_bodies(new.gateway.max_body_bytes)
             return new
 
     async def run(self) -> None:

@@ -294,6 +294,25 @@ async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_
     await closing
 
 
+async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(stage):
+    size = 24 << 20  # more than the kernel keeps for a connection
+    await stage.open(max_body=size)
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port, limit=1024)
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+    writer.write(head.encode() + bytes(size))
+    await stage.until(lambda: stage.server.answering and not stage.core.live)
+    closing = asyncio.create_task(stage.close_gateway())
+    await stage.until(lambda: stage.service.draining)
+    await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
+    assert not closing.done()
+    answer = await reader.readuntil(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert await reader.readexactly(size) == bytes(size)
+    writer.close()
+    await closing
+    stage.idle_connection[1].close()
+
+
 @pytest.mark.parametrize("header", ["a/\u20ac", "\udcff", "x" * 4000])
 async def test_an_odd_header_strands_no_executor(stage, header):
     await stage.open()

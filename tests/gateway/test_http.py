@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 
 import pytest
 
@@ -107,6 +108,23 @@ async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(stage, 
     assert "x-request-id" not in headers
     assert (await client.answer())[2] == b"[3]"
     assert "Transfer-Encoding" not in stage.backends[0].seen[0][1]
+
+
+async def test_a_body_of_tiny_chunks_takes_no_more_memory_than_is_counted(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        client.send(b"2\r\n11\r\n" * 100_000)
+        await stage.until(lambda: stage.server.buffered == 200_000)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * stage.server.buffered
+    client.send(b"0\r\n\r\n")
+    assert (await client.answer())[2] == b"1" * 200_000
 
 
 async def test_http_1_0_closes_unless_it_is_asked_not_to(stage, connect):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
-from dispatcher.live.backend import Response
-from dispatcher.live.http.request import ODD, WANTED, Request, decoded
+from dispatcher.live.backend import Response, content_length
+from dispatcher.live.http.request import NAMES, ODD, WANTED, Request, decoded
 
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server
@@ -117,9 +117,9 @@ class Connection:
         return f"<Connection of {self.peer}: {self._current or 'idle'}, {len(self._waiting)} wait>"
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request is being read or answered."""
-        return self._request is None and self._current is None
+    def is_answering(self) -> bool:
+        """Whether an answer is to come, or was not taken yet."""
+        return self._current is not None or self.unsent > 0
 
     @property
     def unsent(self) -> int:
@@ -255,7 +255,7 @@ class Connection:
             return
         self._request = Request(self.peer, self.certificate)
         self._target = b""
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._size = self._quiet = 0
         self._is_reading_head = True
         self._is_screened = False
@@ -273,15 +273,18 @@ class Connection:
         self._size += len(name) + len(value)
         if not self._is_reading_head:
             return  # a trailer: nobody asked for it
-        name = name.lower()
-        if name in WANTED:
-            request = self._request
-            assert request is not None
-            if name in request.headers:
-                value = request.headers[name] + b"," + value
-            elif name in ODD:
-                self._is_odd = True
-            request.headers[name] = value
+        known = NAMES.get(name)
+        if known is None:
+            known = name.lower()
+            if known not in WANTED:
+                return
+        request = self._request
+        assert request is not None
+        if known in request.headers:
+            value = request.headers[known] + b"," + value
+        elif known in ODD:
+            self._is_odd = True
+        request.headers[known] = value
 
     def on_headers_complete(self) -> None:
         """Refuse what cannot be understood or will not be read, before its body comes."""
@@ -329,11 +332,12 @@ class Connection:
         """Return whether there is nothing to object to a head without odd headers."""
         headers = request.headers
         host, length = headers.get(b"host"), headers.get(b"content-length")
-        if host is None or b"," in host or request.method == "CONNECT":
+        # Not `b"," in host`, which makes an exception and throws it away.
+        if host is None or host.find(b",") >= 0 or request.method == "CONNECT":
             return False
         if not request.keep_alive:  # without a word about it: of another version than 1.1
             return False
-        return length is None or int(length) <= self._server.max_body_bytes
+        return length is None or len(length) < self._server.long_length
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
         """Return the status and the reason by which a head is refused, or None."""
@@ -373,7 +377,12 @@ class Connection:
             self._refuse(413, f"request body is larger than {server.max_body_bytes} bytes")
             return
         server.buffered += len(body)
-        self._body.append(body)
+        if not self._body:
+            self._body = body
+        else:  # not a list of parts: tiny ones would take many times the bytes that are counted
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
         if server.buffered > self._server.limits.buffered_bytes:
             # Whoever comes last makes room: the others are further on.
             self._refuse(503, f"{server.buffered} bytes of requests are held, as many as may be")
@@ -384,8 +393,7 @@ class Connection:
         if request is None or self._is_deaf:
             return
         self._request = None
-        body = self._body
-        request.body = body[0] if len(body) == 1 else b"".join(body)
+        request.body = bytes(self._body)  # no copy of what came in one piece
         if self._current is None and not self._waiting and not self._is_unread:
             if self._is_screened:
                 self._begin(request)
@@ -407,10 +415,10 @@ class Connection:
             log.exception("request %s %s", request.method, request.target)
             self.respond(self._server.handler.error(request, 500, "Internal error"))
             return
-        if self._is_answering(request):  # else it is answered already
+        if self._is_at(request):  # else it is answered already
             self._pending = pending
 
-    def _is_answering(self, request: Request) -> bool:
+    def _is_at(self, request: Request) -> bool:
         return self._current is request
 
     def _go_on(self) -> None:
@@ -483,8 +491,8 @@ class Connection:
 
     def _forget_body(self) -> None:
         if self._request is not None:
-            self._server.buffered -= sum(map(len, self._body))
-            self._body.clear()
+            self._server.buffered -= len(self._body)
+            self._body = b""
             self._request.end()
             self._request = None
 
@@ -504,14 +512,15 @@ class Connection:
         key = (response.status, response.content_type, response.content_encoding, connection)
         head = _HEADS.get(key) or _head(*key)
         body = response.body
-        more = response.more.encode("latin-1", "replace") if response.more else b""
-        head = b"%s%sContent-Length: %d\r\n\r\n" % (head, more, len(body))
+        if response.more:
+            head += response.more.encode("latin-1", "replace")
+        length = content_length(len(body))
         if request.method == "HEAD":
-            transport.write(head)
+            transport.write(head + length)
         elif len(body) <= LARGE:
-            transport.write(head + body)
+            transport.write(b"".join((head, length, body)))
         else:
-            transport.write(head)
+            transport.write(head + length)
             transport.write(body)
 
 

@@ -26,6 +26,8 @@ WANTED = frozenset(
 )
 """The headers that somebody here reads. All others are dropped, hop-by-hop ones among them."""
 
+NAMES = {spelt: name for name in WANTED for spelt in (name, name.title())}
+"""How nearly everybody spells them: `X-Api-Key`, or `x-api-key` as in HTTP/2."""
 
 ODD = frozenset({b"connection", b"expect", b"transfer-encoding"})
 """Those that most requests do without."""

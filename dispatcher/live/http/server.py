@@ -45,7 +45,7 @@ class Server:
 
     def __init__(self, handler: Handler, limits: LimitsConfig, *, max_body_bytes: int) -> None:
         self.handler = handler
-        self.max_body_bytes = max_body_bytes
+        self.bound_bodies(max_body_bytes)
         self.limits = limits
         self.buffered = 0
         self.is_draining = False
@@ -62,6 +62,12 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
 
+    def bound_bodies(self, max_body_bytes: int) -> None:
+        """Refuse larger bodies from now on."""
+        self.max_body_bytes = max_body_bytes
+        self.long_length = len(str(max_body_bytes))
+        """Digits of a Content-Length that may be too large: a shorter one need not be read."""
+
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared: bool = False
     ) -> None:
@@ -76,6 +82,11 @@ class Server:
             backlog=BACKLOG,
             **options,
         )
+
+    @property
+    def answering(self) -> int:
+        """How many clients have an answer to come, or one that they have not taken yet."""
+        return sum(connection.is_answering for connection in self.connections)
 
     def stop_listening(self) -> None:
         """Accept no more; what is connected stays."""
