@@ -61,11 +61,12 @@ class RollingQuantile:
     `value` is the quantile, None before the first sample.
     """
 
-    __slots__ = ("_order", "_q", "_recent", "_size", "value")
+    __slots__ = ("_index", "_order", "_q", "_recent", "_size", "value")
 
     def __init__(self, size: int, q: float) -> None:
         self._size = size
         self._q = q
+        self._index = _index(size, q)
         self._recent: deque[float] = deque()
         self._order: list[float] = []
         # Computed when a sample comes: one is added per request, but it is read several times.
@@ -77,7 +78,8 @@ class RollingQuantile:
             del self._order[bisect_left(self._order, self._recent.popleft())]
         self._recent.append(value)
         insort(self._order, value)
-        self.value = _rank(self._order, self._q)
+        full = len(self._order) == self._size
+        self.value = self._order[self._index] if full else _rank(self._order, self._q)
 
 
 class Histogram:
@@ -96,8 +98,15 @@ class Histogram:
 
     def add(self, value: float) -> None:
         """Record a sample; O(log bounds)."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.counts[0 if value <= self.bounds[0] else bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def add_twice(self, other: "Histogram", value: float) -> None:
+        """Record a sample here and in another one of the same bounds."""
+        place = bisect_left(self.bounds, value)
+        for histogram in (self, other):
+            histogram.counts[place] += 1
+            histogram.total += value
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -126,8 +135,11 @@ def quantile(values: Iterable[float], q: float) -> float | None:
 
 
 def _rank(ordered: list[float], q: float) -> float:
-    index = math.ceil(q * len(ordered)) - 1
-    return ordered[index if index > 0 else 0]
+    return ordered[_index(len(ordered), q)]
+
+
+def _index(size: int, q: float) -> int:
+    return max(0, math.ceil(q * size) - 1)
 
 
 def ewma(previous: float | None, value: float, weight: float) -> float:
