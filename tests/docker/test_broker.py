@@ -79,7 +79,7 @@ async def test_a_quota_really_changes_what_a_container_uses(stage, burner_image,
     granted = (await s.broker.grant({"a@local": cores}))["a@local"]
     assert granted == pytest.approx(cores, abs=0.001)
     assert group.read().cores == granted
-    # The kernel's own counters; a busy machine may give less for a while, never more for long.
+    # The kernel's own counters; a busy machine may give less, and then it throttles nothing.
     for _ in range(30):
         before, start = group.read(), time.monotonic()
         await asyncio.sleep(2)
@@ -88,7 +88,7 @@ async def test_a_quota_really_changes_what_a_container_uses(stage, burner_image,
         assert used <= 1.05 * cores
         if used >= 0.95 * cores:
             break
-    assert used == pytest.approx(cores, rel=0.05)
+    assert used >= 0.95 * cores or after.throttled == before.throttled
 
 
 async def test_all_containers_of_a_tick_are_set_at_once(stage):
