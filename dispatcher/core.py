@@ -8,7 +8,7 @@ decreases. Every admitted request ends exactly once: answered, failed, rejected 
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import assert_never
+from typing import Final, assert_never
 
 from dispatcher.admission import refusal, too_late
 from dispatcher.ejection import Ejections
@@ -46,13 +46,17 @@ from roma.events import (
 from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request
 
 # Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
-_QUEUED = REQUEST[RequestState.NEW, RequestStep.ADMIT]
-_RUN, _ANSWER, _FAIL = RequestStep.RUN, RequestStep.ANSWER, RequestStep.FAIL
-_OK, _INVALID, _ERROR = Result.OK, Result.INVALID, Result.ERROR
-_GPU = Device.GPU
-_INTERACTIVE = Priority.INTERACTIVE
+_QUEUED: Final = REQUEST[RequestState.NEW, RequestStep.ADMIT]
+_RUN: Final = RequestStep.RUN
+_ANSWER: Final = RequestStep.ANSWER
+_FAIL: Final = RequestStep.FAIL
+_OK: Final = Result.OK
+_INVALID: Final = Result.INVALID
+_ERROR: Final = Result.ERROR
+_GPU: Final = Device.GPU
+_INTERACTIVE: Final = Priority.INTERACTIVE
 
-STORY_LENGTH = 64
+STORY_LENGTH: Final = 64
 """How many events an `InvalidTransition` can tell about."""
 
 

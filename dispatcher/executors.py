@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from dispatcher.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
 from dispatcher.profiles import ServiceProfile
 from roma.model import Device, ExecutorSpec, Request
 
-RECOVERY = 1.0
+RECOVERY: Final = 1.0
 """Seconds to tell a client to stay away while no executable is ready."""
 
-_LIVE = (ExecutorState.IDLE, ExecutorState.BUSY)
+_IDLE: Final = ExecutorState.IDLE
+_BUSY: Final = ExecutorState.BUSY
+_START: Final = ExecutorStep.START
+_FINISH: Final = ExecutorStep.FINISH
+_DRAIN: Final = ExecutorStep.DRAIN
 
 
 class Execution:
@@ -113,12 +118,12 @@ class Executor:
     @property
     def live(self) -> bool:
         """Whether it is loaded and reachable, as far as is known."""
-        return self.state in _LIVE
+        return self.state is _IDLE or self.state is _BUSY
 
     @property
     def has_room(self) -> bool:
         """Whether it can start another execution now."""
-        if self.state not in _LIVE or self.suspect or self.is_ejected:
+        if not self.live or self.suspect or self.is_ejected:
             return False
         return len(self.running) < (1 if self.is_on_trial else self.limit)
 
@@ -154,7 +159,7 @@ class Executor:
 
     def start(self, execution: Execution) -> None:
         """Record that an execution begins."""
-        self.state = EXECUTOR[self.state, ExecutorStep.START]
+        self.state = EXECUTOR[self.state, _START]
         execution.granted = self._granted_until(execution.started)
         if not self.running:
             self._busy_since = execution.started
@@ -163,7 +168,7 @@ class Executor:
     def finish(self, execution: Execution, now: float) -> None:
         """Record that an execution ended."""
         last = len(self.running) == 1
-        self.state = EXECUTOR[self.state, ExecutorStep.DRAIN if last else ExecutorStep.FINISH]
+        self.state = EXECUTOR[self.state, _DRAIN if last else _FINISH]
         del self.running[execution.id]
         if last:
             self._busy += now - self._busy_since
@@ -275,7 +280,7 @@ def _shortest(executors: Iterable[Executor], model: str) -> float:
     """
     shortest = math.inf
     for executor in executors:
-        if executor.state in _LIVE:
+        if executor.live:
             expected = executor.expected(model)
             if not expected:
                 return 0.0

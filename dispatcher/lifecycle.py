@@ -5,6 +5,7 @@ is a property of the table: no final state has a step out of it.
 """
 
 from enum import StrEnum
+from typing import Final
 
 from roma.lifecycle import LifeCycle
 
@@ -56,7 +57,7 @@ class ExecutorStep(StrEnum):
 
 
 _R, _RS = RequestState, RequestStep
-REQUEST = LifeCycle(
+REQUEST: Final = LifeCycle(
     "request",
     {
         (_R.NEW, _RS.ADMIT): _R.QUEUED,
@@ -74,7 +75,7 @@ REQUEST = LifeCycle(
 )
 
 _X, _XS = ExecutorState, ExecutorStep
-EXECUTOR = LifeCycle(
+EXECUTOR: Final = LifeCycle(
     "executor",
     {
         (_X.LOADING, _XS.READY): _X.IDLE,

@@ -51,6 +51,7 @@ class ModelQueue:
 
     __slots__ = (
         "_arrived_sum",
+        "_head",
         "arrivals",
         "cancelled",
         "completed",
@@ -71,6 +72,8 @@ class ModelQueue:
         self.spec = spec
         self.response = SlidingWindow(window)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
+        self._head: Request | None = None
+        """The first of them, if that is known."""
         self._arrived_sum = 0.0
         self.arrivals = 0
         self.completed: Counter[Device] = Counter()
@@ -93,9 +96,9 @@ class ModelQueue:
     @property
     def head(self) -> Request | None:
         """The request that has waited longest, or None."""
-        for request in self.waiting.values():
-            return request
-        return None
+        if self._head is None and self.waiting:
+            self._head = next(iter(self.waiting.values()))
+        return self._head
 
     @property
     def youngest(self) -> Request | None:
@@ -106,6 +109,8 @@ class ModelQueue:
 
     def push(self, request: Request) -> None:
         """Append a request."""
+        if not self.waiting:
+            self._head = request
         self.waiting[request.id] = request
         self._arrived_sum += request.arrived
 
@@ -119,10 +124,13 @@ class ModelQueue:
         self.push(request)
         for request_id in younger:
             self.waiting.move_to_end(request_id)
+        self._head = None
 
     def remove(self, request_id: int) -> None:
         """Take a request out, wherever it waits."""
         request = self.waiting.pop(request_id)
+        if request is self._head:
+            self._head = None
         self._arrived_sum = self._arrived_sum - request.arrived if self.waiting else 0.0
 
     @property

@@ -4,10 +4,12 @@ A request is repeated only if no executable received it. Even that costs connect
 when something is broken, so it has a budget (as Envoy's retry budget and Finagle's).
 """
 
-REQUESTS = 10
+from typing import Final
+
+REQUESTS: Final = 10
 """One of so many may be repeated: 10 %."""
 
-BURST = 10
+BURST: Final = 10
 """Repetitions that are saved up at most: a model of few requests needs some as well."""
 
 

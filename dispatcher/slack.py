@@ -5,13 +5,15 @@ one that comes next would still be in time: none of its model waits, the model k
 with something to spare, and either a slot stays free or two services fit into the set point.
 """
 
+from typing import Final
+
 from dispatcher.executors import Executor, Executors
 from dispatcher.queues import ModelQueue
 
-SPARE = 0.8
+SPARE: Final = 0.8
 """Share of the set point that the measured response time may reach."""
 
-PATIENCE = 0.05
+PATIENCE: Final = 0.05
 """Seconds between two looks while batch requests wait for slack: nothing else may tell of it."""
 
 

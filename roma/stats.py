@@ -8,8 +8,9 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-MAX_WINDOW_SAMPLES = 8192
+MAX_WINDOW_SAMPLES: Final = 8192
 """Bounds a window's memory; at higher rates the window keeps its newest samples."""
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -25,20 +25,20 @@ from roma.errors import (
     BackendUnreached,
 )
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT = 1.5
+CONNECT_TIMEOUT: Final = 1.5
 """Seconds; a model server is in the same host or rack. The kernel asks again after one second
 (RFC 6298 §2), so a single lost packet is no timeout."""
 
-MAX_IDLE = 64
+MAX_IDLE: Final = 64
 """Idle connections kept per backend."""
 
-SWEEP = 0.1
+SWEEP: Final = 0.1
 """Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
 
 
-MAX_PREFIXES = 256
+MAX_PREFIXES: Final = 256
 """Beginnings of heads remembered per backend."""
 
 

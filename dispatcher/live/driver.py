@@ -5,13 +5,12 @@ the core sees one event at a time.
 """
 
 import asyncio
-import itertools
 import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import assert_never
+from typing import Final, assert_never
 
 from mypy_extensions import mypyc_attr
 
@@ -41,16 +40,16 @@ from roma.events import (
 from roma.logs import Limited
 from roma.model import ModelSpec, Priority, Request
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 Outcome = Answer | Reject | Fail
 
-_INTERACTIVE = Priority.INTERACTIVE
+_INTERACTIVE: Final = Priority.INTERACTIVE
 
-EARLY = 0.05
+EARLY: Final = 0.05
 """Seconds before a client's own deadline in which a model server may have given up for it."""
 
-_CLIENTS_FAULT = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
+_CLIENTS_FAULT: Final = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
 """gRPC statuses that the same call would meet again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
 PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED, UNAUTHENTICATED. The others
 speak of the server or of the moment."""
@@ -118,7 +117,7 @@ class Driver:
         self._endpoints = endpoints
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
-        self._ids = itertools.count(1)
+        self._last_id = 0
         self._calls: dict[int, Call] = {}
         self._commands: deque[Command] = deque()
         self._is_carrying_out = False
@@ -133,7 +132,8 @@ class Driver:
     def submit(self, call: Call) -> None:
         """Queue a call; the outcome may come before this returns."""
         now = call.arrived = self.clock()
-        request_id = call.id = next(self._ids)
+        self._last_id += 1
+        request_id = call.id = self._last_id
         self._calls[request_id] = call
         spec = self.core.queues[call.model].spec
         context = call.context
@@ -163,12 +163,18 @@ class Driver:
         self._feed(event, self.clock())
 
     def _feed(self, event: Event, now: float) -> None:
-        self._commands.extend(self.core.handle(event, now=now))
-        if not self._is_carrying_out:
+        commands = self.core.handle(event, now=now)
+        if self._is_carrying_out:
+            self._commands.extend(commands)
+        elif commands:
             # An outcome can bring the next request of its client, which comes back to here: what
             # was commanded before is carried out before.
             self._is_carrying_out = True
             try:
+                if len(commands) > 1 or self._commands:
+                    self._commands.extend(commands)
+                else:
+                    self._carry_out(commands[0])
                 while self._commands:
                     self._carry_out(self._commands.popleft())
             finally:
@@ -271,7 +277,7 @@ class Driver:
         self._attempts.pop(command.execution, None)
         if call.context is not None and call.context.trace is not None:
             call.context.trace.on_executed(result, self.clock())
-        if result.__class__ is Response:
+        if isinstance(result, Response):
             self._end(command, call, result, judge(result.status))
         elif isinstance(result, GrpcResponse):
             self._end(command, call, result, judge_grpc(result.code))

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from functools import cache
 from importlib import resources
-from typing import assert_never
+from typing import Final, assert_never
 
 import orjson
 
@@ -31,13 +31,14 @@ from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.endpoint import Endpoint, GrpcResponse
 from dispatcher.live.http.connection import Connection, Pending
 from dispatcher.live.http.request import Request
+from dispatcher.live.http.server import Handler
 from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Service
 from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
 from roma.model import Priority
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 _REJECTED = {
     Reason.QUEUE_FULL: 429,
@@ -46,13 +47,13 @@ _REJECTED = {
     Reason.NO_EXECUTABLE: 503,
 }
 
-_MAX_TIMEOUT_DIGITS = 9
-_OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+_MAX_TIMEOUT_DIGITS: Final = 9
+_OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """What a load balancer asks without a key."""
 
-_INTERACTIVE = Priority.INTERACTIVE
-_TEXT = "text/plain; charset=utf-8"
-_JSON = "application/json"
+_INTERACTIVE: Final = Priority.INTERACTIVE
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
 
 
 class _Refused(Exception):
@@ -93,7 +94,7 @@ class HttpCall(Call):
         self._gateway.on_cancelled(self)
 
 
-class Gateway:
+class Gateway(Handler):
     """Turns HTTP requests into calls and outcomes into HTTP responses; the server's `Handler`."""
 
     def __init__(self, service: Service) -> None:
@@ -159,7 +160,7 @@ class Gateway:
         context = call.context
         # The usual answer, nobody asks about.
         if (
-            outcome.__class__ is not Response
+            not isinstance(outcome, Response)
             or context is not None
             or outcome.status >= 400
             or self._service.writes_all

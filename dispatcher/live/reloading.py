@@ -37,8 +37,7 @@ class Reloading:
             # In a thread: a file of a thousand models takes longer to read than requests can wait.
             new = self._adapt(await asyncio.to_thread(files.load, self._file))
             await self._roster.follow(new)
-            self._server.limits = new.gateway.limits
-            self._server.bound_bodies(new.gateway.max_body_bytes)
+            self._server.bound(new.gateway.limits, new.gateway.max_body_bytes)
             return new
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ nothing but its own index: the core carries a choice out, then reports the chang
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -15,7 +16,7 @@ from dispatcher.queues import ModelQueue
 from roma.events import Reason
 from roma.model import Device
 
-TICK = 1e-6
+TICK: Final = 1e-6
 """Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
 rounding did: without this the same instant would be asked for again and again."""
 

@@ -74,7 +74,8 @@ class CpuRoundRobin(Scheduler):
             if executor is None:
                 del self._ready[model]
                 continue
-            self._ready.move_to_end(model)
+            if len(self._ready) > 1:
+                self._ready.move_to_end(model)
             return Run(executor.spec.name, model)
         return self._next_spill()
 
@@ -131,7 +132,8 @@ class CpuRoundRobin(Scheduler):
         for name, executor in free.items():
             if self._gpus and self._too_small(executor, model):
                 continue
-            free.move_to_end(name)
+            if len(free) > 1:
+                free.move_to_end(name)
             return executor
         return None
 

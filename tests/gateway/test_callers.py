@@ -142,7 +142,7 @@ async def test_however_a_request_ends_its_place_is_given_back(guarded, end):
 @pytest.mark.parametrize("reads", [True, False])
 async def test_what_waits_behind_an_unread_answer_gives_its_place_back(guarded, reads):
     stage = guarded
-    stage.server.max_body_bytes = 1 << 24
+    stage.server.bound(stage.server.limits, 1 << 24)
     key = f"Authorization: Bearer {TOKENS['one']}\r\n".encode()
     client = Client(*await asyncio.open_connection("127.0.0.1", stage.port))
     client.writer.transport.pause_reading()

@@ -492,7 +492,8 @@ async def test_limits_that_are_lowered_hold_for_connections_that_are_open(stage,
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 200
-    stage.server.limits = stage.server.limits.model_copy(update={"head_bytes": 1024})
+    limits = stage.server.limits.model_copy(update={"head_bytes": 1024})
+    stage.server.bound(limits, stage.server.bounds.max_body_bytes)
     client.send(post(b"{}", b"X: " + b"x" * 2000))
     assert (await client.answer())[0] == 431
 

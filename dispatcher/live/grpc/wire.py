@@ -57,7 +57,7 @@ class _Reader:
         while at < end:
             tag, at = self.varint(at, end, most=_SHORT)
             number, kind = tag >> 3, tag & 7
-            if tag > _MAX_TAG or not number:
+            if tag > _MAX_TAG or not (number or depth):  # within a group, protobuf skips any
                 raise Malformed("a field's number is out of range")
             self._count()
             if kind == _END:

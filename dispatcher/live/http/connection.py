@@ -11,7 +11,7 @@ import logging
 import math
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
@@ -21,20 +21,20 @@ from dispatcher.live.http.request import NAMES, ODD, WANTED, Request, decoded
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
-LARGE = 64 * 1024
+LARGE: Final = 64 * 1024
 """Bytes. A larger body is not copied behind its head."""
 
-VERSIONS = frozenset({"1.0", "1.1"})
+VERSIONS: Final = frozenset({"1.0", "1.1"})
 
-LINGER = 2.0
+LINGER: Final = 2.0
 """Seconds for which a client may go on sending what will not be read."""
 
-_LARGE_HEAD = "request head is larger than"
-_REASON = {status.value: status.phrase for status in HTTPStatus}
-_HEADS: dict[tuple[int, str, str | None, str], bytes] = {}
-_MAX_HEADS = 1024
+_LARGE_HEAD: Final = "request head is larger than"
+_REASON: Final = {status.value: status.phrase for status in HTTPStatus}
+_HEADS: Final[dict[tuple[int, str, str | None, str], bytes]] = {}
+_MAX_HEADS: Final = 1024
 
 
 class Pending(Protocol):
@@ -145,21 +145,23 @@ class Connection:
         elif self._is_paused or self._request is not None or self._is_deaf:
             self._go_on()
         elif not self._is_unread:
-            self.due = server.now + self._server.limits.idle_timeout
+            self.due = server.now + self._server.bounds.idle_timeout
 
     def on_due(self) -> None:
         """Give up a client that takes too long."""
         left = self.unsent
         if left and left < self._left:  # slow, but it reads
             self._left = left
-            self.due = self._server.now + self._server.limits.write_timeout
+            self.due = self._server.now + self._server.bounds.write_timeout
         elif self._is_deaf or self._is_unread or left:
             self.abort()
         elif self._request is None:
             self.close()  # idle
         else:
-            what = "head" if self._is_reading_head else "body"
-            limit = getattr(self._server.limits, f"{what}_timeout")
+            bounds = self._server.bounds
+            what, limit = "body", bounds.body_timeout
+            if self._is_reading_head:
+                what, limit = "head", bounds.head_timeout
             self._refuse(408, f"request {what} took longer than {limit:g} s")
 
     def close(self) -> None:
@@ -169,7 +171,7 @@ class Connection:
         self._forget_waiting()
         if self._transport is not None:
             self._left = self.unsent
-            limit = self._server.limits.write_timeout if self._left else LINGER
+            limit = self._server.bounds.write_timeout if self._left else LINGER
             self.due = self._server.now + limit
             self._transport.close()
 
@@ -186,7 +188,7 @@ class Connection:
         # uvloop's transports have the interface without the base class.
         self._transport = cast(asyncio.Transport, transport)
         refused = self._server.on_connected(self, self._transport)  # it may be closed already
-        self.due = self._server.now + self._server.limits.head_timeout
+        self.due = self._server.now + self._server.bounds.head_timeout
         if refused is not None:
             self._refuse(503, refused)
 
@@ -208,8 +210,8 @@ class Connection:
         if before is not None and self._request is before and not self._is_heard:
             # All of it belongs to a head or to trailers, which the parser keeps until it has them.
             self._quiet += len(data)
-            if self._quiet > self._server.limits.head_bytes:
-                self._refuse(431, f"{_LARGE_HEAD} {self._server.limits.head_bytes} bytes")
+            if self._quiet > self._server.bounds.head_bytes:
+                self._refuse(431, f"{_LARGE_HEAD} {self._server.bounds.head_bytes} bytes")
 
     def eof_received(self) -> None:
         """Let the transport close: a client that will send nothing more waits for nothing."""
@@ -218,14 +220,14 @@ class Connection:
         """Stop: the client leaves answers unread."""
         self._is_unread = True
         self._left = self.unsent
-        self.due = self._server.now + self._server.limits.write_timeout
+        self.due = self._server.now + self._server.bounds.write_timeout
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
         self._is_unread = False
         self._left = self.unsent
         self.due = (
-            self._server.now + self._server.limits.write_timeout if self._is_deaf else math.inf
+            self._server.now + self._server.bounds.write_timeout if self._is_deaf else math.inf
         )
         if self._current is None:
             self._go_on()
@@ -261,7 +263,7 @@ class Connection:
         self._is_screened = False
         self._is_odd = False
         if self._current is None:
-            self.due = self._server.now + self._server.limits.head_timeout
+            self.due = self._server.now + self._server.bounds.head_timeout
 
     def on_url(self, url: bytes) -> None:
         """Collect the target, which may come in pieces."""
@@ -298,7 +300,7 @@ class Connection:
         objection = None
         if (
             self._is_odd
-            or self._size > self._server.limits.head_bytes
+            or self._size > self._server.bounds.head_bytes
             or not self._is_plain(request)
         ):
             objection = self._objection(request)
@@ -317,7 +319,7 @@ class Connection:
             self._answer_early(refusal)
             return
         self._is_screened = True
-        self.due = self._server.now + self._server.limits.body_timeout
+        self.due = self._server.now + self._server.bounds.body_timeout
         if b"expect" in request.headers and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -337,11 +339,11 @@ class Connection:
             return False
         if not request.keep_alive:  # without a word about it: of another version than 1.1
             return False
-        return length is None or len(length) < self._server.long_length
+        return length is None or len(length) < self._server.bounds.length_digits
 
     def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
         """Return the status and the reason by which a head is refused, or None."""
-        headers, most = request.headers, self._server.limits.head_bytes
+        headers, most = request.headers, self._server.bounds.head_bytes
         if self._size > most:
             return 431, f"{_LARGE_HEAD} {most} bytes"
         if b"host" not in headers or self._is_odd or not request.keep_alive:
@@ -359,8 +361,8 @@ class Connection:
         coding = headers.get(b"transfer-encoding", b"chunked").lower()
         if coding != b"chunked" or (b"transfer-encoding" in headers and request.version == "1.0"):
             return 501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known"
-        if int(headers.get(b"content-length", b"0")) > self._server.max_body_bytes:
-            return 413, f"request body is larger than {self._server.max_body_bytes} bytes"
+        if int(headers.get(b"content-length", b"0")) > self._server.bounds.max_body_bytes:
+            return 413, f"request body is larger than {self._server.bounds.max_body_bytes} bytes"
         expected = headers.get(b"expect", b"100-continue")
         if expected.lower() != b"100-continue":
             return 417, f"Expect: {decoded(expected)}: only 100-continue is known"
@@ -373,8 +375,8 @@ class Connection:
         self._size += len(body)
         self._is_heard = True
         server = self._server
-        if self._size > server.max_body_bytes:
-            self._refuse(413, f"request body is larger than {server.max_body_bytes} bytes")
+        if self._size > server.bounds.max_body_bytes:
+            self._refuse(413, f"request body is larger than {server.bounds.max_body_bytes} bytes")
             return
         server.buffered += len(body)
         if not self._body:
@@ -383,7 +385,7 @@ class Connection:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
-        if server.buffered > self._server.limits.buffered_bytes:
+        if server.buffered > self._server.bounds.buffered_bytes:
             # Whoever comes last makes room: the others are further on.
             self._refuse(503, f"{server.buffered} bytes of requests are held, as many as may be")
 
@@ -447,8 +449,8 @@ class Connection:
             if self._is_paused:
                 self._is_paused = False
                 self._transport.resume_reading()
-            limits = self._server.limits
-            idle = limits.idle_timeout if self._request is None else limits.body_timeout
+            bounds = self._server.bounds
+            idle = bounds.idle_timeout if self._request is None else bounds.body_timeout
             self.due = self._server.now + idle
             if self._request is not None and not self._is_reading_head and not self._is_screened:
                 self._let_pass(self._request)

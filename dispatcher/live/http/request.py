@@ -1,11 +1,12 @@
 """What a client sent, as the gateway sees it: parsed values and opaque bytes, never raw heads."""
 
 from functools import lru_cache
+from typing import Final
 
 from dispatcher.live.callers import Grant
 from dispatcher.live.routes import Route
 
-WANTED = frozenset(
+WANTED: Final = frozenset(
     {
         b"authorization",
         b"connection",
@@ -26,10 +27,10 @@ WANTED = frozenset(
 )
 """The headers that somebody here reads. All others are dropped, hop-by-hop ones among them."""
 
-NAMES = {spelt: name for name in WANTED for spelt in (name, name.title())}
+NAMES: Final = {spelt: name for name in WANTED for spelt in (name, name.title())}
 """How nearly everybody spells them: `X-Api-Key`, or `x-api-key` as in HTTP/2."""
 
-ODD = frozenset({b"connection", b"expect", b"transfer-encoding"})
+ODD: Final = frozenset({b"connection", b"expect", b"transfer-encoding"})
 """Those that most requests do without."""
 
 

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from typing import Any, Protocol, cast
+from typing import Any, cast
+
+from mypy_extensions import mypyc_attr
 
 from dispatcher.live.backend import Response
 from dispatcher.live.http.connection import Connection, Pending
@@ -24,17 +26,47 @@ SWEEP = 0.25
 """Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
 
 
-class Handler(Protocol):
-    """What stands behind the server."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Handler:
+    """What stands behind the server. A base class: a protocol's methods are looked up by name."""
 
     def screen(self, request: Request) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
+        raise NotImplementedError
 
     def handle(self, request: Request, connection: Connection) -> Pending | None:
         """Take a request that is here; `connection.respond` answers it, now or later."""
+        raise NotImplementedError
 
     def error(self, request: Request, status: int, message: str) -> Response:
         """Return an error in the shape that clients know, to a request that may be half read."""
+        raise NotImplementedError
+
+
+class Bounds:
+    """What a connection may take, of `gateway.limits`: looked up many times for each request."""
+
+    __slots__ = (
+        "body_timeout",
+        "buffered_bytes",
+        "head_bytes",
+        "head_timeout",
+        "idle_timeout",
+        "length_digits",
+        "max_body_bytes",
+        "write_timeout",
+    )
+
+    def __init__(self, limits: LimitsConfig, max_body_bytes: int) -> None:
+        self.head_timeout = float(limits.head_timeout)
+        self.body_timeout = float(limits.body_timeout)
+        self.idle_timeout = float(limits.idle_timeout)
+        self.write_timeout = float(limits.write_timeout)
+        self.head_bytes = int(limits.head_bytes)
+        self.buffered_bytes = int(limits.buffered_bytes)
+        self.max_body_bytes = max_body_bytes
+        self.length_digits = len(str(max_body_bytes))
+        """Of a Content-Length that may be too large: a shorter one need not be read."""
 
 
 class Server:
@@ -45,8 +77,7 @@ class Server:
 
     def __init__(self, handler: Handler, limits: LimitsConfig, *, max_body_bytes: int) -> None:
         self.handler = handler
-        self.bound_bodies(max_body_bytes)
-        self.limits = limits
+        self.bound(limits, max_body_bytes)
         self.buffered = 0
         self.is_draining = False
         self.connections: set[Connection] = set()
@@ -62,11 +93,10 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
 
-    def bound_bodies(self, max_body_bytes: int) -> None:
-        """Refuse larger bodies from now on."""
-        self.max_body_bytes = max_body_bytes
-        self.long_length = len(str(max_body_bytes))
-        """Digits of a Content-Length that may be too large: a shorter one need not be read."""
+    def bound(self, limits: LimitsConfig, max_body_bytes: int) -> None:
+        """Keep these limits from now on."""
+        self.limits = limits
+        self.bounds = Bounds(limits, max_body_bytes)
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared: bool = False
