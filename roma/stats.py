@@ -62,25 +62,31 @@ class RollingQuantile:
     `value` is the quantile, None before the first sample.
     """
 
-    __slots__ = ("_index", "_order", "_q", "_recent", "_size", "value")
+    __slots__ = ("_index", "_oldest", "_order", "_q", "_recent", "_size", "value")
 
     def __init__(self, size: int, q: float) -> None:
         self._size = size
         self._q = q
         self._index = _index(size, q)
-        self._recent: deque[float] = deque()
+        self._recent: list[float] = []
+        self._oldest = 0
         self._order: list[float] = []
         # Computed when a sample comes: one is added per request, but it is read several times.
         self.value: float | None = None
 
     def add(self, value: float) -> None:
         """Record a sample, forgetting the oldest when full."""
-        if len(self._recent) == self._size:
-            del self._order[bisect_left(self._order, self._recent.popleft())]
-        self._recent.append(value)
+        if len(self._recent) < self._size:
+            self._recent.append(value)
+            insort(self._order, value)
+            self.value = _rank(self._order, self._q)
+            return
+        oldest = self._oldest
+        del self._order[bisect_left(self._order, self._recent[oldest])]
         insort(self._order, value)
-        full = len(self._order) == self._size
-        self.value = self._order[self._index] if full else _rank(self._order, self._q)
+        self._recent[oldest] = value
+        self._oldest = oldest + 1 if oldest + 1 < self._size else 0
+        self.value = self._order[self._index]
 
 
 class Histogram:

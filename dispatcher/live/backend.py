@@ -42,10 +42,12 @@ MAX_PREFIXES: Final = 256
 """Beginnings of heads remembered per backend."""
 
 
-@lru_cache(maxsize=4096)
-def content_length(size: int) -> bytes:
+def _content_length(size: int) -> bytes:
     """Return the last lines of a head; a model's messages have few sizes."""
     return b"Content-Length: %d\r\n\r\n" % size
+
+
+content_length: Final = lru_cache(maxsize=4096)(_content_length)
 
 
 @dataclass(slots=True, init=False)

@@ -304,8 +304,9 @@ class Driver:
         self._resolve(call.id, answer)
 
     def _resolve(self, request: int, outcome: Outcome) -> None:
-        call = self._calls.pop(request, None)
+        call = self._calls.get(request)
         if call is not None:  # else cancelled, or told already
+            del self._calls[request]
             call.on_outcome(outcome)
 
     def _arm(self, wakeup: float) -> None:

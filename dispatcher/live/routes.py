@@ -16,6 +16,7 @@ gRPC's methods are in `dispatcher/live/grpc/methods.py`.
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 _V1 = re.compile(
     r"/v1/models/(?P<model>[^/:?]+)"
@@ -71,8 +72,7 @@ def missing(model: str, version: str | None, *, is_inference: bool) -> str:
     return f"Servable not found for request: {servable}"
 
 
-@lru_cache(maxsize=4096)
-def parse(method: str, path: str) -> Route | None:
+def _parse(method: str, path: str) -> Route | None:
     """Return the route of a raw request path, or None if neither protocol has such a path."""
     if path.startswith("http://"):  # a server takes the absolute form too (RFC 9112 §3.2.2)
         path = "/" + path[7:].partition("/")[2]
@@ -90,3 +90,6 @@ def parse(method: str, path: str) -> Route | None:
         middle = "/labels/{label}"
     template = f"{path[:3]}/models/{{model}}{middle}{rest}"
     return Route(found["model"], found["version"], path, is_inference, template)
+
+
+parse: Final = lru_cache(maxsize=4096)(_parse)

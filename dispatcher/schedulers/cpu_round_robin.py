@@ -82,7 +82,8 @@ class CpuRoundRobin(Scheduler):
     def _refresh(self, model: str) -> None:
         queue = self.state.queues[model]
         if not queue.waiting or not self._free[model]:
-            self._ready.pop(model, None)
+            if model in self._ready:
+                del self._ready[model]
         elif not self._held_until or self._held_until.get(model) != self._must_spill(queue):
             self._ready.setdefault(model)
 

@@ -82,7 +82,9 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
 
-@lru_cache(maxsize=4096)
-def decoded(value: bytes) -> str:
+def _decoded(value: bytes) -> str:
     """Return a method or target as text; the pool of connections encodes it back."""
     return value.decode("latin-1")
+
+
+decoded: Final = lru_cache(maxsize=4096)(_decoded)
