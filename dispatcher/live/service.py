@@ -69,6 +69,10 @@ class Service:
         """
         return self._access.admit(who, model, self.driver.clock())
 
+    def check(self, grant: Grant, model: str) -> None:
+        """Raise `Denied` if a caller who was let in before his model was known may not call it."""
+        self._access.check(grant, model)
+
     def unready(self) -> str | None:
         """Return why new requests should go elsewhere, or None."""
         core = self.driver.core

@@ -16,7 +16,6 @@ from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
 from dispatcher.live.grpc.server import GrpcServer
 from roma.errors import LaunchError
 from roma.events import Reason
-from roma.gateway_config import GatewayConfig
 from tests.support.up import free_ports
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -354,13 +353,12 @@ async def test_a_taken_port_is_named(stage):
 
 async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
     (port,) = free_ports(1)
-    config = GatewayConfig(grpc_port=port)
     await stage.open(speaks_grpc=True)
-    doors = [GrpcServer(stage.service, config, shared=True) for _ in range(2)]
+    doors = [GrpcServer(stage.service, stage.server, shared=True) for _ in range(2)]
     for door in doors:
         await door.listen("127.0.0.1", port)
     with pytest.raises(OSError, match="in use"):
-        await GrpcServer(stage.service, config).listen("127.0.0.1", port)
+        await GrpcServer(stage.service, stage.server).listen("127.0.0.1", port)
     for door in doors:
         await door.close(0)
 
