@@ -20,8 +20,9 @@ DRAIN_RETRY = 5.0
 
 NAME = "roma"
 VERSION = metadata.version("roma-control-plane")
-EXTENSIONS: tuple[str, ...] = ()
-"""What a client of the Open Inference Protocol is told about the server."""
+EXTENSIONS: tuple[str, ...] = ("binary_tensor_data",)
+"""The extensions of the Open Inference Protocol that pass both doors, as a client of it is told.
+Which of them an executable understands is its own matter."""
 
 T = TypeVar("T")
 

@@ -83,6 +83,8 @@ async def test_the_servers_own_methods(stage):
     assert (await stage.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"")
     code, body, _, _ = await stage.call(f"/{OIP}/ServerMetadata", b"")
     assert wire.name_and_version(body)[0] == "roma"
+    assert body.endswith(wire.text(3, "binary_tensor_data"))  # as over HTTP
+    assert body.count(b"\x1a") == 1
     for backend in [*stage.backends, *stage.grpc_backends]:
         await backend.start()
     await stage.until(lambda: any(stage.core.executors.of("m")))

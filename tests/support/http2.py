@@ -27,6 +27,12 @@ class Client:
         self._room = asyncio.Event()
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
+    @property
+    def status(self):
+        """The number of the status that ended the call, None if none did."""
+        _, found, rest = self.heard.partition(b"\x0bgrpc-status")
+        return int(rest[1 : 1 + rest[0]]) if found else None
+
     async def close(self):
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
@@ -102,8 +108,10 @@ class Client:
         self._room.set()
 
 
-async def connected(port):
-    return Client(*await asyncio.open_connection("127.0.0.1", port))
+async def connected(port, address="127.0.0.1"):
+    """Connect from an address of this machine."""
+    local = address, 0
+    return Client(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
 
 
 def _literal(name, value):
