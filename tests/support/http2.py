@@ -25,6 +25,8 @@ class Client:
         self.heard = b""  # the header blocks that came: literals of gRPC's core are plain
         self.ended = asyncio.Event()
         self._room = asyncio.Event()
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        self._frame(SETTINGS, 0, 0)
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     @property
@@ -40,8 +42,6 @@ class Client:
 
     def begin(self, path, *metadata):
         """Open the call."""
-        self.writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        self._frame(SETTINGS, 0, 0)
         fields = [
             (b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()),
             (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
