@@ -25,9 +25,12 @@ class Change:
     limits: bool
 
 
-def compare(old: Config, new: Config) -> Change:
-    """Return which models come and go; raise ConfigError naming each key that takes a restart."""
-    faults = [*_sections(old, new), *_models(old, new)]
+def compare(old: Config, new: Config, started: Config | None = None) -> Change:
+    """Return which models come and go; raise ConfigError naming each key that takes a restart.
+
+    `started` is what the program was started with, if that is not `old`.
+    """
+    faults = [*_sections(old, new), *_grpc(started or old, new), *_models(old, new)]
     if faults:
         raise ConfigError("\n".join(f"{fault}: takes a restart" for fault in faults))
     return Change(
@@ -43,10 +46,23 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
         if key in ("models", "profile", "plant"):
             continue
         before, after = getattr(old, key), getattr(new, key)
-        if key == "gateway" and after.grpc_port is None:  # gRPC takes its limits at the start
+        if key == "gateway":
             before = before.model_copy(update={name: getattr(after, name) for name in LIMITS})
         if before != after:
             yield f"{key} changed"
+
+
+def _grpc(started: Config, new: Config) -> Iterator[str]:
+    """Yield what the gRPC port would need to take more than it was opened for."""
+    then, now = started.gateway, new.gateway
+    if now.grpc_port is None:
+        return
+    for key, most, value in (
+        ("max_body_bytes", then.max_body_bytes, now.max_body_bytes),
+        ("limits.head_bytes", then.limits.head_bytes, now.limits.head_bytes),
+    ):
+        if value > most:
+            yield f"gateway.{key} = {value}: the gRPC port was opened for at most {most}"
 
 
 def _models(old: Config, new: Config) -> Iterator[str]:

@@ -17,19 +17,21 @@ class LimitsConfig(Section):
     """What clients may take: bytes, connections and seconds."""
 
     head_bytes: Annotated[int, Field(ge=1024, le=2**20)] = 32 * 2**10
-    """A larger request head is refused with 431."""
+    """A larger request head is refused with 431, larger metadata of a gRPC call by gRPC itself."""
     buffered_bytes: Annotated[int, Field(ge=2**20)] = 2**30
-    """Bodies of all requests that are being read or answered; beyond it, 503."""
+    """Bodies of all requests that are being read or answered; beyond it, 503. A gRPC message counts
+    once it is whole; beyond it, RESOURCE_EXHAUSTED."""
     connections: Annotated[int, Field(ge=1)] = 20_000
     """Most connections at once; one more is told 503 and closed. Never so many that the program's
-    open files (ulimit -Hn) would not do for the executables too."""
+    open files (ulimit -Hn) would not do for the executables too. Over gRPC, which shows none, as
+    many open calls; one more is RESOURCE_EXHAUSTED."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
-    """The same for each client address; default: no limit of its own, as behind a proxy all come
-    from one."""
+    """The same for each client address, over gRPC for its open calls; default: no limit of its own,
+    as behind a proxy all come from one."""
     head_timeout: Seconds = 10.0
     """From the first byte of a request, or from connecting, to the end of its head."""
     body_timeout: Seconds = 30.0
-    """From the end of its head to the end of its body; beyond it, 408."""
+    """From the end of its head to the end of its body; beyond it, 408 or DEADLINE_EXCEEDED."""
     idle_timeout: Seconds = 75.0
     """Between two requests of a connection."""
     write_timeout: Seconds = 30.0

@@ -24,7 +24,7 @@ class Watch:
 
     def __init__(self, file: Path, config: Config) -> None:
         self._file = file
-        self._config = config
+        self._config = self._started = config
         # The file may have changed since it was read: an image may have been pulled meanwhile.
         self._seen: Stamp | None = None
 
@@ -34,29 +34,29 @@ class Watch:
         if seen in (self._seen, None):
             return None
         self._seen = seen
-        new = _changed(self._file, self._config)
+        new = _changed(self._file, self._config, self._started)
         self._config = new or self._config
         return new
 
 
 async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
     """Yield the configuration anew after each SIGHUP; `config` is the one in force."""
-    told = asyncio.Event()
+    told, started = asyncio.Event(), config
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
     while True:
         await told.wait()
         told.clear()
         # In a thread: a file of a thousand models takes longer to read than requests can wait.
-        if (new := await asyncio.to_thread(_changed, file, config)) is not None:
+        if (new := await asyncio.to_thread(_changed, file, config, started)) is not None:
             config = new
             yield config
 
 
-def _changed(file: Path, config: Config) -> Config | None:
+def _changed(file: Path, config: Config, started: Config) -> Config | None:
     """Return what the file says now if that differs and takes no restart."""
     try:
         new = load(file)
-        change = compare(config, new)
+        change = compare(config, new, started)
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
         return None

@@ -6,8 +6,11 @@ is nothing to cache: that hash is the verification. An identity provider's token
 in about a tenth of a millisecond, and then known by its SHA-256 until it expires (`oidc.py`).
 
 A caller without a scope for a model hears the same 403 whether the model exists or not, so `admit`
-must come before the model is looked up. Nothing here shows a token or what a client sent in its
-place: not in messages, not in reprs, not in logs.
+must come before the model is looked up. Where a request names its model in its body, as over gRPC,
+`admit` comes before the body and `check` after it: such a 403 costs one request of the rate.
+
+Nothing here shows a token or what a client sent in its place: not in messages, not in reprs, not
+in logs.
 """
 
 import asyncio
@@ -86,8 +89,8 @@ class Access:
         """
         try:
             caller = self._everybody if self._open else self._caller(who)
-            if model is not None and caller.models is not None and model not in caller.models:
-                raise Denied(403, f"{caller.name} may not call model {model}", caller=caller.name)
+            if model is not None:
+                caller.check(model)
             refusal = caller.allowance.refusal(now)
             if refusal is not None:
                 why, wait = refusal
@@ -96,7 +99,15 @@ class Access:
         except Denied as denied:
             self.denied[denied.status] += 1
             raise
-        return Grant(caller.name, caller.priority, caller.allowance)
+        return Grant(caller)
+
+    def check(self, grant: Grant, model: str) -> None:
+        """Raise `Denied` if one who was let in before his model was known may not call it."""
+        try:
+            grant.check(model)
+        except Denied as denied:
+            self.denied[denied.status] += 1
+            raise
 
     def _caller(self, who: Credentials) -> Caller:
         if self._keys is not None and self._keys.value is not self._seen:

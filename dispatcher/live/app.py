@@ -107,7 +107,7 @@ async def running(
         doors = admin.Admin(driver, watch, epoch, collect)
         await held.enter_async_context(doors.listening(config))
         if gateway_config.grpc_port is not None:
-            door = await _listen_for_grpc(service, gateway_config, held, shared=shared)
+            door = await _listen_for_grpc(service, server, gateway_config, held, shared=shared)
             held.push_async_callback(door.close, SHUTDOWN_TIMEOUT)
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
@@ -197,7 +197,12 @@ def _refusals(key: str, host: str, port: int) -> Iterator[None]:
 
 
 async def _listen_for_grpc(
-    service: Service, config: GatewayConfig, held: contextlib.AsyncExitStack, *, shared: bool
+    service: Service,
+    bounds: Server,
+    config: GatewayConfig,
+    held: contextlib.AsyncExitStack,
+    *,
+    shared: bool,
 ) -> "GrpcServer":
     # Nobody shall wait for an import that is not used.
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
@@ -207,7 +212,7 @@ async def _listen_for_grpc(
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
     held.callback(looking.cancel)
     assert config.grpc_port is not None
-    server = GrpcServer(service, config, shared=shared)
+    server = GrpcServer(service, bounds, shared=shared)
     with _refusals("gateway.grpc_port", config.host, config.grpc_port):
         credentials = None if tls is None else tls.credentials
         await server.listen(config.host, config.grpc_port, credentials)

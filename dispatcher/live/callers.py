@@ -5,7 +5,6 @@ from typing import Protocol
 
 from dispatcher.live.allowance import Allowance
 from roma.keys import Limits
-from roma.model import Priority
 from roma.units import retry_after_s
 
 NO_DIGEST = bytes(32)
@@ -37,16 +36,21 @@ class Denied(Exception):
 class Grant:
     """Leave for one request; `release` it when the request has ended, whichever way."""
 
-    __slots__ = ("_allowance", "name", "priority")
+    __slots__ = ("_allowance", "_caller", "name", "priority")
 
-    def __init__(self, name: str, priority: Priority, allowance: Allowance | None) -> None:
-        self.name = name
-        self.priority = priority
+    def __init__(self, caller: "Caller") -> None:
+        self.name = caller.name
+        self.priority = caller.priority
         """The highest it may use."""
-        self._allowance = allowance
+        self._caller = caller
+        self._allowance: Allowance | None = caller.allowance
 
     def __repr__(self) -> str:
         return f"<Grant {self.name} {self.priority}>"
+
+    def check(self, model: str) -> None:
+        """Raise `Denied` if its caller may not call a model."""
+        self._caller.check(model)
 
     def release(self) -> None:
         """Give it back; once more does nothing."""
@@ -82,6 +86,11 @@ class Caller:
 
     def __repr__(self) -> str:
         return f"<Caller {self.name}>"
+
+    def check(self, model: str) -> None:
+        """Raise `Denied` if it may not call a model."""
+        if self.models is not None and model not in self.models:
+            raise Denied(403, f"{self.name} may not call model {model}", caller=self.name)
 
 
 class Bearers(Protocol):

@@ -100,7 +100,7 @@ def collect_door(server: Server, denied: Mapping[int, int]) -> Iterator[Metric]:
     )
     yield gauge(
         "gateway_buffered_bytes",
-        "Bodies of requests that are read or answered.",
+        "Bodies of requests, and gRPC messages, that are read or answered.",
         [],
         [((), server.buffered)],
     )

@@ -42,7 +42,7 @@ class Roster:
         endpoints: dict[str, Endpoint],
         watchers: asyncio.TaskGroup,
     ) -> None:
-        self._config = config
+        self._config = self._started = config
         self._driver = driver
         self._service = service
         self._endpoints = endpoints
@@ -57,7 +57,7 @@ class Roster:
 
     async def follow(self, config: Config) -> None:
         """Serve what `config` says; raise ConfigError, changing nothing, if it takes a restart."""
-        change = compare(self._config, config)
+        change = compare(self._config, config, self._started)
         old, new = executables(self._config), executables(config)
         specs = {spec.name: spec for spec in config.model_specs}
         self._service.closing.update(change.removed)

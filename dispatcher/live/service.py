@@ -20,8 +20,9 @@ DRAIN_RETRY = 5.0
 
 NAME = "roma"
 VERSION = metadata.version("roma-control-plane")
-EXTENSIONS: tuple[str, ...] = ()
-"""What a client of the Open Inference Protocol is told about the server."""
+EXTENSIONS: tuple[str, ...] = ("binary_tensor_data",)
+"""The extensions of the Open Inference Protocol that pass both doors, as a client of it is told.
+Which of them an executable understands is its own matter."""
 
 T = TypeVar("T")
 
@@ -68,6 +69,10 @@ class Service:
         Who may not call a model shall not learn whether it exists.
         """
         return self._access.admit(who, model, self.driver.clock())
+
+    def check(self, grant: Grant, model: str) -> None:
+        """Raise `Denied` if a caller who was let in before his model was known may not call it."""
+        self._access.check(grant, model)
 
     def unready(self) -> str | None:
         """Return why new requests should go elsewhere, or None."""

@@ -75,3 +75,22 @@ def test_the_gateways_limits_hold_from_now_on_and_its_ports_take_a_restart():
     assert changed(("workers:", "gateway: {max_body_bytes: 5000}\nworkers:")).limits
     with pytest.raises(ConfigError, match="gateway changed: takes a restart"):
         changed(("workers:", "gateway: {port: 9999}\nworkers:"))
+
+
+def test_the_grpc_port_takes_no_more_than_it_was_opened_for():
+    def parsed(body, head=32768):
+        gateway = (
+            f"gateway: {{grpc_port: 9, max_body_bytes: {body}, limits: {{head_bytes: {head}}}}}"
+        )
+        return config.parse(FILE + gateway)
+
+    started, less = parsed(5000), parsed(2000, 2000)
+    assert compare(started, less).limits
+    assert compare(less, started, started).limits  # what was made less may become as it was
+    with pytest.raises(ConfigError) as error:
+        compare(less, parsed(6000, 40000), started)
+    assert str(error.value).splitlines() == [
+        "gateway.max_body_bytes = 6000: the gRPC port was opened for at most 5000: takes a restart",
+        "gateway.limits.head_bytes = 40000: the gRPC port was opened for at most 32768:"
+        " takes a restart",
+    ]

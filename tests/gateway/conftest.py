@@ -250,7 +250,7 @@ class Stage:
             if start:
                 await backend.start()
             self.stack.push_async_callback(backend.stop)
-        self.port = port
+        self.port, self.text = port, text
         await self.serve(
             config.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         )

@@ -16,7 +16,6 @@ from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
 from dispatcher.live.grpc.server import GrpcServer
 from roma.errors import LaunchError
 from roma.events import Reason
-from roma.gateway_config import GatewayConfig
 from tests.support.up import free_ports
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -84,6 +83,8 @@ async def test_the_servers_own_methods(stage):
     assert (await stage.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"")
     code, body, _, _ = await stage.call(f"/{OIP}/ServerMetadata", b"")
     assert wire.name_and_version(body)[0] == "roma"
+    assert body.endswith(wire.text(3, "binary_tensor_data"))  # as over HTTP
+    assert body.count(b"\x1a") == 1
     for backend in [*stage.backends, *stage.grpc_backends]:
         await backend.start()
     await stage.until(lambda: any(stage.core.executors.of("m")))
@@ -354,13 +355,12 @@ async def test_a_taken_port_is_named(stage):
 
 async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
     (port,) = free_ports(1)
-    config = GatewayConfig(grpc_port=port)
     await stage.open(speaks_grpc=True)
-    doors = [GrpcServer(stage.service, config, shared=True) for _ in range(2)]
+    doors = [GrpcServer(stage.service, stage.server, shared=True) for _ in range(2)]
     for door in doors:
         await door.listen("127.0.0.1", port)
     with pytest.raises(OSError, match="in use"):
-        await GrpcServer(stage.service, config).listen("127.0.0.1", port)
+        await GrpcServer(stage.service, stage.server).listen("127.0.0.1", port)
     for door in doors:
         await door.close(0)
 

@@ -60,7 +60,7 @@ async def test_what_is_asked_of_the_server_the_gateway_answers(stage):
     await stage.open(start=False)
     status, body = await stage.get("/v2")
     found = json.loads(body)
-    assert (status, found["name"], found["extensions"]) == (200, "roma", [])
+    assert (status, found["name"], found["extensions"]) == (200, "roma", ["binary_tensor_data"])
     assert re.match(r"\d+\.\d+", found["version"])
     assert await stage.get("/v2/health/live") == (200, b'{"live":true}')
     status, body = await stage.get("/v2/health/ready")

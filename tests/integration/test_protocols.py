@@ -34,6 +34,8 @@ from tests.serving.test_serving_predict_grpc import (
     test_every_type_and_rank_comes_back_bit_by_bit,
     test_metadata_has_the_models_own_signatures,
     test_missing_values_repeat_the_last_one,
+    test_multi_inference_equals_direct_execution,
+    test_multi_inference_names_what_is_wrong,
     test_predict_equals_direct_execution,
     test_the_answer_names_model_signature_and_version,
 )

@@ -302,29 +302,40 @@ async def test_classify_and_regress(stubs):
             await server.prediction.Regress(request)
 
 
-async def test_multi_inference(stubs):
-    def tasks(server, *wanted, model="examples"):
-        request = add_examples(server.Multi(), 0.5)
-        for signature, method in wanted:
-            task = request.tasks.add(method_name=method)
-            fill(task.model_spec, model, signature=signature)
-        return request
+def tasks(server, *wanted, values=(0.5,), model="examples"):
+    request = add_examples(server.Multi(), *values)
+    for signature, method in wanted:
+        task = request.tasks.add(method_name=method)
+        fill(task.model_spec, model, signature=signature)
+    return request
 
+
+async def test_multi_inference_equals_direct_execution(stubs, saved_models):
+    import tensorflow as tf
+
+    values = np.random.default_rng(5).random(7, np.float32).tolist()
     both = (("", CLASSIFY), ("half", REGRESS))
+    direct = tf.saved_model.load(str(saved_models / "examples/1")).signatures
     async with stubs("examples") as server:
-        response = await server.prediction.MultiInference(tasks(server, *both))
-        first, second = response.results
-        assert [one.score for one in first.classification_result.classifications[0].classes] == [
-            0.5,
-            0.5,
-        ]
-        assert second.regression_result.regressions[0].value == 0.25
-        assert [one.model_spec.signature_name for one in response.results] == [
-            "serving_default",
-            "half",
-        ]
+        request = tasks(server, *both, values=values)
+        examples = [one.SerializeToString() for one in request.input.example_list.examples]
+        classes = direct["serving_default"](inputs=tf.constant(examples))
+        halves = direct["half"](inputs=tf.constant(examples))["outputs"].numpy()
+        first, second = (await server.prediction.MultiInference(request)).results
+    answered = first.classification_result.classifications
+    scores = np.array([[one.score for one in row.classes] for row in answered], np.float32)
+    assert bits(scores) == bits(classes["scores"].numpy())
+    labels = [[one.label.encode() for one in row.classes] for row in answered]
+    assert labels == classes["classes"].numpy().tolist()
+    regressed = [one.value for one in second.regression_result.regressions]
+    assert regressed == halves.ravel().tolist()
+    for spec, signature in ((first.model_spec, "serving_default"), (second.model_spec, "half")):
+        assert (spec.name, spec.signature_name, spec.version.value) == ("examples", signature, 1)
+
+
+async def test_multi_inference_names_what_is_wrong(stubs):
+    async with stubs("examples") as server:
         for request, code, text in (
-            (server.Multi(), "INVALID_ARGUMENT", "ModelSpec has no name specified."),
             (tasks(server, ("", CLASSIFY), ("", CLASSIFY)), "INVALID_ARGUMENT",
              "Duplicate evaluation of signature: serving_default"),
             (tasks(server, ("no", CLASSIFY)), "INVALID_ARGUMENT",
@@ -336,6 +347,12 @@ async def test_multi_inference(stubs):
         ):  # fmt: skip
             async with refused(code, text):
                 await server.prediction.MultiInference(request)
+
+
+async def test_multi_inference_without_tasks(stubs):
+    nameless = refused("INVALID_ARGUMENT", "ModelSpec has no name specified.")
+    async with stubs("examples") as server, nameless:
+        await server.prediction.MultiInference(server.Multi())
 
 
 async def test_metadata_has_the_models_own_signatures(stubs, saved_models):

@@ -7,11 +7,13 @@ change of them. A file that is wrong leaves the old ones in force.
 import ipaddress
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
 from dispatcher.live.access import Credentials, Denied
 from dispatcher.live.endpoint import GrpcResponse
+from dispatcher.live.grpc.methods import BadRequest
 from roma.errors import ConfigError
 from roma.model import Priority
 from roma.security_config import TlsConfig
@@ -36,6 +38,12 @@ def credentials(context: Any) -> Credentials:
     )
 
 
+def address(context: Any) -> str:
+    """Return where a call comes from, without the port; gRPC writes ipv6:%5B::1%5D:50051."""
+    peer: str = context.peer()
+    return unquote(peer.rpartition(":")[0].partition(":")[2]).strip("[]")
+
+
 def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
     """Return the name of a verified client, chosen as `roma.tls.certificate_name` does.
 
@@ -52,11 +60,11 @@ def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
 
 
 def priority(context: Any, highest: Priority) -> Priority:
-    """Return with which priority a call waits; raise ValueError."""
+    """Return with which priority a call waits; raise BadRequest."""
     asked = _text(dict(context.invocation_metadata() or ()).get("x-request-priority"))
     if asked is not None and asked not in list(Priority):
         known = " or ".join(Priority)
-        raise ValueError(f"x-request-priority: {asked}: must be {known}")
+        raise BadRequest(f"x-request-priority: {asked}: must be {known}")
     return Priority.BATCH if Priority.BATCH in (asked, highest) else Priority.INTERACTIVE
 
 

@@ -11,46 +11,71 @@ import contextlib
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
+from dispatcher.live.endpoint import GrpcResponse
+from dispatcher.live.grpc import wire
+from dispatcher.live.grpc.answers import Refused, respond
 from dispatcher.live.grpc.methods import SERVICES
+from dispatcher.live.grpc.places import Place, Places
 from dispatcher.live.service import Service
 
 LOOK = 0.5
 """Seconds between two looks for those who watch."""
 
-_GATEWAY = frozenset({"", "grpc.health.v1.Health", *SERVICES})
+NAME = "grpc.health.v1.Health"
+_GATEWAY = frozenset({"", NAME, *SERVICES})
 _STATUS = health_pb2.HealthCheckResponse
-_Message = Any
 _ServicerContext = Any
 
 
-class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
-    """Answers for the gateway."""
+class Health:
+    """Answers for the gateway, without a key."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, places: Places) -> None:
         self._service = service
+        self._places = places
         self._ending = asyncio.Event()
+
+    def handlers(self) -> dict[str, Any]:
+        """Return the handlers by method; bytes in and bytes out."""
+        return {
+            f"/{NAME}/Check": grpc.stream_unary_rpc_method_handler(self._check),
+            f"/{NAME}/Watch": grpc.stream_stream_rpc_method_handler(self._watch),
+        }
 
     def end(self) -> None:
         """Tell those who watch a last time, and send them away: they would hold up the end."""
         self._ending.set()
 
-    async def Check(self, request: _Message, context: _ServicerContext) -> _Message:  # noqa: N802
+    async def _check(self, _: object, context: _ServicerContext) -> bytes:
         """Return the status of now."""
-        status = self._status(request.service)
-        if status == _STATUS.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service}")
-        return _STATUS(status=status)
+        try:
+            with self._places.take(context) as place:
+                name = await _asked(place)
+                status = self._status(name)
+                if status == _STATUS.SERVICE_UNKNOWN:
+                    raise Refused(grpc.StatusCode.NOT_FOUND, f"unknown service {name}")
+                answer = GrpcResponse(0, _said(status))
+        except Refused as refused:
+            answer = refused.answer
+        return await respond(context, answer)
 
-    async def Watch(self, request: _Message, context: _ServicerContext) -> None:  # noqa: N802
+    async def _watch(self, _: object, context: _ServicerContext) -> None:
         """Send the status, and each other one, until `end`."""
+        try:
+            with self._places.take(context) as place:
+                await self._tell(await _asked(place), context)
+        except Refused as refused:
+            await respond(context, refused.answer)
+
+    async def _tell(self, name: str, context: _ServicerContext) -> None:
         told, is_ending = None, False
         while not is_ending:
             is_ending = self._ending.is_set()
-            status = self._status(request.service)
+            status = self._status(name)
             if status != told:
-                await context.write(_STATUS(status=status))
+                await context.write(_said(status))
                 told = status
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
@@ -65,3 +90,17 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         else:
             return int(_STATUS.SERVICE_UNKNOWN)
         return int(_STATUS.SERVING if is_serving else _STATUS.NOT_SERVING)
+
+
+async def _asked(place: Place) -> str:
+    """Return which service or model is meant, the message's only field; raise Refused."""
+    message = await place.strangers_message()
+    try:
+        return wire.name_and_version(message)[0]
+    except wire.Malformed as error:
+        text = f"The request cannot be read: {error}"
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, text) from None
+
+
+def _said(status: int) -> bytes:
+    return bytes(_STATUS(status=status).SerializeToString())

@@ -12,6 +12,8 @@ import grpc
 
 from dispatcher.live.access import Denied
 from dispatcher.live.grpc import callers
+from dispatcher.live.grpc.answers import Refused, respond
+from dispatcher.live.grpc.places import Place, Places
 from dispatcher.live.service import Service
 
 LONGEST = 60.0
@@ -23,39 +25,58 @@ METHODS = tuple(
 )
 
 
-def handlers(service: Service) -> dict[str, Any]:
+def handlers(service: Service, places: Places) -> dict[str, Any]:
     """Return the handlers by method; bytes in and bytes out."""
     return {
-        method: grpc.stream_stream_rpc_method_handler(_passed(service, method))
+        method: grpc.stream_stream_rpc_method_handler(_passed(service, places, method))
         for method in METHODS
     }
 
 
-def _passed(service: Service, method: str) -> Callable[..., AsyncIterator[bytes]]:
-    async def pass_on(questions: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+def _passed(service: Service, places: Places, method: str) -> Callable[[object, Any], Any]:
+    async def pass_on(_: object, context: Any) -> None:
         try:
-            grant = service.admit(callers.credentials(context), None)
+            with places.take(context) as place:
+                grant = service.admit(callers.credentials(context), None)
+                try:
+                    async with asyncio.timeout(LONGEST):
+                        async for answer in _answers(service, method, place):
+                            await context.write(answer)
+                finally:
+                    grant.release()
         except Denied as denied:
-            await context.abort(callers.CODES[denied.status], str(denied))
-            return
-        try:
-            async with asyncio.timeout(LONGEST):
-                async for answer in answers(questions, context):
-                    yield answer
+            await respond(context, callers.refused(denied))
+        except Refused as refused:
+            await respond(context, refused.answer)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{LONGEST:g} s are enough")
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
-        finally:
-            grant.release()
-
-    async def answers(questions: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        for executor in list(service.driver.core.executors):
-            endpoint = service.endpoints.get(executor.spec.name)
-            if executor.live and endpoint is not None and endpoint.channel is not None:
-                async for answer in endpoint.channel.stream(method, questions):
-                    yield answer
-                return
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "no executable with gRPC is ready")
 
     return pass_on
+
+
+async def _answers(service: Service, method: str, place: Place) -> AsyncIterator[bytes]:
+    """Yield what a model server says; raise Refused, or gRPC's own error if it breaks."""
+    for executor in list(service.driver.core.executors):
+        endpoint = service.endpoints.get(executor.spec.name)
+        if executor.live and endpoint is not None and endpoint.channel is not None:
+            refused: list[Refused] = []
+            async for answer in endpoint.channel.stream(method, _questions(place, refused)):
+                yield answer
+            if refused:
+                raise refused[0]
+            return
+    raise Refused(grpc.StatusCode.UNAVAILABLE, "no executable with gRPC is ready")
+
+
+async def _questions(place: Place, refused: list[Refused]) -> AsyncIterator[bytes]:
+    """Yield what the client asks; `refused` gets why there is no more, if that is no end.
+
+    Raised in here, it would cancel the call behind, which would cancel the client's without a word.
+    """
+    try:
+        while (question := await place.next_message()) is not None:
+            yield question
+    except Refused as error:
+        refused.append(error)

@@ -1,0 +1,170 @@
+"""What calls may take at the gRPC port: places, and bytes of messages.
+
+`gateway.limits` and `max_body_bytes` hold for both of the clients' ports. They are the HTTP
+server's, which a reload replaces, and the bytes of both ports are one sum there. gRPC shows neither
+connections nor a message that is not whole yet. So open calls are counted where HTTP counts
+connections, and a message from when it is here until its call has ended.
+
+Two bounds stay in gRPC what they were when the port was opened, `max_body_bytes` and
+`limits.head_bytes`: a smaller one holds at once, a larger one takes a restart (`roma.changes`).
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any, Protocol, Self
+
+import grpc
+
+from dispatcher.live.grpc import callers
+from dispatcher.live.grpc.answers import Refused
+from roma.gateway_config import LimitsConfig
+
+RETRY = 1.0
+"""Seconds after which a call that found no place may be sent again."""
+
+STRANGERS = 16
+"""Messages that are read at once of those who showed no key; the oldest makes room for one more.
+What is asked without a key comes in one packet, so only those who hold it back are sent away."""
+
+BRIEF = 1.0
+"""Seconds for such a message."""
+
+_FIELD = 32
+"""Bytes that a field of metadata counts beside its name and value (RFC 9113 §6.5.2)."""
+
+_Code = grpc.StatusCode
+_ServicerContext = Any
+
+
+class Bounds(Protocol):
+    """The HTTP server's; what `buffered` holds of gRPC's is written here."""
+
+    limits: LimitsConfig
+    max_body_bytes: int
+    buffered: int
+
+
+class Places:
+    """The open calls; `take` one of their places for a call that comes."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.taken = 0
+        self.strangers: dict[asyncio.Timeout, None] = {}
+        """Messages that are being read of those who showed no key, the oldest first."""
+        self._by_address: Counter[str] = Counter()
+        self._head_bytes = bounds.limits.head_bytes
+
+    def __repr__(self) -> str:
+        return f"<Places: {self.taken} calls, {len(self.strangers)} strangers>"
+
+    def take(self, context: _ServicerContext) -> "Place":
+        """Return a call's place, to be left as a `with` block is; raise Refused."""
+        limits, address = self.bounds.limits, callers.address(context)
+        most, per_address = limits.connections, limits.connections_per_address
+        if self.taken >= most:
+            raise _no_place(f"{most} calls are open, as many as may be")
+        if per_address is not None and self._by_address[address] >= per_address:
+            raise _no_place(f"{per_address} calls of one address are open, as many as may be")
+        if limits.head_bytes < self._head_bytes:  # else gRPC has looked
+            size = sum(len(k) + len(v) + _FIELD for k, v in context.invocation_metadata() or ())
+            if size > limits.head_bytes:
+                text = f"metadata of {size} bytes: larger than max ({limits.head_bytes})"
+                raise Refused(_Code.RESOURCE_EXHAUSTED, text)
+        self.taken += 1
+        self._by_address[address] += 1
+        return Place(self, context, address)
+
+    def leave(self, address: str) -> None:
+        """Take a place back."""
+        self.taken -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class Place:
+    """One call's: what it holds is given back when the block ends, whichever way."""
+
+    __slots__ = ("_address", "_context", "_held", "_places")
+
+    def __init__(self, places: Places, context: _ServicerContext, address: str) -> None:
+        self._places = places
+        self._context = context
+        self._address = address
+        self._held = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hold(0)
+        self._places.leave(self._address)
+
+    async def message(self) -> bytes:
+        """Read the call's message; raise Refused, also where there is none."""
+        found = await self.next_message()
+        if found is None:
+            raise _no_message()
+        return found
+
+    async def next_message(self) -> bytes | None:
+        """Read one more message, None after the last; the one before it is held no longer."""
+        self._hold(0)
+        bounds = self._places.bounds
+        if bounds.buffered >= bounds.limits.buffered_bytes:
+            raise _too_much(bounds.buffered)
+        return self._kept(await self._read(asyncio.timeout(bounds.limits.body_timeout)))
+
+    async def strangers_message(self) -> bytes:
+        """Read the message of somebody who need not show a key; raise Refused."""
+        strangers = self._places.strangers
+        while len(strangers) >= STRANGERS:
+            oldest = next(iter(strangers))
+            del strangers[oldest]
+            oldest.reschedule(0.0)
+        reading = asyncio.timeout(min(BRIEF, self._places.bounds.limits.body_timeout))
+        strangers[reading] = None
+        try:
+            found = self._kept(await self._read(reading))
+        finally:
+            strangers.pop(reading, None)
+        if found is None:
+            raise _no_message()
+        return found
+
+    async def _read(self, timeout: asyncio.Timeout) -> bytes | None:
+        try:
+            async with timeout:
+                found = await self._context.read()
+        except TimeoutError:
+            raise Refused(_Code.DEADLINE_EXCEEDED, "the message came too slowly") from None
+        return None if found is grpc.aio.EOF else found
+
+    def _kept(self, found: bytes | None) -> bytes | None:
+        """Count a message; raise Refused if it is too large, or too much together with others."""
+        bounds, size = self._places.bounds, len(found or b"")
+        if size > bounds.max_body_bytes:
+            text = f"message of {size} bytes: larger than max ({bounds.max_body_bytes})"
+            raise Refused(_Code.RESOURCE_EXHAUSTED, text)
+        if bounds.buffered + size > bounds.limits.buffered_bytes:
+            # Whoever comes last makes room, as over HTTP.
+            raise _too_much(bounds.buffered + size)
+        self._hold(size)
+        return found
+
+    def _hold(self, size: int) -> None:
+        self._places.bounds.buffered += size - self._held
+        self._held = size
+
+
+def _no_place(text: str) -> Refused:
+    return Refused(_Code.RESOURCE_EXHAUSTED, text, retry_after=RETRY)
+
+
+def _too_much(size: int) -> Refused:
+    return _no_place(f"{size} bytes of requests are held, as many as may be")
+
+
+def _no_message() -> Refused:
+    return Refused(_Code.INVALID_ARGUMENT, "The call has no message")

@@ -1,0 +1,212 @@
+"""One call at the gRPC door, in the order in which it happens.
+
+Who calls is known from the metadata. So a caller is let in before the message is read: gRPC asks
+for no more of it than its first window, and a stranger's is never held. Which model is meant, the
+message says; only then it shows whether this caller may call it.
+"""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from dispatcher.executors import RECOVERY
+from dispatcher.live.access import Denied
+from dispatcher.live.context import Context
+from dispatcher.live.driver import Call, Outcome
+from dispatcher.live.endpoint import Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.grpc import callers
+from dispatcher.live.grpc.answers import Refused, outcome_answer, refusal, respond
+from dispatcher.live.grpc.methods import BadRequest, Own, Passed
+from dispatcher.live.grpc.places import Place, Places
+from dispatcher.live.routes import GrpcRoute
+from dispatcher.live.service import DRAIN_RETRY, Service
+from roma.errors import BackendError, BackendTimeout
+from roma.model import Priority
+
+EARLY = 0.05
+"""Seconds. A client that goes this shortly before its deadline went because of it."""
+
+_WANTED = frozenset({"x-request-id", "traceparent", "tracestate"})
+_Code = grpc.StatusCode
+
+_ServicerContext = Any
+"""grpc.aio.ServicerContext; grpc carries no types."""
+
+
+class GrpcCall(Call):
+    """A call that a handler waits for, in `answer`."""
+
+    def __init__(
+        self,
+        service: Service,
+        route: GrpcRoute,
+        body: bytes,
+        *,
+        deadline: float | None,
+        context: Context | None,
+    ) -> None:
+        message = GrpcMessage(route.path, body)
+        super().__init__(route.model, message, deadline=deadline, context=context)
+        self._service = service
+        self.answer: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Tell the handler, if it is still there."""
+        self._service.on_ended(self, outcome)
+        answer = outcome_answer(outcome)
+        if self.context is not None:
+            self._service.end(self.context, answer.code)
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def cancel(self) -> None:
+        """The client went away, or its deadline passed: then the dispatcher's clock ends the call.
+
+        gRPC does not say which of the two it was.
+        """
+        left = self.arrived + (self.deadline or 0.0) - self._service.driver.clock()
+        if self.deadline is None or left > EARLY:
+            self._service.cancel(self)
+
+
+class Rpc:
+    """One call of a method that a model server answers; `run` it once."""
+
+    __slots__ = ("_carried", "_context", "_method", "_places", "_service")
+
+    def __init__(
+        self, service: Service, places: Places, method: Passed, context: _ServicerContext
+    ) -> None:
+        self._service = service
+        self._places = places
+        self._method = method
+        self._context = context
+        self._carried: Context | None = None
+        """What the call brings along."""
+
+    async def run(self) -> bytes:
+        """Return the answer's message; an error ends the call. What it held is free by then."""
+        try:
+            with self._places.take(self._context) as place:
+                answer = await self._answer(place)
+        except (Refused, BadRequest, Denied) as error:
+            answer = refused(error)
+            if self._carried is not None:
+                self._service.end(self._carried, answer.code)
+        if self._carried is None:
+            self._carried = brought(self._service, self._context, None)
+        return await respond(self._context, answer, self._carried)
+
+    async def _answer(self, place: Place) -> GrpcResponse:
+        """Let the caller in, read the message, and ask for what it says."""
+        service, context = self._service, self._context
+        grant = service.admit(callers.credentials(context), None)
+        try:
+            body = await place.message()
+            route = self._method.route(body)
+            self._carried = brought(service, context, route)
+            service.check(grant, route.model)
+            priority = callers.priority(context, grant.priority)
+            self._check(route)
+            if not route.is_inference:
+                return await self._look_up(route, body)
+            return await self._infer(route, body, priority)
+        finally:
+            grant.release()
+
+    def _check(self, route: GrpcRoute) -> None:
+        """Raise Refused if nobody is there to answer."""
+        service = self._service
+        if not service.serves(route.model):
+            raise Refused(_Code.NOT_FOUND, route.missing)
+        if service.draining and route.is_inference:
+            raise Refused(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
+        for executor in service.driver.core.executors.of(route.model):
+            endpoint = service.endpoints.get(executor.spec.name)
+            if endpoint is not None and endpoint.channel is None:
+                raise Refused(_Code.UNIMPLEMENTED, _no_address(route.model, executor.spec.name))
+
+    async def _infer(self, route: GrpcRoute, body: bytes, priority: Priority) -> GrpcResponse:
+        """Wait in the model's queue, and for the answer."""
+        deadline = self._deadline(route.model, priority)
+        call = GrpcCall(self._service, route, body, deadline=deadline, context=self._carried)
+        call.priority = priority
+        self._service.driver.submit(call)
+        try:
+            return await call.answer
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+    def _deadline(self, model: str, priority: Priority) -> float | None:
+        """Return the client's deadline if it is shorter than what the model's clients are told."""
+        left: float | None = self._context.time_remaining()
+        longest = self._service.driver.core.queues[model].spec.deadline
+        if left is None or (priority is Priority.INTERACTIVE and left >= longest):
+            return None
+        return max(0.0, left)
+
+    async def _look_up(self, route: GrpcRoute, body: bytes) -> GrpcResponse:
+        """Pass a status or metadata request to any live executable of the model."""
+        message, timeout = GrpcMessage(route.path, body), self._service.backend_timeout
+        more = "" if self._carried is None else self._carried.lines
+
+        async def fetch(endpoint: Endpoint) -> GrpcResponse:
+            if endpoint.channel is None:
+                raise BackendError("it has no gRPC address")
+            return await endpoint.channel.fetch(message, timeout=timeout, more=more)
+
+        try:
+            found = await self._service.ask(route.model, fetch)
+        except BackendTimeout as fault:
+            return refusal(_Code.DEADLINE_EXCEEDED, str(fault))
+        except BackendError as fault:
+            return refusal(_Code.UNAVAILABLE, str(fault))  # a look-up may be asked again
+        if found is None:
+            text = f"no executable of model {route.model} is ready"
+            return refusal(_Code.UNAVAILABLE, text, retry_after=RECOVERY)
+        return found
+
+
+async def answer_own(
+    service: Service, places: Places, method: Own, context: _ServicerContext
+) -> bytes:
+    """Answer what the gateway itself is asked; nothing is in such a message, so none is read."""
+    try:
+        with places.take(context):
+            if not method.is_open:
+                service.admit(callers.credentials(context), None).release()
+            answer = GrpcResponse(0, method.answer(service))
+    except (Refused, Denied) as error:
+        answer = refused(error)
+    return await respond(context, answer, brought(service, context, None))
+
+
+def refused(error: Refused | BadRequest | Denied) -> GrpcResponse:
+    """Return the answer to a call that goes no further."""
+    if isinstance(error, Denied):
+        return callers.refused(error)
+    if isinstance(error, BadRequest):
+        return refusal(_Code.INVALID_ARGUMENT, str(error))
+    return error.answer
+
+
+def brought(service: Service, context: _ServicerContext, route: GrpcRoute | None) -> Context | None:
+    """Return what a call brings along; its trace begins here, if `route` says what it is for."""
+    found: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if key in _WANTED:  # of one name are one list, as in HTTP
+            found[key] = f"{found[key]},{value}" if key in found else value
+    if not found and service.tracer is None:
+        return None
+    return service.context(
+        found.get("x-request-id"), found.get("traceparent"), found.get("tracestate"), route
+    )
+
+
+def _no_address(model: str, executable: str) -> str:
+    return (
+        f"model {model}: executable {executable} has no gRPC address: set `grpc` of the executable,"
+        " or grpc_offset of its worker, in roma.yaml"
+    )

@@ -1,0 +1,409 @@
+"""What a call may take at the gRPC port before it is let in, while it is read, and with others."""
+
+import asyncio
+import json
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from dispatcher.live.grpc import places
+from dispatcher.live.reloading import Reloading
+from roma import keys
+from roma.errors import ConfigError
+from tests.gateway.test_grpc import INFER, OIP, PREDICT, STATUS, asking
+from tests.support import http2
+
+Code = grpc.StatusCode
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+LARGE = 30 * 2**20
+TOKENS = {name: keys.new_token(8 * name) for name in "cn"}
+
+
+def number(code):
+    return code.value[0]
+
+
+def sized(size):
+    """A PredictRequest for model m of so many bytes and a few."""
+    length, varint = size, b""
+    while length > 127:
+        varint, length = varint + bytes((length & 127 | 128,)), length >> 7
+    return asking(PREDICT) + b"\x1a" + varint + bytes((length,)) + bytes(size)
+
+
+def bearer(name):
+    return (("authorization", f"Bearer {TOKENS[name]}"),)
+
+
+@pytest.fixture
+async def raw(stage):
+    """Connect a client that writes frames; closed at the end."""
+    clients = []
+
+    async def connect(address="127.0.0.1"):
+        clients.append(await http2.connected(stage.grpc_port, address))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+async def guarded(stage, tmp_path):
+    """A gateway with a caller of model m, one at a time, and one of another model."""
+    file = tmp_path / "keys.yaml"
+    entries = {
+        "cccccccc": {"name": "caller", "models": ["m"], "concurrency": 1},
+        "nnnnnnnn": {"name": "narrow", "models": ["elsewhere"]},
+    }
+    listed = {id_: {**e, "hash": keys.hashed(TOKENS[id_[0]])} for id_, e in entries.items()}
+    file.write_text(json.dumps({"keys": listed}))
+    file.chmod(0o600)
+    await stage.open(gateway=f"keys: {file}", speaks_grpc=True, max_body=2**25)
+    return stage
+
+
+async def ended(client):
+    async with asyncio.timeout(20):
+        await client.ended.wait()
+    return client.status
+
+
+# Before the message
+
+
+@pytest.mark.parametrize(
+    ("path", "metadata", "code"),
+    [
+        (PREDICT, [], Code.UNAUTHENTICATED),
+        (INFER, [(b"authorization", b"Bearer roma_nonsense")], Code.UNAUTHENTICATED),
+        (STATUS, [], Code.UNAUTHENTICATED),
+        (f"/{OIP}/ServerMetadata", [], Code.UNAUTHENTICATED),
+        (f"/{OIP}/ServerLive", [], Code.OK),
+        ("/no.Service/Method", [], Code.UNIMPLEMENTED),
+    ],
+)
+async def test_a_strangers_message_is_not_read(guarded, raw, path, metadata, code):
+    client = await raw()
+    client.begin(path, *metadata)
+    client.announce(LARGE)
+    await client.pour(100)  # and no more until there is an answer
+    assert await ended(client) == number(code)
+
+
+async def test_a_stranger_who_sends_on_is_cut_short(guarded, raw):
+    client = await raw()
+    client.begin(PREDICT)
+    client.announce(LARGE)
+    async with asyncio.timeout(20):
+        await client.pour(LARGE - 1)
+    assert client.status == number(Code.UNAUTHENTICATED)
+    assert client.sent < LARGE / 2  # gRPC's window, 4 to 16 MiB, if the answer comes late
+
+
+async def test_a_callers_message_is_read_to_its_end(guarded, raw):
+    client = await raw()
+    client.begin(PREDICT, (b"authorization", f"Bearer {TOKENS['c']}".encode()))
+    client.announce(LARGE)
+    async with asyncio.timeout(20):
+        await client.pour(LARGE - 1)
+    assert (client.sent, client.status) == (LARGE + 4, None)  # it is waited for
+    busy = await guarded.call(PREDICT, asking(PREDICT), metadata=bearer("c"))
+    assert (busy[0], busy[3]["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
+    await client.pour(1)
+    assert await ended(client) == number(Code.INVALID_ARGUMENT)  # zeros are no protobuf
+    assert (await guarded.call(PREDICT, asking(PREDICT), metadata=bearer("c")))[0] is Code.OK
+
+
+async def test_a_call_without_a_message_is_told_so(stage):
+    await stage.open(speaks_grpc=True)
+    async with stage.channel as channel:
+        for path in (PREDICT, CHECK):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await channel.stream_unary(path)(iter(()))
+            assert error.value.code() is Code.INVALID_ARGUMENT
+            assert error.value.details() == "The call has no message"
+
+
+# What need not be asked with a key
+
+
+async def test_health_questions_that_are_held_back_make_room_for_others(guarded, raw, monkeypatch):
+    monkeypatch.setattr(places, "BRIEF", 60.0)
+    slow = []
+    for path in [CHECK, WATCH] * (places.STRANGERS // 2):
+        slow.append(await raw())
+        slow[-1].begin(path)
+        slow[-1].announce(LARGE)
+        await slow[-1].pour(100)
+    async with guarded.channel as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for _ in range(2):  # the second finds the room that the first made
+            answer = await health.Check(health_pb2.HealthCheckRequest(service="m"))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            await guarded.until(lambda: any(client.status for client in slow))
+            told = [client.status for client in slow if client.ended.is_set()]
+            assert told == [number(Code.DEADLINE_EXCEEDED)]
+
+
+async def test_a_health_question_has_little_time(guarded, raw, monkeypatch):
+    monkeypatch.setattr(places, "BRIEF", 0.1)
+    client = await raw()
+    client.begin(CHECK)
+    assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
+
+
+async def test_a_health_question_that_is_no_protobuf(stage):
+    await stage.open(speaks_grpc=True)
+    code, _, text, _ = await stage.call(CHECK, b"\xff")
+    assert (code, text.partition(":")[0]) == (Code.INVALID_ARGUMENT, "The request cannot be read")
+
+
+# Messages of all calls together
+
+
+async def test_messages_of_both_doors_together_are_bounded(stage):
+    await stage.open(speaks_grpc=True, max_body=2**21, limits="{buffered_bytes: 1048576}")
+    stage.grpc_backends[0].gate = asyncio.Event()
+    message = sized(400_000)
+    async with stage.channel as channel:
+        calls = [
+            asyncio.create_task(stage.call(PREDICT, message, channel=channel)) for _ in range(2)
+        ]
+        await stage.until(lambda: stage.server.buffered == 2 * len(message))
+        code, _, text, trailing = await stage.call(PREDICT, message, channel=channel)
+        assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
+        assert text == f"{3 * len(message)} bytes of requests are held, as many as may be"
+        assert (await stage.predict(body=bytes(400_000)))[0] == 503
+        assert stage.server.buffered == 2 * len(message)
+        small = asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+        await stage.until(lambda: len(stage.queue) == 2)
+        stage.grpc_backends[0].gate.set()
+        assert [c[0] for c in await asyncio.gather(*calls, small)] == [Code.OK] * 3
+    assert stage.server.buffered == 0
+
+
+async def test_a_message_is_not_even_read_while_there_is_no_room(stage, raw):
+    await stage.open(speaks_grpc=True, limits="{buffered_bytes: 1048576}")
+    stage.server.buffered += 2**20
+    client = await raw()
+    client.begin(PREDICT)
+    assert await ended(client) == number(Code.RESOURCE_EXHAUSTED)
+    stage.server.buffered -= 2**20
+
+
+async def end_answered(stage, raw):
+    assert (await stage.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.OK
+
+
+async def end_failed(stage, raw):
+    async def fail(request, context):
+        await context.abort(Code.INTERNAL, "boom")
+
+    stage.grpc_backends[0].behave = fail
+    assert (await stage.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.INTERNAL
+    stage.grpc_backends[0].behave = None
+
+
+async def end_looked_up(stage, raw):
+    assert (await stage.call(STATUS, asking(STATUS), metadata=bearer("c")))[0] is Code.OK
+
+
+async def end_not_this_model(stage, raw):
+    answer = await stage.call(PREDICT, sized(5000), metadata=bearer("n"))
+    assert answer[0] is Code.PERMISSION_DENIED
+
+
+async def end_no_protobuf(stage, raw):
+    answer = await stage.call(PREDICT, b"\xff" * 5000, metadata=bearer("c"))
+    assert answer[0] is Code.INVALID_ARGUMENT
+
+
+async def end_bad_priority(stage, raw):
+    metadata = (*bearer("c"), ("x-request-priority", "urgent"))
+    answer = await stage.call(PREDICT, sized(5000), metadata=metadata)
+    assert answer[0] is Code.INVALID_ARGUMENT
+
+
+async def end_too_large(stage, raw):
+    answer = await stage.call(PREDICT, sized(2**25), metadata=bearer("c"))
+    assert answer[0] is Code.RESOURCE_EXHAUSTED
+
+
+async def end_too_slow(stage, raw):
+    stage.server.limits = stage.server.limits.model_copy(update={"body_timeout": 0.1})
+    client = await begun(raw)
+    assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
+
+
+async def end_half_sent(stage, raw):
+    client = await begun(raw)
+    async with asyncio.timeout(20):  # it is being read once it takes the only place
+        while (await stage.call(f"/{OIP}/ServerLive", b""))[0] is Code.OK:
+            await asyncio.sleep(0.01)
+    client.writer.transport.abort()
+
+
+async def end_cancelled(stage, raw):
+    await end_in_flight(stage, lambda call: call.cancel())
+    assert stage.queue.cancelled == 1
+
+
+async def end_past_its_deadline(stage, raw):
+    await end_in_flight(stage, lambda _: None, timeout=0.5)
+
+
+async def begun(raw):
+    client = await raw()
+    client.begin(PREDICT, (b"authorization", f"Bearer {TOKENS['c']}".encode()))
+    client.announce(5000)
+    await client.pour(100)
+    return client
+
+
+async def end_in_flight(stage, end, **options):
+    backend = stage.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    async with stage.channel as channel:
+        call = channel.unary_unary(PREDICT)(sized(5000), metadata=bearer("c"), **options)
+        await stage.until(lambda: backend.running == 1)
+        assert stage.server.buffered == len(sized(5000))
+        end(call)
+        await call.code()
+        await stage.until(lambda: backend.cancelled == 1)
+    backend.gate = None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        end_answered,
+        end_failed,
+        end_looked_up,
+        end_not_this_model,
+        end_no_protobuf,
+        end_bad_priority,
+        end_too_large,
+        end_too_slow,
+        end_half_sent,
+        end_cancelled,
+        end_past_its_deadline,
+    ],
+)
+async def test_however_a_call_ends_what_it_held_is_given_back(guarded, raw, end):
+    limits = {"connections": 1, "connections_per_address": 1}
+    guarded.server.limits = guarded.server.limits.model_copy(update=limits)
+    await end(guarded, raw)
+
+    async def is_free():  # for a look-up, which waits for no executor
+        return (await guarded.call(STATUS, asking(STATUS), metadata=bearer("c")))[0] is Code.OK
+
+    async with asyncio.timeout(20):
+        while not await is_free():
+            await asyncio.sleep(0.01)
+    await guarded.until(lambda: guarded.server.buffered == 0)
+
+
+# Calls
+
+
+async def test_open_calls_are_bounded_by_address_and_in_all(stage, raw):
+    await stage.open(speaks_grpc=True, limits="{connections: 3, connections_per_address: 2}")
+    stage.grpc_backends[0].gate = asyncio.Event()
+    async with stage.channel as channel:
+        first = channel.unary_unary(PREDICT)(asking(PREDICT))
+        await stage.until(lambda: stage.grpc_backends[0].running == 1)
+        second = channel.unary_unary(PREDICT)(asking(PREDICT))
+        await stage.until(lambda: stage.queue.arrivals == 2)
+        for path in (PREDICT, STATUS, CHECK, f"/{OIP}/ServerLive"):
+            code, _, text, trailing = await stage.call(path, asking(PREDICT), channel=channel)
+            assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
+            assert text == "2 calls of one address are open, as many as may be"
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await reflection.ServerReflectionInfo(iter(())).read()
+        assert error.value.code() is Code.RESOURCE_EXHAUSTED
+        assert (await stage.predict(path="/v1/models/x:predict"))[0] == 404  # HTTP counts its own
+
+        third, fourth = await raw("127.0.0.2"), await raw("127.0.0.3")
+        for client in (third, fourth):  # their messages never come
+            client.begin(PREDICT)
+        await stage.until(lambda: third.ended.is_set() or fourth.ended.is_set())
+        second.cancel()
+        await stage.until(lambda: stage.queue.cancelled == 1)
+        later = channel.unary_unary(PREDICT)(asking(PREDICT))
+        stage.grpc_backends[0].gate.set()
+        assert await first == await later == asking(PREDICT)
+        assert {third.status, fourth.status} == {None, number(Code.RESOURCE_EXHAUSTED)}
+
+
+# What a reload changes
+
+
+async def reload(stage, tmp_path, *replacements):
+    text = stage.text
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "roma.yaml"
+    file.write_text(text)
+    await Reloading(file, lambda read: read, stage.roster, stage.server).take_over()
+
+
+async def test_a_reload_makes_limits_less_and_again_what_they_were(stage, tmp_path):
+    await stage.open(speaks_grpc=True, max_body=5000, limits="{head_bytes: 4000}")
+    cookie = (("cookie", "x" * 2500),)
+
+    async def codes():
+        return [
+            (await stage.call(PREDICT, sized(3000)))[0],
+            (await stage.call(PREDICT, asking(PREDICT), metadata=cookie))[0],
+            (await stage.call(PREDICT, asking(PREDICT)))[0],
+        ]
+
+    assert await codes() == [Code.OK] * 3
+    await reload(stage, tmp_path, ("bytes: 5000", "bytes: 2000"), ("bytes: 4000", "bytes: 2000"))
+    assert await codes() == [Code.RESOURCE_EXHAUSTED] * 2 + [Code.OK]
+    code, _, text, _ = await stage.call(PREDICT, sized(3000))
+    assert text == f"message of {len(sized(3000))} bytes: larger than max (2000)"
+    with pytest.raises(ConfigError, match=r"max_body_bytes = 6000: .*5000: takes a restart"):
+        await reload(stage, tmp_path, ("bytes: 5000", "bytes: 6000"))
+    assert await codes() == [Code.RESOURCE_EXHAUSTED] * 2 + [Code.OK]
+    await reload(stage, tmp_path)
+    assert await codes() == [Code.OK] * 3
+
+
+async def test_a_reload_changes_how_many_calls_may_be_open(stage, tmp_path):
+    await stage.open(speaks_grpc=True, limits="{connections: 2}")
+    stage.grpc_backends[0].gate = asyncio.Event()
+    async with stage.channel as channel:
+
+        def begin():
+            return asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+
+        calls = [begin(), begin()]
+        await stage.until(lambda: stage.queue.arrivals == 2)
+        assert (await begin())[0] is Code.RESOURCE_EXHAUSTED
+        await reload(stage, tmp_path, ("connections: 2", "connections: 3"))
+        calls.append(begin())
+        await stage.until(lambda: stage.queue.arrivals == 3)
+        await reload(stage, tmp_path, ("connections: 2", "connections_per_address: 1"))
+        assert (await begin())[2].startswith("1 calls of one address")
+        stage.grpc_backends[0].gate.set()
+        assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
+
+
+async def test_questions_of_reflection_are_bounded_as_well(stage, tmp_path):
+    await stage.open(speaks_grpc=True, max_body=5000)
+    await reload(stage, tmp_path, ("bytes: 5000", "bytes: 2000"))
+    asked = reflection_pb2.ServerReflectionRequest
+    async with stage.channel as channel:
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await call.write(asked(list_services=""))
+        assert (await call.read()).HasField("list_services_response")
+        await call.write(asked(list_services="x" * 3000))
+        assert await call.code() is Code.RESOURCE_EXHAUSTED
+    assert stage.server.buffered == 0
