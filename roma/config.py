@@ -67,7 +67,7 @@ class CpuConfig(Section):
     """Most cores it can use; default: what its worker can allocate."""
     initial: Cores | None = None
     """Cores at start, before the first measurement; default: max. Loading and warming up a model
-    is the most expensive thing it does."""
+    is the most expensive thing it does; beside models that serve it has no more than they leave."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads that one request can use; also sizes the model server's intra-op pool."""
     in_flight: Annotated[int, Field(ge=1, le=1024)] | None = None

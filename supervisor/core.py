@@ -8,7 +8,7 @@ sees the difference and applies it again.
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controllers.base import Law
@@ -261,7 +261,10 @@ class Supervisor:
             status.cost = status.cost.update(
                 measurement.usage, measurement.completed_here, managed.cost
             )
-        return _Decided(self._want(status, demand), demand, measurement, fresh, used)
+        want = self._want(status, demand)
+        if measurement is None and demand.cores is not None:
+            want = replace(want, loads=True)
+        return _Decided(want, demand, measurement, fresh, used)
 
     def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:
         """Fit the demands to the worker, and write down why everyone got what they got."""

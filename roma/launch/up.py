@@ -132,12 +132,14 @@ class Deployment:
                 await worker.follow(config)
         except ActuationError as error:
             raise LaunchError(str(error)) from error
-        await self._add([e for e in local if e.name not in self.executables])
+        new = [e for e in local if e.name not in self.executables]
+        await self._add(new, waiting=not config.control.dry_run)
         log.info("models: %s", ", ".join(config.models))
 
-    async def _add(self, local: Sequence[Executable]) -> None:
+    async def _add(self, local: Sequence[Executable], *, waiting: bool = False) -> None:
+        """Start executables; `waiting`: at their least cores, for others serve beside them."""
         if self._hierarchy is not None and local:
-            made = cgroups(self.config, self._hierarchy, local)
+            made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
             self._groups |= await self._cgroups.enter_async_context(made)
         most = self.config.gateway.max_body_bytes
         for executable in local:

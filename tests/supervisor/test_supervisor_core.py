@@ -211,6 +211,20 @@ def test_an_executable_that_loads_gets_its_initial_cores():
     assert core.status["m@w"].story[-1].demand.why == "the executable is not ready"
 
 
+def test_who_loads_takes_no_cores_from_who_serves():
+    names = {"m@w": "busy", "n@w": "loading"}
+    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
+    core = build("static", {}, capacity=4.0, managed=managed)
+    states = tuple(ExecutorReport(n, state, 0, 0) for n, state in names.items())
+    for now in (1.0, 2.0, 3.0):
+        told = ExchangeReply("e1", (report("m"), report("n")), states)
+        core.tick({"d": told}, dict.fromkeys(names, reading(3.0, usage=now)), now=now)
+    serving, loading = (core.status[n] for n in names)
+    assert serving.allocation == pytest.approx(min(serving.demand, 3.9))
+    assert loading.demand == 4.0
+    assert loading.allocation == pytest.approx(max(0.1, 4.0 - serving.allocation), abs=0.002)
+
+
 def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
     core = build()
     for i in (1, 2):
