@@ -24,6 +24,7 @@ from roma.launch.accepted import write
 from roma.launch.child import GRACE, Child
 from roma.launch.containers import WorkerContainers, containers
 from roma.launch.lease import keep_safe
+from roma.launch.preference import last_until_ready
 from roma.launch.servers import cgroups, model_server
 from roma.placement import Executable, on_worker
 from roma.reload import Watch
@@ -61,6 +62,7 @@ class Deployment:
         self._groups: dict[str, Group] = {}
         self._cgroups = contextlib.AsyncExitStack()
         self._leases: list[asyncio.Task[None]] = []
+        self._loading: set[asyncio.Task[None]] = set()
         self.dispatchers = self._dispatchers()
         self.supervisors = {
             w.name: self._program(
@@ -89,8 +91,8 @@ class Deployment:
 
     async def stop(self) -> None:
         """Stop everything but containers, clients first."""
-        for lease in self._leases:
-            lease.cancel()
+        for task in (*self._leases, *self._loading):
+            task.cancel()
         await asyncio.gather(*(child.stop() for child in self.dispatchers))
         await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
         for group in self._groups.values():
@@ -146,6 +148,10 @@ class Deployment:
             group = self._groups.get(executable.name)
             child = model_server(executable, group, most, self._log_dir)
             self.executables[executable.name] = child
+            if waiting and group is not None:
+                task = asyncio.create_task(last_until_ready(executable, group))
+                self._loading.add(task)
+                task.add_done_callback(self._loading.discard)
             child.start()
 
     async def _remove(self, names: Sequence[str]) -> None:
