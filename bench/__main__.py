@@ -1,6 +1,7 @@
 """Run the named benchmarks, or all but `peers`, which needs `make peers`.
 
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load.
+`loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
 `gateway DIRECTORY…`: other checkouts beside.
 """
 
@@ -16,6 +17,7 @@ from bench import (
     decisions,
     gateway,
     idle,
+    loading,
     overload,
     peers,
     simulation,
@@ -32,6 +34,7 @@ ALL: dict[str, Callable[[], None]] = {
     "gateway": gateway.run,
     "overload": overload.run,
     "idle": idle.run,
+    "loading": loading.run,
     "peers": peers.run,
 }
 
@@ -44,6 +47,9 @@ def main(names: list[str]) -> None:
             return
         case ["overload", seconds] if seconds.isdigit():
             overload.run(float(seconds))
+            return
+        case ["loading", served, *initial] if len(initial) < 2:
+            loading.run(served, *map(float, initial))
             return
         case ["gateway", *others] if others and all(Path(other).is_dir() for other in others):
             gateway.run(tuple(map(Path, others)))

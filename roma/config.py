@@ -67,7 +67,7 @@ class CpuConfig(Section):
     """Most cores it can use; default: what its worker can allocate."""
     initial: Cores | None = None
     """Cores at start, before the first measurement; default: max. Loading and warming up a model
-    is the most expensive thing it does."""
+    is the most expensive thing it does; beside models that serve it has no more than they leave."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads that one request can use; also sizes the model server's intra-op pool."""
     in_flight: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -203,6 +203,7 @@ class Config(Section):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
         self._check_served()
+        self._check_several()
         for name in self.plant.models if self.plant else ():
             if name not in self.models:
                 raise Fault(f"plant.models.{name}", name, "one of " + ", ".join(self.models))
@@ -232,6 +233,26 @@ class Config(Section):
             if all(e.model != name for e in listed):
                 raise Fault(f"models.{name}", name, "served by an executable of a worker")
 
+    def _check_several(self) -> None:
+        """Refuse several dispatchers where one alone may know what is sent, or writes."""
+        count = self.gateway.workers
+        if count == 1:
+            return
+        listed = [e for worker in self.workers for e in worker.executables]
+        if any(w.gpus for w in self.workers) or any(e.device is Device.GPU for e in listed):
+            raise Fault("gateway.workers", count, "1 with GPUs: each would send to one at once")
+        for name, model in self.models.items():
+            if model.cpu.in_flight is not None and model.cpu.in_flight < count:
+                bound = f"≥ gateway.workers ({count}), or absent"
+                raise Fault(f"models.{name}.cpu.in_flight", model.cpu.in_flight, bound)
+        control = self.control
+        if control.dispatchers and len(control.dispatchers) < count:
+            bound = f"an address for each of gateway.workers ({count}), or absent"
+            raise Fault("control.dispatchers", list(control.dispatchers), bound)
+        if control.story is not None:
+            bound = f"absent where gateway.workers > 1 ({count})"
+            raise Fault("control.story", str(control.story), bound)
+
     def _check_ports(self) -> None:
         """Refuse two listeners on one port, and ports that count up beyond the last one."""
         g = self.gateway
@@ -243,6 +264,7 @@ class Config(Section):
             "gateway.metrics_port": g.metrics_port,
         }
         others += [(key, port) for key, port in own.items() if port is not None]
+        others += [("gateway.worker_port", port) for port in g.admin_ports[1:]]
         others += [("control.port", self.control.port + i) for i in range(len(self.workers))]
         for i, worker in enumerate(self.workers):
             if worker.backend is not Backend.STATIC:
@@ -336,8 +358,9 @@ class Config(Section):
     def dispatcher_urls(self) -> tuple[str, ...]:
         """Where supervisors exchange."""
         g = self.gateway
-        here = reachable(*g.exchange_address, tls=g.admin_tls is not None)
-        return self.control.dispatchers or (here,)
+        tls = g.admin_tls is not None
+        here = tuple(reachable(*address, tls=tls) for address in g.exchange_addresses)
+        return self.control.dispatchers or here
 
     @property
     def supervisor_urls(self) -> dict[str, str]:

@@ -47,6 +47,11 @@ class GatewayConfig(Section):
     grpc_port: Port | None = None
     """For TensorFlow Serving's and the Open Inference Protocol's gRPC; default: no gRPC. A call
     needs executables with a gRPC address: `grpc` of a listed one, `grpc_offset` of a worker."""
+    workers: Annotated[int, Field(ge=1, le=32)] = 1
+    """Dispatcher processes that share the clients' ports (SO_REUSEPORT); one computes on one core.
+    Bounds, queues and keys' rates hold for each of them. Not with GPUs: each would send to one."""
+    worker_port: Port = 8510
+    """Admin port of the second of them; those of the next ones count up."""
     keys: FilePath | None = None
     """Keys of those who may call (`roma keys add`); default: whoever reaches the port may."""
     oidc: OidcConfig | None = None
@@ -92,7 +97,22 @@ class GatewayConfig(Section):
             host = getattr(self, f"{name}_host")
             if host is not None and getattr(self, f"{name}_port") is None:
                 raise Fault(f"{name}_host", host, f"absent where {name}_port is")
+            port = getattr(self, f"{name}_port")
+            if port is not None and self.workers > 1:
+                raise Fault(f"{name}_port", port, f"absent where workers > 1 ({self.workers})")
         return self
+
+    @property
+    def admin_ports(self) -> list[int]:
+        """The admin port of each process."""
+        return [self.admin_port, *(self.worker_port + i for i in range(self.workers - 1))]
+
+    @property
+    def exchange_addresses(self) -> list[tuple[str, int]]:
+        """Where supervisors exchange with each process."""
+        if self.workers == 1:
+            return [self.exchange_address]
+        return [(self.admin_host, port) for port in self.admin_ports]
 
     @property
     def exchange_address(self) -> tuple[str, int]:

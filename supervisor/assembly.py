@@ -15,7 +15,11 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
     control = config.control
     law = registry.build(control.law, control.gains)
     return Supervisor(
-        managed(config, worker), law, capacity=worker.allocatable, gamma=control.gamma
+        managed(config, worker),
+        law,
+        capacity=worker.allocatable,
+        gamma=control.gamma,
+        dispatchers=config.gateway.workers,
     )
 
 
@@ -34,6 +38,8 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             initial=e.spec.cores,
             workers=sharing[e.spec.models[0]],
             cost=_cost(config, e.spec.models[0]),
+            threads=e.spec.threads,
+            in_flight=e.spec.in_flight,
         )
         for e in controlled(config, worker)
     ]

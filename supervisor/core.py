@@ -8,7 +8,7 @@ sees the difference and applies it again.
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controllers.base import Law
@@ -16,12 +16,10 @@ from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, hold
 from roma.exchange import ExchangeReply, ExecutorReading, ModelReport
 from roma.model import ModelSpec
+from supervisor.parts import Parts, slots
 from supervisor.sharing import GRID, Want, share
 from supervisor.story import Decision
 from supervisor.window import Window
-
-EVEN = 0.1
-"""Part of each executable that is divided evenly among the dispatchers, whatever they had to do."""
 
 STORY_LENGTH = 900
 """Decisions kept per executable: the last 15 minutes."""
@@ -35,7 +33,8 @@ class Managed:
     """An executable whose cores are controlled.
 
     `initial` is what it gets while it loads; `workers` how many share its model's CPU load; `cost`
-    is the profiled core-seconds per request, None if unknown.
+    is the profiled core-seconds per request, None if unknown. `threads` and `in_flight` make its
+    in-flight limit, as in `ExecutorSpec`.
     """
 
     name: str
@@ -45,6 +44,8 @@ class Managed:
     initial: float
     workers: int = 1
     cost: float | None = None
+    threads: int = 1
+    in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,20 @@ class _Decided:
 
 
 class Supervisor:
-    """Controllers, sharing and books of one worker."""
+    """Controllers, sharing and books of one worker.
+
+    `dispatchers` is how many are always started again: one that is away keeps a slot of each
+    executable, with which it comes back.
+    """
 
     def __init__(
-        self, managed: Iterable[Managed], law: Law, *, capacity: float, gamma: float = 0.0
+        self,
+        managed: Iterable[Managed],
+        law: Law,
+        *,
+        capacity: float,
+        gamma: float = 0.0,
+        dispatchers: int = 1,
     ) -> None:
         self.status: dict[str, Status] = {}
         self.manage(managed)
@@ -119,6 +130,8 @@ class Supervisor:
         self.eta = float("inf")
         self._law = law
         self._windows: dict[str, Window] = {}
+        self._parts = Parts()
+        self._dispatchers = dispatchers
         self._ticked_at: float | None = None
 
     def manage(self, managed: Iterable[Managed]) -> None:
@@ -143,6 +156,7 @@ class Supervisor:
         dispatcher, `readings` by executable.
         """
         blind = self._take_replies(replies, now)
+        self._parts.begin()
         dt = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
         decided = []
@@ -179,28 +193,33 @@ class Supervisor:
             status.story[-1].failure = why
 
     def readings(self, dispatcher: str) -> tuple[ExecutorReading, ...]:
-        """Return what a dispatcher must know: it bounds its in-flight limits."""
-        return tuple(
-            ExecutorReading(name, s.applied, s.usage, s.throttled, self._part(dispatcher, s))
+        """Return what a dispatcher must know: it bounds its in-flight limits.
+
+        Where several share the slots it is told also of what was never read, with the cores that
+        it began with.
+        """
+        known = {
+            name: s.managed.initial if s.applied is None else s.applied
             for name, s in self.status.items()
-            if s.applied is not None
+            if s.applied is not None or self._dispatchers > 1
+        }
+        return tuple(
+            ExecutorReading(name, cores, s.usage, s.throttled, self._part(dispatcher, s, cores))
+            for name, cores in known.items()
+            for s in (self.status[name],)
         )
 
-    def _part(self, dispatcher: str, status: Status) -> float:
-        """Return a dispatcher's share of an executable: what it had of the model's last arrivals.
-
-        A part of all is divided evenly, since whoever had nothing yet must be able to begin.
-        """
-        name, model = status.managed.name, status.managed.model.name
-        rates = {
-            d: 0.0 if (delta := w.model(model)) is None else delta.arrivals
-            for d, w in self._windows.items()
-            if w.usable and w.live(name)
-        }
-        if dispatcher not in rates:
-            return 1.0
-        even, total = 1 / len(rates), sum(rates.values())
-        return even if not total else EVEN * even + (1 - EVEN) * rates[dispatcher] / total
+    def _part(self, dispatcher: str, status: Status, cores: float) -> float:
+        """Return a dispatcher's share of an executable's slots."""
+        managed, rates, in_flight = status.managed, {dispatcher: 0.0}, {}
+        for name, window in self._windows.items():
+            if window.heard:
+                rates[name] = window.arrivals(managed.model.name, managed.name)
+                in_flight[name] = window.in_flight(managed.name)
+        total = slots(cores, managed.threads, managed.in_flight)
+        free = max(1, total - max(0, self._dispatchers - len(rates)))
+        mine = self._parts.of(dispatcher, managed.name, free, rates, in_flight)
+        return min(1.0, mine / total)
 
     def _all(self) -> Sequence[Status]:
         return list(self.status.values())
@@ -242,7 +261,10 @@ class Supervisor:
             status.cost = status.cost.update(
                 measurement.usage, measurement.completed_here, managed.cost
             )
-        return _Decided(self._want(status, demand), demand, measurement, fresh, used)
+        want = self._want(status, demand)
+        if measurement is None and demand.cores is not None:
+            want = replace(want, loads=True)
+        return _Decided(want, demand, measurement, fresh, used)
 
     def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:
         """Fit the demands to the worker, and write down why everyone got what they got."""

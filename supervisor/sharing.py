@@ -4,7 +4,8 @@
 
 Before demands are scaled down, each executable keeps its minimum, then its floor (the cores one
 request needs to meet the set point), so that a shortage slows models down instead of starving the
-small ones. With minimum = floor = 0 the shortage case is exactly η·u.
+small ones. What serves nobody yet has its minimum, and beyond it what the others leave. With
+minimum = floor = 0 and everyone serving the shortage case is exactly η·u.
 """
 
 import math
@@ -17,12 +18,16 @@ GRID = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What one executable asks for, in cores; minimum ≤ demand ≤ maximum."""
+    """What one executable asks for, in cores; minimum ≤ demand ≤ maximum.
+
+    `loads`: it serves nobody yet, and can wait.
+    """
 
     demand: float
     minimum: float = 0.0
     floor: float = 0.0
     maximum: float = math.inf
+    loads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,15 @@ def share(wants: Sequence[Want], capacity: float, gamma: float = 0.0) -> Share:
 
 
 def _ration(wants: Sequence[Want], capacity: float) -> list[float]:
-    """Serve minima, then floors, then demands; the first tier that does not fit is scaled."""
+    """Serve minima, then floors, then demands, last of those that load.
+
+    The first tier that does not fit is scaled.
+    """
     granted = [0.0] * len(wants)
     for tier in (
         [w.minimum for w in wants],
-        [min(max(w.floor, w.minimum), w.demand) for w in wants],
+        [w.minimum if w.loads else min(max(w.floor, w.minimum), w.demand) for w in wants],
+        [w.minimum if w.loads else w.demand for w in wants],
         [w.demand for w in wants],
     ):
         missing = [max(0.0, t - g) for t, g in zip(tier, granted, strict=True)]

@@ -62,10 +62,25 @@ class Window:
         """Whether there is a period to measure."""
         return self._now is not None and self._before is not None
 
+    @property
+    def heard(self) -> bool:
+        """Whether the dispatcher has answered, and not been silent for too long since."""
+        return self._now is not None
+
+    def in_flight(self, executor: str) -> int:
+        """Return how many executions the dispatcher had running on an executor."""
+        report = self._now.executors.get(executor) if self._now else None
+        return 0 if report is None else report.in_flight
+
     def live(self, executor: str) -> bool:
         """Whether the dispatcher can send work to this executor now."""
         report = self._now.executors.get(executor) if self._now else None
         return report is not None and report.state in _LIVE
+
+    def arrivals(self, model: str, executor: str) -> float:
+        """Return a model's arrivals per second, 0 where they cannot be sent to the executor."""
+        delta = self.model(model) if self.usable and self.live(executor) else None
+        return 0.0 if delta is None else delta.arrivals
 
     def model(self, name: str) -> ModelDelta | None:
         """Return the rates of one model; None if the dispatcher does not have it."""

@@ -53,6 +53,8 @@ class Admin:
         self._page = Page(watch)
         self._epoch = epoch
         self._collect = collect
+        self.heard: set[str] = set()
+        """Workers whose supervisors have said what was applied."""
         self.reloading: Reloading | None = None
         """Takes over a changed roma.yaml; None where nobody may ask for it."""
 
@@ -119,6 +121,7 @@ class Admin:
             return web.json_response({"error": str(error)}, status=400)
         for reading in message.executors:
             self._driver.on_applied(reading.executor, reading.applied, reading.share)
+        self.heard.add(message.worker)
         return web.Response(status=204)
 
     async def _reload(self, request: web.Request) -> web.Response:

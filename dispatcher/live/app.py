@@ -27,7 +27,7 @@ from dispatcher.live.service import Service
 from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
-from roma.errors import ConfigError, LaunchError
+from roma.errors import ConfigError, LaunchError, RomaError
 from roma.gateway_config import GatewayConfig, LimitsConfig
 from roma.tls import server_context
 from roma.watched import keep_looking
@@ -44,6 +44,12 @@ LINGER = 1.0
 
 A client that keeps its connection alive cannot know that the program is about to stop. What it
 sends in this time is served as ever, and the answer closes the connection (RFC 9112 section 9.6).
+"""
+
+FIRST_LOOK = 3.0
+"""Seconds that one of several dispatchers waits for its executables and its part of them.
+
+The others serve meanwhile; with nothing to send to it would refuse what they could answer.
 """
 
 KEPT = 256
@@ -93,12 +99,6 @@ async def running(
     )
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch))
-        tls = None if gateway_config.tls is None else server_context(gateway_config.tls)
-        looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
-        held.callback(looking.cancel)
-        host, port = gateway_config.host, gateway_config.port
-        with _refusals("gateway.port", host, port):
-            await server.listen(host, port, tls, shared=shared)
 
         def collect() -> Iterator[Metric]:
             yield from metrics.collect(driver.core, driver.clock())
@@ -106,15 +106,22 @@ async def running(
 
         doors = admin.Admin(driver, watch, epoch, collect)
         await held.enter_async_context(doors.listening(config))
-        if gateway_config.grpc_port is not None:
-            door = await _listen_for_grpc(service, server, gateway_config, held, shared=shared)
-            held.push_async_callback(door.close, SHUTDOWN_TIMEOUT)
+        refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
-            yield Running(service, server, roster, doors)
-            await _drain(service, server, gateway_config.drain_timeout)
+            if gateway_config.workers > 1:
+                await _first_look(driver, doors, len(config.workers))
+            try:
+                await _open(server, service, gateway_config, held, shared=shared)
+            except RomaError as error:
+                refused = error  # from here it would come out in a group
+            else:
+                yield Running(service, server, roster, doors)
+                await _drain(service, server, gateway_config.drain_timeout)
             roster.stop()
+        if refused is not None:
+            raise refused
     finally:
         # What is left after draining is given up: waiting for it twice would break the promise.
         await server.close(SHUTDOWN_TIMEOUT)
@@ -196,9 +203,28 @@ def _refusals(key: str, host: str, port: int) -> Iterator[None]:
         raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
 
 
+async def _open(
+    server: Server,
+    service: Service,
+    config: GatewayConfig,
+    held: contextlib.AsyncExitStack,
+    *,
+    shared: bool,
+) -> None:
+    """Let clients in; raise LaunchError naming the key of a port that cannot be had."""
+    tls = None if config.tls is None else server_context(config.tls)
+    looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
+    held.callback(looking.cancel)
+    with _refusals("gateway.port", config.host, config.port):
+        await server.listen(config.host, config.port, tls, shared=shared)
+    if config.grpc_port is not None:
+        door = await _listen_for_grpc(service, server, config, held, shared=shared)
+        held.push_async_callback(door.close, SHUTDOWN_TIMEOUT)
+
+
 async def _listen_for_grpc(
     service: Service,
-    bounds: Server,
+    http: Server,
     config: GatewayConfig,
     held: contextlib.AsyncExitStack,
     *,
@@ -212,7 +238,7 @@ async def _listen_for_grpc(
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
     held.callback(looking.cancel)
     assert config.grpc_port is not None
-    server = GrpcServer(service, bounds, shared=shared)
+    server = GrpcServer(service, http, shared=shared)
     with _refusals("gateway.grpc_port", config.host, config.grpc_port):
         credentials = None if tls is None else tls.credentials
         await server.listen(config.host, config.grpc_port, credentials)
@@ -229,6 +255,17 @@ def _tracer(config: GatewayConfig) -> "Tracer":
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
     return Tracer(config.host, config.port, config.grpc_port)
+
+
+async def _first_look(driver: Driver, doors: admin.Admin, supervisors: int) -> None:
+    """Wait until every executable can be reached and every supervisor has said what is ours.
+
+    Not for long: an executable may load, and nothing waits for a supervisor that is not there.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_LOOK):
+            while len(doors.heard) < supervisors or not all(e.live for e in driver.core.executors):
+                await asyncio.sleep(0.02)
 
 
 async def _drain(service: Service, server: Server, timeout: float) -> None:

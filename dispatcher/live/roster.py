@@ -7,6 +7,7 @@ is unknown to new clients at once; those who wait still get their answers.
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 from dispatcher.live.backend import Pool
@@ -80,8 +81,23 @@ class Roster:
             endpoint = self._endpoint(executable)
             self._endpoints[name] = endpoint
             self._driver.handle(ExecutorAdded(executable.spec))
+            if (part := self._first_part(executable)) < 1:
+                self._driver.on_applied(name, executable.spec.cores, part)
             watching = watch(name, executable.spec.models, endpoint, self._driver)
             self._watching[name] = self._watchers.create_task(watching)
+
+    def _first_part(self, executable: Executable) -> float:
+        """Return which part of an executable's slots is ours until a supervisor says.
+
+        Of several processes each begins with one slot, which the supervisors keep for it; where
+        no supervisor will ever say, with as many as all of them can have.
+        """
+        count, spec = self._config.gateway.workers, executable.spec
+        if count == 1:
+            return 1.0
+        slots = spec.in_flight or max(1, math.ceil(spec.cores / spec.threads))
+        mine = 1 if executable.controlled else max(1, slots // count)
+        return mine / slots
 
     def _endpoint(self, executable: Executable) -> Endpoint:
         channel: Channel | None = None

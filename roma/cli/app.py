@@ -236,14 +236,24 @@ def dispatcher(
         int | None,
         typer.Option(min=1, max=65535, help="Instead of gateway.admin_port: one each, if shared."),
     ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option(min=1, help="Which of gateway.workers it is: shared, with that admin port."),
+    ] = None,
 ) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop
 
     from dispatcher.live import app as dispatcher_app
 
+    loaded = _program(file)
+    if number is not None:
+        ports = loaded.gateway.admin_ports
+        if number > len(ports):
+            raise ConfigError(f"number = {number}: must be ≤ gateway.workers ({len(ports)})")
+        shared, admin_port = True, admin_port or ports[number - 1]
     program = dispatcher_app.run(
-        _program(file), file, insecure=insecure, shared=shared, admin_port=admin_port
+        loaded, file, insecure=insecure, shared=shared, admin_port=admin_port
     )
     uvloop.run(program)
 

@@ -41,6 +41,9 @@ TokenFile = Annotated[
 LOOK = 0.2
 """Seconds between two looks at the gateway."""
 
+IN_A_ROW = 8
+"""Answers per process of the gateway; each takes a connection, which the kernel deals out."""
+
 
 @models_app.command()
 def add(
@@ -149,13 +152,21 @@ def _text(document: MutableMapping[str, Any]) -> str:
 
 
 def _until(config: Config, model: str, status: int, limit: float, token: Token | None) -> None:
-    """Wait until the gateway, if one answers, knows the model or no longer does."""
+    """Wait until the gateway, if one answers, knows the model or no longer does.
+
+    Of several processes any may answer: it waits for so many answers in a row that all will have.
+    """
     gateway = config.gateway.url
     url = f"{gateway}/v1/models/{model}"
     tls = config.gateway.tls
     context = client_context(tls.ca, tls) if tls is not None else None
     deadline = time.monotonic() + limit
-    while (found := _status(url, token, context)) != status:
+    needed = 1 if config.gateway.workers == 1 else IN_A_ROW * config.gateway.workers
+    row = 0
+    while (row := row + 1) <= needed:
+        if (found := _status(url, token, context)) == status:
+            continue
+        row = 0
         if found is None:
             print(f"nothing answers at {gateway}: in force when `roma up` starts")
             return

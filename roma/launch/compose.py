@@ -135,6 +135,10 @@ def _renderable(config: Config) -> WorkerConfig:
         raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
     if worker.containers.direct:
         raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    if config.gateway.workers > 1:
+        raise ConfigError(
+            f"gateway.workers = {config.gateway.workers}: must be 1: containers share no port"
+        )
     if config.control.story is not None:
         raise ConfigError(
             f"control.story = {config.control.story}: must be absent: containers write no files"

@@ -21,9 +21,11 @@ _QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 @contextlib.asynccontextmanager
 async def cgroups(
-    config: Config, hierarchy: Hierarchy, local: Iterable[Executable]
+    config: Config, hierarchy: Hierarchy, local: Iterable[Executable], *, waiting: bool = False
 ) -> AsyncIterator[dict[str, Group]]:
     """Make one cgroup per executable, with its initial cores; remove them when the block ends.
+
+    `waiting`: with its least cores, until a supervisor knows what the others leave.
 
     They go also when this process is killed, and whatever is left in them with them. Raises
     LaunchError if the deployment already runs, or if a quota cannot be set.
@@ -33,7 +35,7 @@ async def cgroups(
     # The reaper first: whatever fails from here on, it removes what was made.
     reaper = await _start_reaper([path for _, path in limited])
     try:
-        yield _made(config, hierarchy, limited)
+        yield _made(config, hierarchy, limited, waiting=waiting)
     finally:
         await _finish(reaper)
 
@@ -74,7 +76,11 @@ def model_server(
 
 
 def _made(
-    config: Config, hierarchy: Hierarchy, limited: Iterable[tuple[Executable, str]]
+    config: Config,
+    hierarchy: Hierarchy,
+    limited: Iterable[tuple[Executable, str]],
+    *,
+    waiting: bool,
 ) -> dict[str, Group]:
     groups = {}
     try:
@@ -82,7 +88,7 @@ def _made(
             group = hierarchy.group(path, config.control.cfs_period)
             hierarchy.prepare(path)
             group.create()
-            group.set_cores(executable.spec.cores)
+            group.set_cores(executable.min_cores if waiting else executable.spec.cores)
             groups[executable.name] = group
     except ActuationError as error:
         raise LaunchError(f"cannot set CPU quotas: {error}") from error

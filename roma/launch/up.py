@@ -24,6 +24,7 @@ from roma.launch.accepted import write
 from roma.launch.child import GRACE, Child
 from roma.launch.containers import WorkerContainers, containers
 from roma.launch.lease import keep_safe
+from roma.launch.preference import last_until_ready
 from roma.launch.servers import cgroups, model_server
 from roma.placement import Executable, on_worker
 from roma.reload import Watch
@@ -61,10 +62,8 @@ class Deployment:
         self._groups: dict[str, Group] = {}
         self._cgroups = contextlib.AsyncExitStack()
         self._leases: list[asyncio.Task[None]] = []
-        drain = config.gateway.drain_timeout
-        self.dispatcher = self._program(
-            "dispatcher", ["dispatcher", str(file), *self._options], drain + GRACE
-        )
+        self._loading: set[asyncio.Task[None]] = set()
+        self.dispatchers = self._dispatchers()
         self.supervisors = {
             w.name: self._program(
                 f"supervisor.{w.name}",
@@ -76,12 +75,12 @@ class Deployment:
     @property
     def children(self) -> list[Child]:
         """In the order in which they are stopped: clients first, model servers last."""
-        return [self.dispatcher, *self.supervisors.values(), *self.executables.values()]
+        return [*self.dispatchers, *self.supervisors.values(), *self.executables.values()]
 
     async def start(self) -> None:
         """Start everything but containers; raise LaunchError if a quota cannot be set."""
         await self._add(_local(self.config))
-        for child in (*self.supervisors.values(), self.dispatcher):
+        for child in (*self.supervisors.values(), *self.dispatchers):
             child.start()
         if self._hierarchy is not None and not self.config.control.dry_run:
             self._leases = [
@@ -92,9 +91,9 @@ class Deployment:
 
     async def stop(self) -> None:
         """Stop everything but containers, clients first."""
-        for lease in self._leases:
-            lease.cancel()
-        await self.dispatcher.stop()
+        for task in (*self._leases, *self._loading):
+            task.cancel()
+        await asyncio.gather(*(child.stop() for child in self.dispatchers))
         await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
         for group in self._groups.values():
             group.lift()  # nobody waits for a model server to end on a tenth of a core
@@ -117,11 +116,12 @@ class Deployment:
     async def follow(self, config: Config) -> None:
         """Run the models of `config`, which the file holds now; the others notice nothing.
 
-        The dispatcher first: it sends nothing more to what goes. Raises LaunchError.
+        The dispatchers first: they send nothing more to what goes. Raises LaunchError.
         """
         write(config, self._file)
         self.config = config
-        self.dispatcher.signal(signal.SIGHUP)
+        for dispatcher in self.dispatchers:
+            dispatcher.signal(signal.SIGHUP)
         await _until_serving(config)
         for supervisor in self.supervisors.values():
             supervisor.signal(signal.SIGHUP)
@@ -134,18 +134,24 @@ class Deployment:
                 await worker.follow(config)
         except ActuationError as error:
             raise LaunchError(str(error)) from error
-        await self._add([e for e in local if e.name not in self.executables])
+        new = [e for e in local if e.name not in self.executables]
+        await self._add(new, waiting=not config.control.dry_run)
         log.info("models: %s", ", ".join(config.models))
 
-    async def _add(self, local: Sequence[Executable]) -> None:
+    async def _add(self, local: Sequence[Executable], *, waiting: bool = False) -> None:
+        """Start executables; `waiting`: at their least cores, for others serve beside them."""
         if self._hierarchy is not None and local:
-            made = cgroups(self.config, self._hierarchy, local)
+            made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
             self._groups |= await self._cgroups.enter_async_context(made)
         most = self.config.gateway.max_body_bytes
         for executable in local:
             group = self._groups.get(executable.name)
             child = model_server(executable, group, most, self._log_dir)
             self.executables[executable.name] = child
+            if waiting and group is not None:
+                task = asyncio.create_task(last_until_ready(executable, group))
+                self._loading.add(task)
+                task.add_done_callback(self._loading.discard)
             child.start()
 
     async def _remove(self, names: Sequence[str]) -> None:
@@ -155,6 +161,17 @@ class Deployment:
         await asyncio.gather(*(self.executables.pop(name).stop() for name in names))
         for group in groups:
             group.remove()
+
+    def _dispatchers(self) -> list[Child]:
+        """Return the programs at the clients' ports: `dispatcher`, or `dispatcher.1` and so on."""
+        g, base = self.config.gateway, ["dispatcher", str(self._file), *self._options]
+        grace = g.drain_timeout + GRACE
+        if g.workers == 1:
+            return [self._program("dispatcher", base, grace)]
+        return [
+            self._program(f"dispatcher.{i}", [*base, "--number", str(i)], grace)
+            for i in range(1, g.workers + 1)
+        ]
 
     def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:
         argv = [sys.executable, "-m", "roma", *arguments]
@@ -245,21 +262,31 @@ async def _follow(deployment: Deployment, file: Path) -> None:
 
 
 async def _until_serving(config: Config) -> None:
-    """Wait until the dispatcher reports the models of `config` and no others."""
-    g, wanted = config.gateway, list(config.models)
-    url = f"{reachable(*g.exchange_address, tls=g.admin_tls is not None)}/control/v1/report"
-    # It drains what goes, as models and then as executables.
-    deadline = asyncio.get_running_loop().time() + 2 * g.drain_timeout + GRACE
-    token = peers.exchange_token(config)
+    """Wait until every dispatcher reports the models of `config` and no others."""
+    g, tls = config.gateway, config.gateway.admin_tls is not None
     async with peers.session(peers.to_dispatchers(config), 1) as session:
-        while asyncio.get_running_loop().time() < deadline:
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
-                async with session.get(url, headers=sent(token)) as response:
-                    reply = exchange.parse_reply(await response.read())
-                if sorted(m.model for m in reply.models) == sorted(wanted):
-                    return
-            await asyncio.sleep(0.1)
-    raise LaunchError(f"the dispatcher does not take over the models {', '.join(wanted)}")
+        await asyncio.gather(
+            *(
+                _until_one_serves(config, session, reachable(*address, tls=tls))
+                for address in g.exchange_addresses
+            )
+        )
+
+
+async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: str) -> None:
+    wanted, url = sorted(config.models), f"{at}/control/v1/report"
+    # It drains what goes, as models and then as executables.
+    deadline = asyncio.get_running_loop().time() + 2 * config.gateway.drain_timeout + GRACE
+    token = peers.exchange_token(config)
+    while asyncio.get_running_loop().time() < deadline:
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
+            async with session.get(url, headers=sent(token)) as response:
+                reply = exchange.parse_reply(await response.read())
+            if sorted(m.model for m in reply.models) == wanted:
+                return
+        await asyncio.sleep(0.1)
+    names = ", ".join(config.models)
+    raise LaunchError(f"the dispatcher at {at} does not take over the models {names}")
 
 
 def _local(config: Config) -> list[Executable]:

@@ -73,6 +73,10 @@ class Group(ABC):
         """Write the quota for `cores`; return the cores the kernel reads back."""
 
     @abstractmethod
+    def set_weight(self, weight: float) -> None:
+        """Set its weight against groups beside it; 1 is the kernel's default."""
+
+    @abstractmethod
     def read(self) -> Reading:
         """Read quota, usage and throttling."""
 
@@ -94,6 +98,10 @@ class GroupV1(Group):
         if granted is None:
             raise ActuationError(f"{self._cpu}: quota reads back as unlimited")
         return granted
+
+    def set_weight(self, weight: float) -> None:
+        """Write `cpu.shares`, 2 at least."""
+        _write(self._cpu / "cpu.shares", str(max(2, round(1024 * weight))))
 
     def read(self) -> Reading:
         """Read `cpu.cfs_*`, `cpu.stat` and `cpuacct.usage`."""
@@ -132,6 +140,10 @@ class GroupV2(Group):
         if granted is None:
             raise ActuationError(f"{self._dir}: quota reads back as unlimited")
         return granted
+
+    def set_weight(self, weight: float) -> None:
+        """Write `cpu.weight`, 1 at least."""
+        _write(self._dir / "cpu.weight", str(max(1, round(100 * weight))))
 
     def read(self) -> Reading:
         """Read `cpu.max` and `cpu.stat`."""

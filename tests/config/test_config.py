@@ -104,6 +104,42 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
             "gateway.grpc_port = 8500: must be different from gateway.admin_port",
         ),
         (
+            "workers:",
+            "gateway: {workers: 0}\nworkers:",
+            "gateway.workers = 0: input should be greater than or equal to 1",
+        ),
+        (
+            "workers:",
+            "gateway: {workers: 33}\nworkers:",
+            "gateway.workers = 33: input should be less than or equal to 32",
+        ),
+        (
+            "workers:",
+            "gateway: {workers: 3, worker_port: 8499}\nworkers:",
+            "gateway.worker_port = 8500: must be different from gateway.admin_port",
+        ),
+        (
+            "workers:",
+            "gateway: {workers: 3, worker_port: 65535}\nworkers:",
+            "gateway.worker_port = 65536: must be ≤ 65535, counting up from its value",
+        ),
+        (
+            "workers:",
+            "gateway: {workers: 2, exchange_port: 8503}\nworkers:",
+            "gateway.exchange_port = 8503: must be absent where workers > 1 (2)",
+        ),
+        (
+            "workers:",
+            "gateway: {workers: 2}\ncontrol: {story: story}\nworkers:",
+            "control.story = story: must be absent where gateway.workers > 1 (2)",
+        ),
+        (
+            "workers:",
+            "gateway: {workers: 2}\ncontrol: {dispatchers: ['http://a:1']}\nworkers:",
+            "control.dispatchers = ['http://a:1']: must be an address for each of gateway.workers "
+            "(2), or absent",
+        ),
+        (
             "reserved: 0.5",
             "reserved: 0.5, grpc_offset: 1",
             "workers.0.base_port + grpc_offset = 8601: must be different from workers.0.base_port",
@@ -271,6 +307,32 @@ def test_a_model_that_nothing_serves_is_refused():
 def test_workers_have_different_names():
     text = GOOD + "  - {name: local, cores: 4}\n"
     assert faults(text) == ["roma.yaml: workers = ['local', 'local']: must be different names"]
+
+
+def test_several_dispatchers_have_a_port_each():
+    c = config.parse(GOOD + "gateway: {workers: 3}\n")
+    assert c.dispatcher_urls == tuple(f"http://127.0.0.1:{p}" for p in (8500, 8510, 8511))
+
+
+@pytest.mark.parametrize(
+    ("executable", "line"),
+    [
+        (
+            "{url: 'http://x:1', device: gpu}",
+            "gateway.workers = 2: must be 1 with GPUs: each would send to one at once",
+        ),
+        (
+            "{url: 'http://x:1', model: digits}",
+            "models.digits.cpu.in_flight = 1: must be ≥ gateway.workers (2), or absent",
+        ),
+    ],
+)
+def test_what_takes_one_at_a_time_has_one_dispatcher(executable, line):
+    listed = f"{executable}, {{url: 'http://x:2', model: photos}}"
+    worker = f"{{name: w, cores: 2, backend: static, executables: [{listed}]}}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = text.replace("threads: 2", "in_flight: 1")
+    assert faults(text + "gateway: {workers: 2}\n") == [f"roma.yaml: {line}"]
 
 
 # Placement

@@ -127,6 +127,7 @@ def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
     [
         ("backend: docker", "backend: process", "absent for backend process"),
         ("image: IMAGE", "image: x, direct: true", "direct = true: must be false"),
+        ("workers:", "gateway: {workers: 2}\nworkers:", "gateway.workers = 2: must be 1"),
         ("  a: {", "  broker: {", r"models\.broker: is the name of a service"),
         (
             "  - {name: host",

@@ -234,7 +234,8 @@ async def end_too_large(stage, raw):
 
 
 async def end_too_slow(stage, raw):
-    stage.server.limits = stage.server.limits.model_copy(update={"body_timeout": 0.1})
+    limits = stage.server.limits.model_copy(update={"body_timeout": 0.1})
+    stage.server.bound(limits, stage.server.bounds.max_body_bytes)
     client = await begun(raw)
     assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
 
@@ -295,7 +296,8 @@ async def end_in_flight(stage, end, **options):
 )
 async def test_however_a_call_ends_what_it_held_is_given_back(guarded, raw, end):
     limits = {"connections": 1, "connections_per_address": 1}
-    guarded.server.limits = guarded.server.limits.model_copy(update=limits)
+    limits = guarded.server.limits.model_copy(update=limits)
+    guarded.server.bound(limits, guarded.server.bounds.max_body_bytes)
     await end(guarded, raw)
 
     async def is_free():  # for a look-up, which waits for no executor

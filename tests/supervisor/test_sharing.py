@@ -47,6 +47,24 @@ def test_a_floor_never_raises_a_demand():
     assert share([Want(0.2, floor=1.0), Want(5.0)], 2.0).granted[0] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(
+    ("serving", "loading", "capacity", "expected"),
+    [
+        (0.6, 1.4, 1.4, (0.6, 0.8)),  # what the other leaves
+        (1.4, 1.4, 1.4, (1.3, 0.1)),  # its minimum, if that is nothing
+        (0.6, 0.3, 1.4, (0.6, 0.3)),  # all of it, where there is enough
+    ],
+)
+def test_what_loads_has_what_those_who_serve_leave(serving, loading, capacity, expected):
+    wants = [Want(serving, minimum=0.1), Want(loading, minimum=0.1, floor=1.0, loads=True)]
+    assert share(wants, capacity).granted == pytest.approx(expected)
+
+
+def test_where_all_load_they_share():
+    wants = [Want(d, minimum=0.1, loads=True) for d in (1.1, 1.1)]
+    assert share(wants, 1.4).granted == pytest.approx((0.7, 0.7))
+
+
 def test_gamma_gives_no_one_more_than_its_maximum():
     assert share([Want(1.0, maximum=1.2)], 4.0, gamma=1.0).granted == (1.2,)
 

@@ -36,14 +36,14 @@ def report(model="m", **changes):
     return replace(base, **changes)
 
 
-def reply(*models, epoch="e1", completed=0, state="busy", executor="m@w"):
-    executors = (ExecutorReport(executor, state, 0, completed),)
+def reply(*models, epoch="e1", completed=0, state="busy", executor="m@w", in_flight=0):
+    executors = (ExecutorReport(executor, state, in_flight, completed),)
     return ExchangeReply(epoch, tuple(models) or (report(),), executors)
 
 
-def build(law="adaptive", gains=None, *, capacity=4.0, managed=None, gamma=0.0):
+def build(law="adaptive", gains=None, *, capacity=4.0, managed=None, **more):
     managed = managed or [Managed("m@w", M, 0.1, 4.0, initial=1.0)]
-    return Supervisor(managed, registry.build(law, gains or {}), capacity=capacity, gamma=gamma)
+    return Supervisor(managed, registry.build(law, gains or {}), capacity=capacity, **more)
 
 
 def reading(cores=1.0, usage=0.0, periods=0, throttled=0):
@@ -211,6 +211,20 @@ def test_an_executable_that_loads_gets_its_initial_cores():
     assert core.status["m@w"].story[-1].demand.why == "the executable is not ready"
 
 
+def test_who_loads_takes_no_cores_from_who_serves():
+    names = {"m@w": "busy", "n@w": "loading"}
+    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
+    core = build("static", {}, capacity=4.0, managed=managed)
+    states = tuple(ExecutorReport(n, state, 0, 0) for n, state in names.items())
+    for now in (1.0, 2.0, 3.0):
+        told = ExchangeReply("e1", (report("m"), report("n")), states)
+        core.tick({"d": told}, dict.fromkeys(names, reading(3.0, usage=now)), now=now)
+    serving, loading = (core.status[n] for n in names)
+    assert serving.allocation == pytest.approx(min(serving.demand, 3.9))
+    assert loading.demand == 4.0
+    assert loading.allocation == pytest.approx(max(0.1, 4.0 - serving.allocation), abs=0.002)
+
+
 def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
     core = build()
     for i in (1, 2):
@@ -221,23 +235,73 @@ def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
     assert (m.arrivals, m.waiting, m.oldest_age, m.response_time) == (40, 3, 0.9, 0.3)
 
 
-def test_each_dispatcher_may_count_on_its_part_of_an_executable():
-    core = build()
-    for i in (1, 2):
-        both = {
-            "a": reply(report(arrivals=10 * i)),
-            "b": reply(report(arrivals=30 * i)),
-            "c": reply(report(arrivals=30 * i), state="loading"),
-        }
-        core.tick(both, {"m@w": reading(2.0, usage=float(i))}, now=float(i))
-        parts = {d: core.readings(d)[0].share for d in both}
-        # The first report is a baseline: nothing is known yet of anybody's part.
-        known = {"a": 0.275, "b": 0.725, "c": 1.0} if i == 2 else dict.fromkeys(both, 1.0)
-        assert parts == pytest.approx(known)
+def several(core, now, *, a, b=None, states=("busy", "busy"), cores=20.0, **more):
+    """Tick with dispatchers a and b, `a` and `b` their arrivals; return their slots."""
+    replies = {
+        "a": reply(report(arrivals=a), state=states[0]),
+        "b": None if b is None else reply(report(arrivals=b), state=states[1], **more),
+    }
+    core.tick(replies, {"m@w": reading(cores, usage=now)}, now=now)
+    return [
+        round(core.readings(d)[0].share * core.readings(d)[0].applied)
+        for d, answer in replies.items()
+        if answer is not None
+    ]
+
+
+@pytest.fixture
+def wide():
+    return build(managed=[Managed("m@w", M, 0.1, 20.0, 20.0)], capacity=20.0)
+
+
+def test_each_dispatcher_has_the_slots_of_its_part_of_the_arrivals(wide):
+    # The first report is a baseline: nothing is known yet of anybody's part.
+    assert several(wide, 1.0, a=10, b=30) == [10, 10]
+    assert several(wide, 2.0, a=20, b=60) == [8, 10]  # what one gives up is free a period later
+    assert several(wide, 3.0, a=30, b=90) == [8, 12]
     # Nobody asked for anything: each may begin with as much.
-    core.tick(both, {"m@w": reading(2.0, usage=3.0)}, now=3.0)
-    assert [core.readings(d)[0].share for d in "ab"] == [0.5, 0.5]
-    assert core.readings("a")[0].applied == 2.0  # what was applied is one thing for all
+    assert several(wide, 4.0, a=30, b=90) == [8, 10]
+    assert several(wide, 5.0, a=30, b=90) == [10, 10]
+    assert wide.readings("a")[0].applied == 20.0  # what was applied is one thing for all
+
+
+def test_a_slot_in_which_something_still_runs_is_given_to_nobody_else(wide):
+    several(wide, 1.0, a=10, b=10)
+    running = {"in_flight": 10}
+    assert several(wide, 2.0, a=50, b=10, **running) == [10, 5]
+    assert several(wide, 3.0, a=90, b=10, **running) == [10, 5]
+    assert several(wide, 4.0, a=130, b=10) == [15, 5]
+
+
+def test_who_cannot_reach_an_executable_keeps_no_more_than_an_idle_one(wide):
+    for now in (1.0, 2.0, 3.0):
+        found = several(wide, now, a=int(10 * now), b=int(90 * now), states=("busy", "loading"))
+    assert found == [15, 5]
+
+
+@pytest.mark.parametrize(("dispatchers", "left"), [(1, 20), (2, 19)])
+def test_who_is_always_started_again_finds_a_slot(dispatchers, left):
+    managed = [Managed("m@w", M, 0.1, 20.0, 20.0)]
+    core = build(managed=managed, capacity=20.0, dispatchers=dispatchers)
+    several(core, 1.0, a=10, b=10)
+    several(core, 2.0, a=20, b=20)
+    # It was silent for too long to count any more.
+    for now in (3.0, 4.0, 5.0, 6.0, 7.0):
+        found = several(core, now, a=int(10 * now))
+    assert found == [left]
+
+
+def test_of_fewer_slots_than_dispatchers_each_has_one(wide):
+    for now in (1.0, 2.0, 3.0):
+        found = several(wide, now, a=int(10 * now), b=0, cores=0.7)
+    assert found == [1, 1]
+
+
+def test_what_was_never_read_is_divided_too():
+    core = build(managed=[Managed("m@w", M, 0.1, 8.0, 8.0)], dispatchers=2)
+    core.tick({"a": reply(report()), "b": reply(report())}, {}, now=1.0)
+    found = [core.readings(d)[0] for d in "ab"]
+    assert [(r.applied, r.share) for r in found] == [(8.0, 0.5), (8.0, 0.5)]
 
 
 def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():

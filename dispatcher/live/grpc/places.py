@@ -11,13 +11,13 @@ Two bounds stay in gRPC what they were when the port was opened, `max_body_bytes
 
 import asyncio
 from collections import Counter
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import grpc
 
 from dispatcher.live.grpc import callers
 from dispatcher.live.grpc.answers import Refused
-from roma.gateway_config import LimitsConfig
+from dispatcher.live.http.server import Server
 
 RETRY = 1.0
 """Seconds after which a call that found no place may be sent again."""
@@ -36,31 +36,23 @@ _Code = grpc.StatusCode
 _ServicerContext = Any
 
 
-class Bounds(Protocol):
-    """The HTTP server's; what `buffered` holds of gRPC's is written here."""
-
-    limits: LimitsConfig
-    max_body_bytes: int
-    buffered: int
-
-
 class Places:
     """The open calls; `take` one of their places for a call that comes."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
+    def __init__(self, http: Server) -> None:
+        self.http = http
         self.taken = 0
         self.strangers: dict[asyncio.Timeout, None] = {}
         """Messages that are being read of those who showed no key, the oldest first."""
         self._by_address: Counter[str] = Counter()
-        self._head_bytes = bounds.limits.head_bytes
+        self._head_bytes = http.limits.head_bytes
 
     def __repr__(self) -> str:
         return f"<Places: {self.taken} calls, {len(self.strangers)} strangers>"
 
     def take(self, context: _ServicerContext) -> "Place":
         """Return a call's place, to be left as a `with` block is; raise Refused."""
-        limits, address = self.bounds.limits, callers.address(context)
+        limits, address = self.http.limits, callers.address(context)
         most, per_address = limits.connections, limits.connections_per_address
         if self.taken >= most:
             raise _no_place(f"{most} calls are open, as many as may be")
@@ -111,10 +103,10 @@ class Place:
     async def next_message(self) -> bytes | None:
         """Read one more message, None after the last; the one before it is held no longer."""
         self._hold(0)
-        bounds = self._places.bounds
-        if bounds.buffered >= bounds.limits.buffered_bytes:
-            raise _too_much(bounds.buffered)
-        return self._kept(await self._read(asyncio.timeout(bounds.limits.body_timeout)))
+        http = self._places.http
+        if http.buffered >= http.limits.buffered_bytes:
+            raise _too_much(http.buffered)
+        return self._kept(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
     async def strangers_message(self) -> bytes:
         """Read the message of somebody who need not show a key; raise Refused."""
@@ -123,7 +115,7 @@ class Place:
             oldest = next(iter(strangers))
             del strangers[oldest]
             oldest.reschedule(0.0)
-        reading = asyncio.timeout(min(BRIEF, self._places.bounds.limits.body_timeout))
+        reading = asyncio.timeout(min(BRIEF, self._places.http.limits.body_timeout))
         strangers[reading] = None
         try:
             found = self._kept(await self._read(reading))
@@ -143,18 +135,18 @@ class Place:
 
     def _kept(self, found: bytes | None) -> bytes | None:
         """Count a message; raise Refused if it is too large, or too much together with others."""
-        bounds, size = self._places.bounds, len(found or b"")
-        if size > bounds.max_body_bytes:
-            text = f"message of {size} bytes: larger than max ({bounds.max_body_bytes})"
+        http, size = self._places.http, len(found or b"")
+        if size > http.bounds.max_body_bytes:
+            text = f"message of {size} bytes: larger than max ({http.bounds.max_body_bytes})"
             raise Refused(_Code.RESOURCE_EXHAUSTED, text)
-        if bounds.buffered + size > bounds.limits.buffered_bytes:
+        if http.buffered + size > http.limits.buffered_bytes:
             # Whoever comes last makes room, as over HTTP.
-            raise _too_much(bounds.buffered + size)
+            raise _too_much(http.buffered + size)
         self._hold(size)
         return found
 
     def _hold(self, size: int) -> None:
-        self._places.bounds.buffered += size - self._held
+        self._places.http.buffered += size - self._held
         self._held = size
 
 

@@ -29,27 +29,28 @@ import grpc
 from dispatcher.live.grpc import reflection
 from dispatcher.live.grpc.health import Health
 from dispatcher.live.grpc.methods import METHODS, Own, Passed
-from dispatcher.live.grpc.places import Bounds, Places
+from dispatcher.live.grpc.places import Places
 from dispatcher.live.grpc.rpc import Rpc, answer_own
+from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
 
 
 class GrpcServer:
     """The gRPC port; `shared` with other dispatchers of this machine."""
 
-    def __init__(self, service: Service, bounds: Bounds, *, shared: bool = False) -> None:
+    def __init__(self, service: Service, http: Server, *, shared: bool = False) -> None:
         self._service = service
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", bounds.max_body_bytes),
+                ("grpc.max_receive_message_length", http.bounds.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_metadata_size", bounds.limits.head_bytes),
-                ("grpc.absolute_max_metadata_size", bounds.limits.head_bytes),
+                ("grpc.max_metadata_size", http.limits.head_bytes),
+                ("grpc.absolute_max_metadata_size", http.limits.head_bytes),
                 # Off, lest two gateways share a port unnoticed.
                 ("grpc.so_reuseport", int(shared)),
             ],
         )
-        self._places = Places(bounds)
+        self._places = Places(http)
         self._health = Health(service, self._places)
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
 

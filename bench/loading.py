@@ -1,0 +1,232 @@
+"""What a model that loads costs one that serves: its p50 and p99 meanwhile, against quiet times.
+
+A deployment by `roma up`, with the demo's real models and the defaults of roma.yaml. One model has
+a steady open-loop load; in each round the time is taken first while nothing else happens, then
+while another model, written into the file, imports TensorFlow, loads and warms up. Then it goes.
+The load generator runs beside it on the same cores, at a cost of some 0.3 ms per request.
+"""
+
+import asyncio
+import contextlib
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from bench.builds import environment
+from bench.programs import free_ports, program
+from bench.proxies import scratch
+from roma.demo import inputs, models, plan
+from roma.load import Outcome, Result, Stream
+from roma.load.client import RestClient
+from roma.load.generator import Load
+from roma.load.report import Distribution
+from roma.workload.arrivals import Profile, Step, poisson
+from supervisor.actuators.cgroup import find_hierarchy
+
+SERVED = "photos"
+ROUNDS = 5
+QUIET = 15.0
+"""Seconds of each quiet time; a load takes about as long."""
+
+SETTLING = 5.0
+"""Seconds after a model is removed, and before the first round: the law finds its cores again."""
+
+SHARE = 0.7
+"""Of the allocatable cores, for the model that serves; the other has what is left."""
+
+BUSY = 0.5
+"""Share of what these cores can serve that is offered."""
+
+PROFILE_RATE, PROFILE_SECONDS = 8.0, 10.0
+READY_LIMIT = 90.0
+
+
+class Times(NamedTuple):
+    """Response times in seconds, and the share that was refused or failed."""
+
+    p50: float
+    p99: float
+    refused: float
+
+
+class Pair(NamedTuple):
+    """One round; `seconds` is how long the other model took to load."""
+
+    quiet: Times
+    loading: Times
+    seconds: float
+
+
+class Plant:
+    """A deployment of one model, its file, and a load whose results are kept."""
+
+    def __init__(self, file: Path, served: str, loaded: str, initial: float | None) -> None:
+        self.file, self.served, self.loaded = file, served, loaded
+        prepared = models.prepare(Path(".cache"))
+        self._paths = {name: str(model.path.resolve()) for name, model in prepared.items()}
+        gateway, admin, supervisor, self._first = free_ports(4)
+        self.name, self.url = f"bench-{gateway}", f"http://127.0.0.1:{gateway}"
+        self._ports = {"port": gateway, "admin_port": admin}
+        # A law moves the cores by what it measures: its own steps would hide what is looked for.
+        self._control = {"port": supervisor, "cfs_period": plan.CFS_PERIOD, "law": "static"}
+        self.machine = plan.Machine.here()
+        self.cores = round(SHARE * self.machine.allocatable, 2)
+        self.cpu = {} if initial is None else {"initial": initial}
+        self.results: list[Result] = []
+
+    def write(self, *names: str) -> None:
+        """Let the file name these models."""
+        promise = {"response_time": 0.5, "statistic": "p95", "alpha": 0.5}
+        cpu = {self.served: {"max": self.cores}, self.loaded: self.cpu}
+        document: dict[str, Any] = {
+            "name": self.name,
+            "models": {
+                name: {"path": self._paths[name], "sla": promise, "cpu": cpu[name]}
+                for name in names
+            },
+            "workers": [
+                {
+                    "cores": self.machine.cores,
+                    "reserved": round(self.machine.reserved, 3),
+                    "base_port": self._first,
+                }
+            ],
+            "gateway": self._ports,
+            "control": self._control,
+        }
+        scratch_file = self.file.with_suffix(".new")
+        scratch_file.write_text(yaml.safe_dump(document, sort_keys=False))
+        scratch_file.replace(self.file)
+
+    async def until(self, name: str, status: int) -> None:
+        """Wait until the gateway answers so of a model; exit if it does not."""
+        url = f"{self.url}/v1/models/{name}"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READY_LIMIT):
+                while await asyncio.to_thread(_status, url) != status:
+                    await asyncio.sleep(0.1)
+                return
+        sys.exit(f"bench: {url} was not {status} within {READY_LIMIT:g} s")
+
+    def used(self) -> float:
+        """Return the core-seconds that the served model has used."""
+        path = f"{self.name}/local/{self.served}"
+        return find_hierarchy().group(path, plan.CFS_PERIOD).read().usage
+
+    def between(self, since: float, until: float) -> Times:
+        """Return the times of what was to be sent in a part of the run, in seconds of it."""
+        found = [r for r in self.results if since <= r.intended < until]
+        answered = [r.response_time for r in found if r.outcome is Outcome.ANSWERED]
+        spread = Distribution.of(answered)
+        if spread is None:
+            sys.exit("bench: nothing was answered")
+        shares = spread.percentiles
+        return Times(shares["p50"], shares["p99"], 1 - len(answered) / len(found))
+
+
+def run(served: str = SERVED, initial: float | None = None) -> None:
+    """Print both times of each round, and the median of their ratios.
+
+    `initial` is `cpu.initial` of the model that loads, in cores; None: its default.
+    """
+    others = [name for name in models.MODELS if name != served]
+    if served not in models.MODELS:
+        sys.exit(f"loading = {served}: must be one of {', '.join(models.MODELS)}")
+    with scratch() as directory:
+        plant = Plant(directory / "roma.yaml", served, others[0], initial)
+        plant.write(served)
+        with _up(plant.file, directory / "up.log"):
+            rate, pairs = asyncio.run(_measured(plant))
+    _print(plant, rate, pairs)
+
+
+async def _measured(plant: Plant) -> tuple[float, list[Pair]]:
+    await plant.until(plant.served, 200)
+    bodies = _bodies(plant.served)
+    async with RestClient(plant.url) as client:
+        before = plant.used()
+        profile = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
+        few = await Load([Stream(plant.served, poisson(profile, seed=0), bodies)], client).run()
+        cost = (plant.used() - before) / few.total.answered
+        rate = BUSY * plant.cores / cost
+        # Longer than it can take; it is ended after the last round.
+        profile = Profile((Step(rate, 3600.0),))
+        stream = Stream(plant.served, poisson(profile, seed=1), bodies)
+        load = Load([stream], client, on_result=plant.results.append)
+        sending = asyncio.create_task(load.run())
+        clock = asyncio.get_running_loop().time
+        start = clock()
+        await asyncio.sleep(SETTLING)
+        marks = []
+        for _ in range(ROUNDS):
+            quiet = clock() - start
+            await asyncio.sleep(QUIET)
+            begun = clock() - start
+            plant.write(plant.served, plant.loaded)
+            await plant.until(plant.loaded, 200)
+            ended = clock() - start
+            marks.append((quiet, begun, ended))
+            plant.write(plant.served)
+            await plant.until(plant.loaded, 404)
+            await asyncio.sleep(SETTLING)
+        load.stop()
+        await sending
+    return rate, [
+        Pair(plant.between(quiet, begun), plant.between(begun, ended), ended - begun)
+        for quiet, begun, ended in marks
+    ]
+
+
+def _bodies(model: str) -> list[bytes]:
+    if model == "photos":
+        return inputs.photo_bodies(16, 1)
+    return [body for body, _ in inputs.digits_held_out()]
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return 200 if b'"AVAILABLE"' in answer.read() else 503
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def _up(file: Path, log: Path) -> Iterator[None]:
+    argv = [sys.executable, "-m", "roma", "up", str(file)]
+    with program(argv, env=environment("interpreted"), log=log):
+        yield
+
+
+def _print(plant: Plant, rate: float, pairs: list[Pair]) -> None:
+    table = Table(
+        title=f"{plant.served} at {rate:.1f} req/s ({BUSY:.0%} of {plant.cores:g} "
+        f"cores) while {plant.loaded} loads",
+        caption="aim: p99 × ≤ 1.2, the median of the rounds",
+    )
+    for column in ("round", "quiet p50 / p99, ms", "loading p50 / p99, ms", "p50 ×", "p99 ×"):
+        table.add_column(column, justify="right")
+    table.add_column("refused", justify="right")
+    table.add_column("loaded in, s", justify="right")
+    ratios = [(p.loading.p50 / p.quiet.p50, p.loading.p99 / p.quiet.p99) for p in pairs]
+    for i, (pair, (half, most)) in enumerate(zip(pairs, ratios, strict=True), 1):
+        refused = f"{pair.quiet.refused:.1%} / {pair.loading.refused:.1%}"
+        times = (_ms(pair.quiet), _ms(pair.loading), f"{half:.2f}", f"{most:.2f}")
+        table.add_row(f"{i}", *times, refused, f"{pair.seconds:.1f}")
+    middle = [f"{median(values):.2f}" for values in zip(*ratios, strict=True)]
+    table.add_row("median", "", "", *middle, "", f"{median(p.seconds for p in pairs):.1f}")
+    Console().print(table)
+
+
+def _ms(times: Times) -> str:
+    return f"{1000 * times.p50:.1f} / {1000 * times.p99:.1f}"

@@ -1,0 +1,46 @@
+"""Who loads beside others that serve goes last: a low CPU weight until its models are available.
+
+A quota bounds what loading takes, not when: TensorFlow starts on all cores at once, and requests of
+the others would wait for its turns. A model server that dies and loads again keeps its weight.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+import aiohttp
+
+from roma.errors import ActuationError
+from roma.placement import Executable
+from supervisor.actuators.cgroup import Group
+
+log = logging.getLogger(__name__)
+
+LAST = 0.002
+"""Weight of a group that loads; one that serves has 1, the kernel's default."""
+
+LOOK = 0.25
+"""Seconds between two looks at a model server that loads."""
+
+
+async def last_until_ready(executable: Executable, group: Group) -> None:
+    """Give a group the least weight, and its usual one when its models are available."""
+    try:
+        group.set_weight(LAST)
+        try:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+                for model in executable.spec.models:
+                    url = f"{executable.url}/v1/models/{model}"
+                    while group.directories[0].exists() and not await _available(session, url):
+                        await asyncio.sleep(LOOK)
+        finally:
+            group.set_weight(1.0)
+    except ActuationError as error:  # removed meanwhile, say
+        log.debug("executable %s: no weight: %s", executable.name, error)
+
+
+async def _available(session: aiohttp.ClientSession, url: str) -> bool:
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with session.get(url) as response:
+            return response.status == 200 and b'"AVAILABLE"' in await response.read()
+    return False

@@ -1,0 +1,68 @@
+"""How the slots of an executable are divided among the dispatchers that send to it.
+
+Each gets whole slots, by what it had of the model's last arrivals. Together they never take more
+than there are, nor for a moment while slots move: what one gives up another gets a period later,
+and only what is no longer in flight. A dispatcher has at least one slot, since whoever had nothing
+yet must be able to begin; only where there are fewer slots than dispatchers is that too many.
+"""
+
+import math
+from collections.abc import Mapping
+
+EVEN = 0.5
+"""Part of the slots that is divided evenly, whatever the dispatchers had to do: when one ends, its
+clients are at another before the next exchange."""
+
+
+def slots(cores: float, threads: int, in_flight: int | None) -> int:
+    """Return the in-flight limit of a CPU executable, as its dispatchers compute it."""
+    return in_flight or max(1, math.ceil(cores / threads))
+
+
+def divide(total: int, rates: Mapping[str, float]) -> dict[str, int]:
+    """Return everyone's slots: at least one each, the rest by arrivals per second."""
+    count, arrivals = len(rates), sum(rates.values())
+    left = max(0, total - count)
+    exact = {
+        name: left * (EVEN / count + (1 - EVEN) * (rate / arrivals if arrivals else 1 / count))
+        for name, rate in rates.items()
+    }
+    found = {name: 1 + math.floor(part) for name, part in exact.items()}
+    # The largest remainders get what is left; of equal ones the first by name, whoever asks.
+    by_rest = sorted(exact, key=lambda name: (math.floor(exact[name]) - exact[name], name))
+    for name in by_rest[: total - sum(found.values()) if left else 0]:
+        found[name] += 1
+    return found
+
+
+class Parts:
+    """Remembers what each dispatcher was told; `begin` a period before asking."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], int] = {}
+        self._before: dict[tuple[str, str], int] = {}
+
+    def begin(self) -> None:
+        """Begin a control period."""
+        self._before = dict(self._told)
+
+    def of(
+        self,
+        dispatcher: str,
+        executable: str,
+        total: int,
+        rates: Mapping[str, float],
+        in_flight: Mapping[str, int],
+    ) -> int:
+        """Return how many of `total` slots a dispatcher may take.
+
+        `rates` and `in_flight` are by dispatcher, of all that may send; `rates` has this one.
+        """
+        mine = divide(total, rates)[dispatcher]
+        others = (d for d in rates if d != dispatcher)
+        held = sum(
+            max(self._before.get((d, executable), 1), in_flight.get(d, 0), 1) for d in others
+        )
+        mine = max(1, min(mine, total - held))
+        self._told[dispatcher, executable] = mine
+        return mine
