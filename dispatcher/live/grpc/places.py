@@ -114,7 +114,8 @@ class Place:
         while len(strangers) >= STRANGERS:
             oldest = next(iter(strangers))
             del strangers[oldest]
-            oldest.reschedule(0.0)
+            if not oldest.expired():
+                oldest.reschedule(0.0)
         reading = asyncio.timeout(min(BRIEF, self._places.http.limits.body_timeout))
         strangers[reading] = None
         try:
