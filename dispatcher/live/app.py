@@ -52,6 +52,9 @@ FIRST_LOOK = 3.0
 The others serve meanwhile; with nothing to send to it would refuse what they could answer.
 """
 
+TIDY = 30.0
+"""Seconds between two looks for young garbage: little comes about, so each takes no time."""
+
 KEPT = 256
 """Descriptors that clients may not take: for executables, the admin port and files."""
 
@@ -167,13 +170,22 @@ async def run(
             log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
         reloading = Reloading(file, adapt, serving.roster, serving.server)
         serving.admin.reloading = reloading
+        tidying = asyncio.create_task(_tidy())
         following = asyncio.create_task(reloading.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         if following.done():
             following.result()  # a bug ended it: be seen, and be restarted
         following.cancel()
+        tidying.cancel()
         log.info("draining")
+
+
+async def _tidy() -> None:
+    """Collect the young garbage now and then: a failed connection leaves cycles behind."""
+    while True:
+        await asyncio.sleep(TIDY)
+        gc.collect(1)
 
 
 def within(limits: LimitsConfig, descriptors: int) -> LimitsConfig:

@@ -1,0 +1,93 @@
+"""What loads beside others goes last on the CPU: weights of the real kernel."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import pytest
+from aiohttp import web
+
+from roma import config
+from roma.launch import preference
+from roma.launch.servers import cgroups
+from roma.placement import on_worker
+from supervisor.actuators.cgroup import find_hierarchy
+from tests.support.up import free_ports
+
+
+@pytest.fixture
+def group():
+    hierarchy = find_hierarchy()
+    path = f"roma-test-{os.getpid()}/worker/loader"
+    hierarchy.prepare(path)
+    group = hierarchy.group(path, 0.05)
+    group.create()
+    yield group
+    group.remove()
+
+
+@pytest.fixture
+async def server():
+    """A model server's status: `state` is what it says."""
+    (port,) = free_ports(1)
+    server = SimpleNamespace(state="LOADING", asked=0, url=f"http://127.0.0.1:{port}")
+
+    async def status(_):
+        server.asked += 1
+        return web.json_response({"model_version_status": [{"state": server.state}]})
+
+    app = web.Application()
+    app.router.add_get("/v1/models/m", status)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield server
+    await runner.cleanup()
+
+
+def weight(group):
+    """What the kernel weighs a group by, whichever version."""
+    found = [group.directories[0] / name for name in ("cpu.shares", "cpu.weight")]
+    return int(next(file.read_text() for file in found if file.exists()))
+
+
+async def asked(server, times):
+    async with asyncio.timeout(10):
+        while server.asked < times:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_weight_is_the_least_until_the_model_is_available(group, server, monkeypatch):
+    monkeypatch.setattr(preference, "LOOK", 0.01)
+    usual = weight(group)
+    executable = SimpleNamespace(name="m@w", url=server.url, spec=SimpleNamespace(models=("m",)))
+    task = asyncio.create_task(preference.last_until_ready(executable, group))
+    await asked(server, 3)
+    assert weight(group) < usual / 50
+    assert not task.done()
+    server.state = "AVAILABLE"
+    await asyncio.wait_for(task, 10)
+    assert weight(group) == usual
+
+
+async def test_a_group_that_is_removed_is_waited_for_no_longer(group, server, monkeypatch):
+    monkeypatch.setattr(preference, "LOOK", 0.01)
+    executable = SimpleNamespace(name="m@w", url=server.url, spec=SimpleNamespace(models=("m",)))
+    task = asyncio.create_task(preference.last_until_ready(executable, group))
+    await asked(server, 1)
+    group.remove()
+    await asyncio.wait_for(task, 10)
+
+
+@pytest.mark.parametrize(("waiting", "cores"), [(False, 1.5), (True, 0.25)])
+async def test_it_begins_with_its_least_cores(tmp_path, waiting, cores):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    loaded = config.parse(
+        f"name: loading-{os.getpid()}\n"
+        f"models: {{m: {{path: {tmp_path / 'm'}, sla: {{response_time: 1}}, "
+        "cpu: {min: 0.25, max: 2, initial: 1.5}}}\n"
+        "workers: [{cores: 2}]\n"
+    )
+    local = [e for w in loaded.workers for e in on_worker(loaded, w)]
+    async with cgroups(loaded, find_hierarchy(), local, waiting=waiting) as groups:
+        assert [g.read().cores for g in groups.values()] == [cores]
