@@ -8,7 +8,7 @@ COMPILED := build/compiled
 DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 
-.PHONY: help install demo compare test check bench peers faults soak wheel images pictures clean lock
+.PHONY: help install demo compare test check bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -40,6 +40,9 @@ check: install  ## ruff, mypy --strict and import-linter.
 
 bench: install $(COMPILED)/.built  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
 	$(BIN)/python -m bench
+
+fuzz: install  ## SECONDS (60) of any bytes for the reader of gRPC messages, beside protobuf's.
+	PYTHONPATH=. $(BIN)/python -m tests.gateway.fuzz_wire $(or $(SECONDS),60)
 
 peers: .venv-peers/.installed $(COMPILED)/.built  ## The gateway beside other serving systems, in an environment of their own.
 	$(BIN)/python -m bench peers
