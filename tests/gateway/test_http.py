@@ -10,6 +10,7 @@ from dispatcher.live.app import within
 from dispatcher.live.http.server import TOLD
 from roma.gateway_config import LimitsConfig
 from roma.model import Priority
+from tests.support.handler import Passing
 
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
 
@@ -259,14 +260,12 @@ async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage
         def release(self):
             raise RuntimeError("bug")
 
-    class Granting:
-        screen, error = handler.screen, handler.error
-
+    class Granting(Passing):
         def handle(self, request, connection):
             stage.server.handler, request.grant = handler, Broken()
             return handler.handle(request, connection)
 
-    stage.server.handler = Granting()
+    stage.server.handler = Granting(handler)
     client.send(post(b"1"))
     assert await client.ended()
     assert "RuntimeError: bug" in caplog.text
@@ -430,14 +429,12 @@ async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):
     await stage.open()
     handler = stage.server.handler
 
-    class Broken:
-        screen, error = handler.screen, handler.error
-
+    class Broken(Passing):
         def handle(self, request, connection):
             stage.server.handler = handler
             raise RuntimeError("bug")
 
-    stage.server.handler = Broken()
+    stage.server.handler = Broken(handler)
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 500

@@ -7,6 +7,7 @@ import pytest
 from roma import config
 from roma.errors import ConfigError
 from tests.gateway.conftest import ModelServer
+from tests.support.handler import Passing
 from tests.support.up import free_ports
 
 MODEL = "{path: /m, sla: {response_time: 5}, cpu: {max: 1, initial: 1}, slot: %d}"
@@ -86,9 +87,7 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
 async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
     reading, handler = asyncio.Event(), town.server.handler
 
-    class Watched:
-        handle, error = handler.handle, handler.error
-
+    class Watched(Passing):
         def screen(self, request):
             refusal = handler.screen(request)
             reading.set()
@@ -100,7 +99,7 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
         await town.roster.follow(town.file("b"))
         yield b"[1]}"
 
-    town.server.handler = Watched()
+    town.server.handler = Watched(handler)
     assert (await town.predict(body(), path="/v1/models/a:predict"))[0] == 404
 
 

@@ -1,0 +1,19 @@
+"""A server's handler in front of the real one: a test overrides what it looks at."""
+
+from dispatcher.live.http.server import Handler
+
+
+class Passing(Handler):
+    """Passes everything on."""
+
+    def __init__(self, handler):
+        self.handler = handler
+
+    def screen(self, request):
+        return self.handler.screen(request)
+
+    def handle(self, request, connection):
+        return self.handler.handle(request, connection)
+
+    def error(self, request, status, message):
+        return self.handler.error(request, status, message)
