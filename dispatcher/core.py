@@ -15,7 +15,7 @@ from dispatcher.ejection import Ejections
 from dispatcher.executors import Execution, Executor, Executors
 from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
 from dispatcher.queues import ModelQueue
-from dispatcher.retries import REQUESTS as REPEATED
+from dispatcher.retries import PER_RETRY
 from dispatcher.schedulers.base import Drop, Options, Run, Scheduler, State, WaitUntil
 from dispatcher.slack import PATIENCE, room
 from roma.errors import InvalidTransition
@@ -315,7 +315,7 @@ class Dispatcher:
                 self._fail(ticket, unreached, commands)
                 continue
             if not own.retries.take(own.arrivals):
-                spent = f"no repetition is left (1 in {REPEATED} requests)"
+                spent = f"no repetition is left (1 in {PER_RETRY} requests)"
                 self._fail(ticket, f"{unreached}, {spent}", commands)
                 continue
             ticket.state = REQUEST[ticket.state, RequestStep.RETURN]

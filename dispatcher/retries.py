@@ -6,7 +6,7 @@ when something is broken, so it has a budget (as Envoy's retry budget and Finagl
 
 from typing import Final
 
-REQUESTS: Final = 10
+PER_RETRY: Final = 10
 """One of so many may be repeated: 10 %."""
 
 BURST: Final = 10
@@ -19,14 +19,14 @@ class RetryBudget:
     __slots__ = ("_arrivals", "_credit")
 
     def __init__(self) -> None:
-        self._credit = BURST * REQUESTS
+        self._credit = BURST * PER_RETRY
         self._arrivals = 0
 
     def take(self, arrivals: int) -> bool:
         """Spend one repetition after `arrivals` requests in all; False if none is left."""
-        self._credit = min(BURST * REQUESTS, self._credit + arrivals - self._arrivals)
+        self._credit = min(BURST * PER_RETRY, self._credit + arrivals - self._arrivals)
         self._arrivals = arrivals
-        if self._credit < REQUESTS:
+        if self._credit < PER_RETRY:
             return False
-        self._credit -= REQUESTS
+        self._credit -= PER_RETRY
         return True

@@ -75,7 +75,8 @@ class Apply:
 class Status:
     """The live state of one executable; `applied` is None until the first reading.
 
-    `core_seconds` is what was applied, over time.
+    `core_seconds` is what was applied, over time. One that has served and is lost is no newcomer:
+    its clients wait, and it gets its part as the others do.
     """
 
     managed: Managed
@@ -91,6 +92,7 @@ class Status:
     failures: int = 0
     cost: Cost = UNKNOWN
     law_state: Any = None
+    has_served: bool = False
     reading: Reading | None = None
     read_at: float | None = None
     story: deque[Decision] = field(default_factory=deque)
@@ -198,20 +200,22 @@ class Supervisor:
         Where several share the slots it is told also of what was never read, with the cores that
         it began with.
         """
-        known = {
-            name: s.managed.initial if s.applied is None else s.applied
-            for name, s in self.status.items()
-            if s.applied is not None or self._dispatchers > 1
-        }
-        return tuple(
-            ExecutorReading(name, cores, s.usage, s.throttled, self._part(dispatcher, s, cores))
-            for name, cores in known.items()
-            for s in (self.status[name],)
-        )
+        found = []
+        for name, s in self.status.items():
+            cores = s.applied
+            if cores is None:
+                if self._dispatchers == 1:
+                    continue
+                cores = s.managed.initial
+            part = self._part(dispatcher, s, cores)
+            found.append(ExecutorReading(name, cores, s.usage, s.throttled, part))
+        return tuple(found)
 
     def _part(self, dispatcher: str, status: Status, cores: float) -> float:
         """Return a dispatcher's share of an executable's slots."""
-        managed, rates, in_flight = status.managed, {dispatcher: 0.0}, {}
+        managed = status.managed
+        rates = {dispatcher: 0.0}  # one that asks for the first time has none yet
+        in_flight = {}
         for name, window in self._windows.items():
             if window.heard:
                 rates[name] = window.arrivals(managed.model.name, managed.name)
@@ -254,6 +258,7 @@ class Supervisor:
             demand = Demand(managed.initial, why, {"initial": managed.initial})
             status.law_state = None
         else:
+            status.has_served = True
             measurement, fresh = self._measure(status, used * dt, dt), status.law_state is None
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
@@ -262,8 +267,8 @@ class Supervisor:
                 measurement.usage, measurement.completed_here, managed.cost
             )
         want = self._want(status, demand)
-        if measurement is None and demand.cores is not None:
-            want = replace(want, loads=True)
+        if not blind and not status.has_served:
+            want = replace(want, loads=measurement is None)
         return _Decided(want, demand, measurement, fresh, used)
 
     def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:

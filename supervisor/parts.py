@@ -1,9 +1,9 @@
 """How the slots of an executable are divided among the dispatchers that send to it.
 
-Each gets whole slots, by what it had of the model's last arrivals. Together they never take more
-than there are, nor for a moment while slots move: what one gives up another gets a period later,
-and only what is no longer in flight. A dispatcher has at least one slot, since whoever had nothing
-yet must be able to begin; only where there are fewer slots than dispatchers is that too many.
+Each gets whole slots, by what it had of the model's last arrivals, and at least one: whoever had
+nothing yet must be able to begin. Where there are as many slots as dispatchers, they never take
+more than there are together, nor for a moment while slots move: what one gives up another gets a
+period later, and only what is no longer in flight.
 """
 
 import math
@@ -63,6 +63,8 @@ class Parts:
         held = sum(
             max(self._before.get((d, executable), 1), in_flight.get(d, 0), 1) for d in others
         )
-        mine = max(1, min(mine, total - held))
+        # What it had already takes nothing from the others, who lose theirs in the same period.
+        had = self._before.get((dispatcher, executable), 1)
+        mine = max(1, min(mine, max(had, total - held)))
         self._told[dispatcher, executable] = mine
         return mine

@@ -57,6 +57,8 @@ class Admin:
         """Workers whose supervisors have said what was applied."""
         self.reloading: Reloading | None = None
         """Takes over a changed roma.yaml; None where nobody may ask for it."""
+        self.is_open = False
+        """Clients are let in."""
 
     @contextlib.asynccontextmanager
     async def listening(self, config: Config) -> AsyncIterator[None]:
@@ -85,7 +87,7 @@ class Admin:
             for address in dict.fromkeys(addresses.values()):
                 here = [part for part, where in addresses.items() if where == address]
                 app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
-                app.router.add_get(HEALTH, _healthz)
+                app.router.add_get(HEALTH, self._healthz)
                 for part in here:
                     parts[part](app)
                 runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
@@ -99,6 +101,11 @@ class Admin:
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        if not self.is_open:
+            return web.Response(status=503, text="clients are not let in yet")
+        return web.Response(text="ok")
 
     def _add_admin(self, app: web.Application) -> None:
         self._page.add_to(app)
@@ -142,7 +149,3 @@ class Admin:
 def _not_for_browsers() -> web.Response:
     # The page has made this port one for browsers: another site's page must not write here.
     return web.json_response({"error": "not for browsers"}, status=403)
-
-
-async def _healthz(_: web.Request) -> web.Response:
-    return web.Response(text="ok")

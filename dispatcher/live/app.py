@@ -120,6 +120,7 @@ async def running(
             except RomaError as error:
                 refused = error  # from here it would come out in a group
             else:
+                doors.is_open = True
                 yield Running(service, server, roster, doors)
                 await _drain(service, server, gateway_config.drain_timeout)
             roster.stop()
@@ -157,6 +158,8 @@ async def run(
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
+    told = asyncio.Event()  # from now on: what is not handled, ends a program
+    loop.add_signal_handler(signal.SIGHUP, told.set)
 
     def adapt(read: Config) -> Config:
         own: dict[str, Any] = {} if admin_port is None else {"admin_port": admin_port}
@@ -171,7 +174,7 @@ async def run(
         reloading = Reloading(file, adapt, serving.roster, serving.server)
         serving.admin.reloading = reloading
         tidying = asyncio.create_task(_tidy())
-        following = asyncio.create_task(reloading.run())
+        following = asyncio.create_task(reloading.run(told))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         if following.done():
@@ -294,8 +297,8 @@ async def _drain(service: Service, server: Server, timeout: float) -> None:
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
             service.draining = True
-            while core.live or server.answering:
+            while core.live or server.answering or service.asking:
                 await asyncio.sleep(0.02)
-    left = max(core.live, server.answering)
+    left = max(core.live, server.answering, service.asking)
     if left:
         log.warning("gave up on %d requests after draining for %g s", left, timeout)

@@ -166,15 +166,15 @@ class Driver:
         commands = self.core.handle(event, now=now)
         if self._is_carrying_out:
             self._commands.extend(commands)
-        elif commands:
+        elif commands or self._commands:  # the latter if an outcome raised
             # An outcome can bring the next request of its client, which comes back to here: what
             # was commanded before is carried out before.
             self._is_carrying_out = True
             try:
-                if len(commands) > 1 or self._commands:
-                    self._commands.extend(commands)
-                else:
+                if len(commands) == 1 and not self._commands:  # as nearly always: no queue for it
                     self._carry_out(commands[0])
+                else:
+                    self._commands.extend(commands)
                 while self._commands:
                     self._carry_out(self._commands.popleft())
             finally:

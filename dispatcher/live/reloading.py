@@ -6,7 +6,6 @@ stays in force. What takes a restart is named.
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,10 +39,8 @@ class Reloading:
             self._server.bound(new.gateway.limits, new.gateway.max_body_bytes)
             return new
 
-    async def run(self) -> None:
-        """Take it over after each SIGHUP, until cancelled."""
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+    async def run(self, told: asyncio.Event) -> None:
+        """Take it over each time that `told` is set, until cancelled."""
         while True:
             await told.wait()
             told.clear()

@@ -26,6 +26,9 @@ _V1 = re.compile(
 _V2 = re.compile(
     r"/v2/models/(?P<model>[^/:?]+)(?:/versions/(?P<version>[^/:?]+))?(?P<rest>/ready|/infer)?"
 )
+USUAL: Final = 256
+"""Length of a path that is remembered: strangers name what they like."""
+
 _INFERENCES = frozenset({":predict", ":classify", ":regress", "/infer"})
 
 
@@ -72,8 +75,12 @@ def missing(model: str, version: str | None, *, is_inference: bool) -> str:
     return f"Servable not found for request: {servable}"
 
 
-def _parse(method: str, path: str) -> Route | None:
+def parse(method: str, path: str) -> Route | None:
     """Return the route of a raw request path, or None if neither protocol has such a path."""
+    return _remembered(method, path) if len(path) <= USUAL else _parse(method, path)
+
+
+def _parse(method: str, path: str) -> Route | None:
     if path.startswith("http://"):  # a server takes the absolute form too (RFC 9112 §3.2.2)
         path = "/" + path[7:].partition("/")[2]
     path = path.partition("?")[0]
@@ -92,4 +99,4 @@ def _parse(method: str, path: str) -> Route | None:
     return Route(found["model"], found["version"], path, is_inference, template)
 
 
-parse: Final = lru_cache(maxsize=4096)(_parse)
+_remembered: Final = lru_cache(maxsize=4096)(_parse)

@@ -54,6 +54,8 @@ class Service:
         """The program ends soon: who asks whether it is ready should go elsewhere."""
         self.draining = False
         """New requests are refused."""
+        self.asking = 0
+        """Look-ups that wait for a model server."""
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
         self.joining: set[str] = set()
@@ -128,6 +130,13 @@ class Service:
 
         Raises the last one's `BackendError`, with its name.
         """
+        self.asking += 1
+        try:
+            return await self._ask(model, question)
+        finally:
+            self.asking -= 1
+
+    async def _ask(self, model: str, question: Callable[[Endpoint], Awaitable[T]]) -> T | None:
         failed: BackendError | None = None
         for executor in list(self.driver.core.executors.of(model)):
             name = executor.spec.name

@@ -41,6 +41,8 @@ TokenFile = Annotated[
 LOOK = 0.2
 """Seconds between two looks at the gateway."""
 
+TOO_MANY = 429
+
 IN_A_ROW = 8
 """Answers per process of the gateway; each takes a connection, which the kernel deals out."""
 
@@ -166,7 +168,10 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
     while (row := row + 1) <= needed:
         if (found := _status(url, token, context)) == status:
             continue
-        row = 0
+        if found == TOO_MANY:  # the key's rate; what was seen before still holds
+            row -= 1
+        else:
+            row = 0
         if found is None:
             print(f"nothing answers at {gateway}: in force when `roma up` starts")
             return

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 LAST = 0.002
 """Weight of a group that loads; one that serves has 1, the kernel's default."""
 
+LONGEST = 120.0
+"""Seconds for which it goes last: where others leave nothing at all it must come to its end."""
+
 LOOK = 0.25
 """Seconds between two looks at a model server that loads."""
 
@@ -29,17 +32,27 @@ async def last_until_ready(executable: Executable, group: Group) -> None:
         group.set_weight(LAST)
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
-                for model in executable.spec.models:
-                    url = f"{executable.url}/v1/models/{model}"
-                    while group.directories[0].exists() and not await _available(session, url):
-                        await asyncio.sleep(LOOK)
+                async with asyncio.timeout(LONGEST):
+                    await _available(executable, group, session)
+        except TimeoutError:
+            log.warning(
+                "executable %s has loaded for %g s: last no longer", executable.name, LONGEST
+            )
         finally:
             group.set_weight(1.0)
     except ActuationError as error:  # removed meanwhile, say
         log.debug("executable %s: no weight: %s", executable.name, error)
 
 
-async def _available(session: aiohttp.ClientSession, url: str) -> bool:
+async def _available(executable: Executable, group: Group, session: aiohttp.ClientSession) -> None:
+    """Wait until all models are available, or the group is gone."""
+    for model in executable.spec.models:
+        url = f"{executable.url}/v1/models/{model}"
+        while group.directories[0].exists() and not await _is_available(session, url):
+            await asyncio.sleep(LOOK)
+
+
+async def _is_available(session: aiohttp.ClientSession, url: str) -> bool:
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
         async with session.get(url) as response:
             return response.status == 200 and b'"AVAILABLE"' in await response.read()

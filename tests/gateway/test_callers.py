@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import ssl
 
 import grpc
 import pytest
@@ -252,6 +254,46 @@ async def test_keys_hold_for_grpc_as_well(guarded_grpc):
         assert stage.core.batches["m"].completed.total() == 1
         odd = metadata("one", ("x-request-priority", "urgent"))
         assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
+
+
+async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_ends(stage, tmp_path):
+    size = 24 << 20  # more than the kernel and TLS keep for a connection
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    files = {"certificate": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
+    for name, blob in files.items():
+        blob.write_to_path(tmp_path / name)
+        (tmp_path / name).chmod(0o600)
+    tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
+    await stage.open(gateway=f"tls: {{{tls}}}", max_body=size)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+
+    def ask():  # a plain socket: asyncio's reads ahead
+        plain = socket.create_connection(("127.0.0.1", stage.port), timeout=20)
+        client = trusting.wrap_socket(plain, server_hostname="localhost")
+        client.sendall(head.encode() + bytes(size))
+        return client
+
+    def read(client):
+        answer = b""
+        with client, client.makefile("rb") as file:
+            while (line := file.readline()) != b"\r\n":
+                answer += line
+            return answer, len(file.read(size))
+
+    client = await asyncio.to_thread(ask)
+    await stage.until(lambda: stage.queue.completed.total() == 1)
+    await stage.until(lambda: not stage.core.live)
+    closing = asyncio.create_task(stage.running.aclose())
+    await stage.until(lambda: stage.service.draining)
+    await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
+    assert not closing.done()
+    answer, length = await asyncio.to_thread(read, client)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert length == size
+    await closing
 
 
 async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(stage, tmp_path):

@@ -157,6 +157,18 @@ async def test_health_questions_that_are_held_back_make_room_for_others(guarded,
         assert told() == [number(Code.DEADLINE_EXCEEDED)]
 
 
+async def test_who_watches_without_a_key_holds_nothing(guarded):
+    async with guarded.channel as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(service="m"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        assert guarded.server.buffered == 0
+        long = health.Watch(health_pb2.HealthCheckRequest(service="m" * places.SHORT))
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await long.read()
+        assert error.value.code() is Code.RESOURCE_EXHAUSTED
+
+
 async def test_a_health_question_has_little_time(guarded, raw, monkeypatch):
     monkeypatch.setattr(places, "BRIEF", 0.1)
     client = await raw()

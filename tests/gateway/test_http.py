@@ -1,6 +1,7 @@
 """The HTTP server on raw sockets: what RFC 9112 asks, what it forbids, and every bound."""
 
 import asyncio
+import gc
 import json
 import tracemalloc
 
@@ -126,6 +127,32 @@ async def test_a_body_of_tiny_chunks_takes_no_more_memory_than_is_counted(stage,
     assert taken < 2 * stage.server.buffered
     client.send(b"0\r\n\r\n")
     assert (await client.answer())[2] == b"1" * 200_000
+
+
+async def test_an_answered_request_leaves_nothing_behind(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(HEAD + b"Content-Length: 4\r\n\r\n1")
+    client.send(b"234")
+    assert (await client.answer())[2] == b"1234"
+    (connection,) = stage.connections
+    assert len(connection._body) == 0
+
+
+async def test_long_targets_are_not_remembered(stage, connect):
+    await stage.open()
+    client = await connect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for i in range(300):
+            client.send(b"GET /%d%s HTTP/1.1\r\nHost: x\r\n\r\n" % (i, b"x" * 20_000))
+            assert (await client.answer())[0] == 404
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 1_000_000
 
 
 async def test_http_1_0_closes_unless_it_is_asked_not_to(stage, connect):

@@ -225,6 +225,21 @@ def test_who_loads_takes_no_cores_from_who_serves():
     assert loading.allocation == pytest.approx(max(0.1, 4.0 - serving.allocation), abs=0.002)
 
 
+def test_who_has_served_and_is_lost_is_no_newcomer():
+    names = ("m@w", "n@w")
+    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
+    core = build("static", {}, capacity=4.0, managed=managed)
+    for now, state in ((1.0, "busy"), (2.0, "busy"), (3.0, "busy"), (4.0, "loading")):
+        states = tuple(
+            ExecutorReport(n, s, 0, 0) for n, s in zip(names, ("busy", state), strict=True)
+        )
+        told = ExchangeReply("e1", (report("m"), report("n")), states)
+        core.tick({"d": told}, dict.fromkeys(names, reading(2.0, usage=now)), now=now)
+    serving, lost = (core.status[n] for n in names)
+    assert lost.story[-1].demand.why == "the executable is not ready"
+    assert lost.allocation == pytest.approx(serving.allocation)
+
+
 def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
     core = build()
     for i in (1, 2):
@@ -263,6 +278,15 @@ def test_each_dispatcher_has_the_slots_of_its_part_of_the_arrivals(wide):
     assert several(wide, 4.0, a=30, b=90) == [8, 10]
     assert several(wide, 5.0, a=30, b=90) == [10, 10]
     assert wide.readings("a")[0].applied == 20.0  # what was applied is one thing for all
+
+
+def test_fewer_cores_cost_each_its_part_and_no_more(wide):
+    several(wide, 1.0, a=10, b=10)
+    assert several(wide, 2.0, a=20, b=20) == [10, 10]
+    for now, cores in ((3.0, 14.0), (4.0, 13.0), (5.0, 12.0)):
+        wide.on_applied("m@w", cores)
+        found = several(wide, now, a=int(10 * now), b=int(10 * now), cores=cores)
+        assert sum(found) == cores
 
 
 def test_a_slot_in_which_something_still_runs_is_given_to_nobody_else(wide):

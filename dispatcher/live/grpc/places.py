@@ -29,6 +29,9 @@ What is asked without a key comes in one packet, so only those who hold it back 
 BRIEF = 1.0
 """Seconds for such a message."""
 
+SHORT = 4096
+"""Bytes of such a message, at most: it has a name in it."""
+
 _FIELD = 32
 """Bytes that a field of metadata counts beside its name and value (RFC 9113 §6.5.2)."""
 
@@ -78,19 +81,21 @@ class Places:
 class Place:
     """One call's: what it holds is given back when the block ends, whichever way."""
 
-    __slots__ = ("_address", "_context", "_held", "_places")
+    __slots__ = ("_address", "_context", "_held", "_is_left", "_places")
 
     def __init__(self, places: Places, context: _ServicerContext, address: str) -> None:
         self._places = places
         self._context = context
         self._address = address
         self._held = 0
+        self._is_left = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hold(0)
+        self._is_left = True
         self._places.leave(self._address)
 
     async def message(self) -> bytes:
@@ -106,10 +111,13 @@ class Place:
         http = self._places.http
         if http.buffered >= http.limits.buffered_bytes:
             raise _too_much(http.buffered)
-        return self._kept(await self._read(asyncio.timeout(http.limits.body_timeout)))
+        return self._admitted(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
     async def strangers_message(self) -> bytes:
-        """Read the message of somebody who need not show a key; raise Refused."""
+        """Read the message of somebody who need not show a key; raise Refused.
+
+        It is not held: there are few at a time, and short ones.
+        """
         strangers = self._places.strangers
         while len(strangers) >= STRANGERS:
             oldest = next(iter(strangers))
@@ -119,11 +127,13 @@ class Place:
         reading = asyncio.timeout(min(BRIEF, self._places.http.limits.body_timeout))
         strangers[reading] = None
         try:
-            found = self._kept(await self._read(reading))
+            found = await self._read(reading)
         finally:
             strangers.pop(reading, None)
         if found is None:
             raise _no_message()
+        if len(found) > SHORT:
+            raise _too_large(len(found), SHORT)
         return found
 
     async def _read(self, timeout: asyncio.Timeout) -> bytes | None:
@@ -134,12 +144,11 @@ class Place:
             raise Refused(_Code.DEADLINE_EXCEEDED, "the message came too slowly") from None
         return None if found is grpc.aio.EOF else found
 
-    def _kept(self, found: bytes | None) -> bytes | None:
-        """Count a message; raise Refused if it is too large, or too much together with others."""
+    def _admitted(self, found: bytes | None) -> bytes | None:
+        """Hold a message; raise Refused if it is too large, or too much together with others."""
         http, size = self._places.http, len(found or b"")
         if size > http.bounds.max_body_bytes:
-            text = f"message of {size} bytes: larger than max ({http.bounds.max_body_bytes})"
-            raise Refused(_Code.RESOURCE_EXHAUSTED, text)
+            raise _too_large(size, http.bounds.max_body_bytes)
         if http.buffered + size > http.limits.buffered_bytes:
             # Whoever comes last makes room, as over HTTP.
             raise _too_much(http.buffered + size)
@@ -147,12 +156,19 @@ class Place:
         return found
 
     def _hold(self, size: int) -> None:
+        if self._is_left:  # a question that came while its conversation ended
+            return
         self._places.http.buffered += size - self._held
         self._held = size
 
 
 def _no_place(text: str) -> Refused:
     return Refused(_Code.RESOURCE_EXHAUSTED, text, retry_after=RETRY)
+
+
+def _too_large(size: int, most: int) -> Refused:
+    text = f"message of {size} bytes: larger than max ({most})"
+    return Refused(_Code.RESOURCE_EXHAUSTED, text)
 
 
 def _too_much(size: int) -> Refused:

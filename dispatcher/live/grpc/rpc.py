@@ -6,6 +6,7 @@ message says; only then it shows whether this caller may call it.
 """
 
 import asyncio
+import logging
 from typing import Any
 
 import grpc
@@ -23,6 +24,8 @@ from dispatcher.live.routes import GrpcRoute
 from dispatcher.live.service import DRAIN_RETRY, Service
 from roma.errors import BackendError, BackendTimeout
 from roma.model import Priority
+
+log = logging.getLogger(__name__)
 
 EARLY = 0.05
 """Seconds. A client that goes this shortly before its deadline went because of it."""
@@ -53,6 +56,14 @@ class GrpcCall(Call):
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Tell the handler, if it is still there."""
+        try:
+            self._tell(outcome)
+        except Exception as bug:  # it costs this client, and not the executable that answered
+            log.exception("answer to request %d of model %s", self.id, self.model)
+            if not self.answer.done():
+                self.answer.set_exception(bug)
+
+    def _tell(self, outcome: Outcome) -> None:
         self._service.on_ended(self, outcome)
         answer = outcome_answer(outcome)
         if self.context is not None:
@@ -65,6 +76,8 @@ class GrpcCall(Call):
 
         gRPC does not say which of the two it was.
         """
+        if self.answer.done() and not self.answer.cancelled():
+            return  # it went while it was being answered
         left = self.arrived + (self.deadline or 0.0) - self._service.driver.clock()
         if self.deadline is None or left > EARLY:
             self._service.cancel(self)

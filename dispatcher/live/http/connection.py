@@ -74,6 +74,7 @@ class Connection:
         "_waiting",
         "certificate",
         "due",
+        "is_tls",
         "peer",
     )
 
@@ -111,6 +112,7 @@ class Connection:
         self.due = math.inf
         """When this connection has taken too long for what it does now, on the server's clock."""
         self.peer = ""
+        self.is_tls = False
         self.certificate: str | None = None
 
     def __repr__(self) -> str:
@@ -119,7 +121,10 @@ class Connection:
     @property
     def is_answering(self) -> bool:
         """Whether an answer is to come, or was not taken yet."""
-        return self._current is not None or self.unsent > 0
+        if self._current is not None or self.unsent > 0:
+            return True
+        # What TLS has encrypted cannot be seen; it is gone when the connection is.
+        return self.is_tls and self._transport is not None and self._transport.is_closing()
 
     @property
     def unsent(self) -> int:
@@ -171,7 +176,8 @@ class Connection:
         self._forget_waiting()
         if self._transport is not None:
             self._left = self.unsent
-            limit = self._server.bounds.write_timeout if self._left else LINGER
+            unread = self._left or self.is_tls
+            limit = self._server.bounds.write_timeout if unread else LINGER
             self.due = self._server.now + limit
             self._transport.close()
 
@@ -395,7 +401,8 @@ class Connection:
         if request is None or self._is_deaf:
             return
         self._request = None
-        request.body = bytes(self._body)  # no copy of what came in one piece
+        body, self._body = self._body, b""
+        request.body = bytes(body)  # no copy of what came in one piece
         if self._current is None and not self._waiting and not self._is_unread:
             if self._is_screened:
                 self._begin(request)
@@ -417,10 +424,11 @@ class Connection:
             log.exception("request %s %s", request.method, request.target)
             self.respond(self._server.handler.error(request, 500, "Internal error"))
             return
-        if self._is_at(request):  # else it is answered already
+        if self._is_answering_it(request):
             self._pending = pending
 
-    def _is_at(self, request: Request) -> bool:
+    def _is_answering_it(self, request: Request) -> bool:
+        """Ask anew: a type checker does not know that the handler may have answered already."""
         return self._current is request
 
     def _go_on(self) -> None:
@@ -523,7 +531,9 @@ class Connection:
             transport.write(b"".join((head, length, body)))
         else:
             transport.write(head + length)
-            transport.write(body)
+            # In pieces: TLS would encrypt all at once, and hide it from `unsent`.
+            for at in range(0, len(body), LARGE):
+                transport.write(memoryview(body)[at : at + LARGE])
 
 
 def _head(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:

@@ -30,6 +30,9 @@ WANTED: Final = frozenset(
 NAMES: Final = {spelt: name for name in WANTED for spelt in (name, name.title())}
 """How nearly everybody spells them: `X-Api-Key`, or `x-api-key` as in HTTP/2."""
 
+USUAL: Final = 256
+"""Bytes of a target that is remembered: strangers name what they like."""
+
 ODD: Final = frozenset({b"connection", b"expect", b"transfer-encoding"})
 """Those that most requests do without."""
 
@@ -82,9 +85,13 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
 
-def _decoded(value: bytes) -> str:
+def decoded(value: bytes) -> str:
     """Return a method or target as text; the pool of connections encodes it back."""
+    return _remembered(value) if len(value) <= USUAL else value.decode("latin-1")
+
+
+def _decoded(value: bytes) -> str:
     return value.decode("latin-1")
 
 
-decoded: Final = lru_cache(maxsize=4096)(_decoded)
+_remembered: Final = lru_cache(maxsize=4096)(_decoded)

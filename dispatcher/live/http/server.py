@@ -143,6 +143,7 @@ class Server:
         connection.peer = peer[0] if isinstance(peer, tuple) else ""
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
+            connection.is_tls = True
             connection.certificate = certificate_name(tls.getpeercert())
         self.connections.add(connection)
         self._by_address[connection.peer] += 1
