@@ -9,7 +9,7 @@ from dispatcher.live.backend import Message, Response
 from dispatcher.live.driver import Call, Driver, judge
 from dispatcher.schedulers import registry
 from roma.errors import BackendLost, BackendUnreached
-from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result
+from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result, Woken
 from roma.model import Device, ExecutorSpec, ModelSpec, Sla
 
 pytestmark = pytest.mark.looptime
@@ -201,3 +201,25 @@ async def test_an_outcome_may_bring_the_next_request_while_others_end(looptime):
     assert driver.core.live == 0
     assert not driver._calls
     assert not driver._attempts
+
+
+async def test_what_a_bug_in_one_outcome_left_is_told_at_the_next_event():
+    driver = await build(SlowPool())
+    first, others = Asked(b"0"), [call(driver, body) for body in (b"1", b"2", b"3")]
+    driver.submit(first)
+    await asyncio.sleep(0.1)
+    others[0].cancel()
+    await asyncio.sleep(0.1)
+    waiting = [Asked(b"4"), Asked(b"5")]
+    for pending in waiting:
+        driver.submit(pending)
+
+    def broken(_):
+        raise RuntimeError("bug")
+
+    first.on_outcome = broken
+    with pytest.raises(RuntimeError, match="bug"):
+        driver.on_lost("m0", "gone")
+    driver.handle(Woken())
+    assert all(pending.future.done() for pending in waiting)
+    await asyncio.gather(*others, return_exceptions=True)
