@@ -186,10 +186,6 @@ This run: **{seconds / 60:g} minutes** at {RATE:.0f} req/s, {RATE * (WAIT + 0.00
 
 Growth of the dispatcher's memory (RSS) after warm-up: **{growth(samples):+.2%}**.
 
-With no supervisor to be reached for all the time, a run of ten minutes grew by 0.65 MiB a minute for
-nine of them, and stood still in the last: each failed look leaves cycles behind, and garbage is
-collected seldom on purpose (`dispatcher/live/app.py`).
-
 | minute | RSS, MiB | descriptors |
 |---|---|---|
 {rows}
