@@ -534,6 +534,7 @@ class Connection:
             # In pieces: TLS would encrypt all at once, and hide it from `unsent`.
             for at in range(0, len(body), LARGE):
                 transport.write(memoryview(body)[at : at + LARGE])
+            self._left = self.unsent  # `pause_writing` saw a part of it
 
 
 def _head(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:
