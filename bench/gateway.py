@@ -19,6 +19,7 @@ from bench.proxies import (
     BODY,
     CLIENT,
     TARGET,
+    bare,
     echo,
     gateway,
     needs,
@@ -37,6 +38,7 @@ LOAD = 0.8
 """Of its peak: where the latency under load is measured."""
 
 NGINX, COMPILED = "nginx, one worker", "gateway, compiled"
+BARE = "bare proxy (bench/bare.py)"
 Rounds = list[dict[tuple[str, int], tuple[Served, Cost]]]
 
 
@@ -47,6 +49,7 @@ def run(others: tuple[Path, ...] = ()) -> None:
         direct, pid = stack.enter_context(echo(directory))
         ports, pids = {"echo alone": direct}, {"echo alone": pid}
         ports[NGINX], pids[NGINX] = stack.enter_context(nginx(directory, direct))
+        ports[BARE], pids[BARE] = stack.enter_context(bare(directory, direct))
         for root in (*others, ROOT):
             for build in BUILDS:
                 if build == "compiled" and root is not ROOT and not is_compiled(root):

@@ -152,6 +152,18 @@ def until_ready(url: str, limit: float = 20.0) -> None:
         time.sleep(0.1)
 
 
+def until_listening(port: int, limit: float = 20.0) -> None:
+    """Wait until a port of this machine takes connections; exit if it does not in time."""
+    deadline = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        if time.monotonic() > deadline:
+            sys.exit(f"bench: nobody listens on port {port} after {limit:g} s")
+        time.sleep(0.1)
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody listens on now."""
     socks = [socket.socket() for _ in range(count)]

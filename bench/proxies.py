@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.builds import ROOT, environment
-from bench.programs import free_ports, program, until_ready
+from bench.programs import free_ports, program, until_listening, until_ready
 
 PROXY, CLIENT = 0, 1
 """Cores: what is measured has one alone; load and backend share the other."""
@@ -90,6 +90,17 @@ def nginx(directory: Path, backend: int) -> Iterator[tuple[int, int]]:
     server = _PROXY.format(port=port, backend=backend)
     with _nginx(directory, "proxy", server, PROXY) as pid:
         until_ready(f"http://127.0.0.1:{port}{STATUS}")
+        yield port, pid
+
+
+@contextlib.contextmanager
+def bare(directory: Path, backend: int) -> Iterator[tuple[int, int]]:
+    """Run the proxy that does nothing else; yield its port and process id."""
+    (port,) = free_ports(1)
+    argv = [sys.executable, "-m", "bench.bare", str(port), str(backend)]
+    log = directory / "bare.log"
+    with program(argv, PROXY, environment("interpreted"), log=log) as pid:
+        until_listening(port)
         yield port, pid
 
 

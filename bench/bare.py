@@ -1,0 +1,92 @@
+"""`python -m bench.bare PORT BACKEND`: what only passing bytes on costs, with the same parts.
+
+No queue, no choice, no statistics, no deadline, no limit, no error: what a gateway of these parts
+cannot be below. It asks one path and answers 200, whatever comes.
+"""
+
+import asyncio
+import sys
+from typing import Any
+
+import httptools
+import uvloop
+
+from bench.proxies import TARGET
+
+ASK = f"POST {TARGET} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+LENGTH = b"%sContent-Length: %d\r\n\r\n%s"
+
+
+class _Behind(asyncio.Protocol):
+    """A connection to the backend."""
+
+    def __init__(self, idle: list["_Behind"]) -> None:
+        self.idle = idle
+        self.parser = httptools.HttpResponseParser(self)
+        self.transport: Any = None
+        self.front: Any = None
+        self.body = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self.body = body
+
+    def on_message_complete(self) -> None:
+        self.idle.append(self)
+        self.front.transport.write(LENGTH % (ANSWER, len(self.body), self.body))
+
+
+class _Front(asyncio.Protocol):
+    """A client's connection."""
+
+    def __init__(self, idle: list[_Behind], backend: int) -> None:
+        self.idle, self.backend = idle, backend
+        self.parser = httptools.HttpRequestParser(self)
+        self.transport: Any = None
+        self.connecting: Any = None
+        self.body = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Be told of them, as the gateway is."""
+
+    def on_body(self, body: bytes) -> None:
+        self.body = body
+
+    def on_message_complete(self) -> None:
+        if self.idle:
+            self.ask(self.idle.pop())
+        else:
+            self.connecting = asyncio.ensure_future(self.connect())
+
+    async def connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        made = await loop.create_connection(lambda: _Behind(self.idle), "127.0.0.1", self.backend)
+        self.ask(made[1])
+
+    def ask(self, behind: _Behind) -> None:
+        behind.front = self
+        behind.transport.write(LENGTH % (ASK, len(self.body), self.body))
+
+
+async def main(port: int, backend: int) -> None:
+    """Serve until ended."""
+    idle: list[_Behind] = []
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Front(idle, backend), "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2])))
