@@ -12,12 +12,25 @@ from typing import Final, assert_never
 
 from dispatcher.admission import refusal, too_late
 from dispatcher.ejection import Ejections
+from dispatcher.exclusive import Exclusive
 from dispatcher.executors import Execution, Executor, Executors
 from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
 from dispatcher.queues import ModelQueue
 from dispatcher.retries import PER_RETRY
-from dispatcher.schedulers.base import Drop, Options, Run, Scheduler, State, WaitUntil
+from dispatcher.schedulers.base import (
+    Batch,
+    Drop,
+    Load,
+    Options,
+    Run,
+    Scheduler,
+    State,
+    Unload,
+    WaitUntil,
+)
 from dispatcher.slack import PATIENCE, room
+from dispatcher.tickets import Ticket, count
+from roma.actions import Offer
 from roma.errors import InvalidTransition
 from roma.events import (
     Abort,
@@ -26,6 +39,7 @@ from roma.events import (
     Event,
     Execute,
     ExecutionEnded,
+    ExecutionMissed,
     ExecutionUnreached,
     ExecutorAdded,
     ExecutorEvent,
@@ -34,6 +48,8 @@ from roma.events import (
     ExecutorRemoved,
     ExecutorSuspected,
     Fail,
+    LoadEnded,
+    LoadModel,
     ModelAdded,
     ModelRemoved,
     Reason,
@@ -41,6 +57,7 @@ from roma.events import (
     RequestArrived,
     RequestCancelled,
     Result,
+    UnloadModel,
     Woken,
 )
 from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request
@@ -51,25 +68,11 @@ _RUN: Final = RequestStep.RUN
 _ANSWER: Final = RequestStep.ANSWER
 _FAIL: Final = RequestStep.FAIL
 _OK: Final = Result.OK
-_INVALID: Final = Result.INVALID
 _ERROR: Final = Result.ERROR
-_GPU: Final = Device.GPU
 _INTERACTIVE: Final = Priority.INTERACTIVE
 
 STORY_LENGTH: Final = 64
 """How many events an `InvalidTransition` can tell about."""
-
-
-class _Ticket:
-    """A live request: waiting, or running in `execution`; `runs` counts its executions."""
-
-    __slots__ = ("execution", "request", "runs", "state")
-
-    def __init__(self, request: Request, state: RequestState) -> None:
-        self.request = request
-        self.state = state
-        self.runs = 0
-        self.execution = 0
 
 
 class Dispatcher:
@@ -94,8 +97,12 @@ class Dispatcher:
         self._policies: dict[Device, Scheduler] = {}
         # Only the policies of devices that exist here, GPUs first: what they take, no CPU runs.
         self.schedulers: tuple[Scheduler, ...] = ()
+        self._choosy: tuple[Scheduler, ...] = ()
+        """Those of them that choose requests, not only models."""
+        self._loads: dict[int, tuple[str, str]] = {}
+        """Executor and model by the number of a LOAD that has not ended."""
         self._renew_policies(0.0)
-        self._tickets: dict[int, _Ticket] = {}
+        self._tickets: dict[int, Ticket] = {}
         self._executions: dict[int, Execution] = {}
         self._next_execution = 1
         self._deadlines: list[tuple[float, int]] = []
@@ -157,9 +164,13 @@ class Dispatcher:
             case RequestArrived():
                 self._on_arrival(event.request, now, commands)
             case ExecutionEnded():
-                self._on_ended(event.execution, event.result, now)
+                self._on_ended(event, now)
             case RequestCancelled(request_id):
                 self._on_cancelled(request_id, now, commands)
+            case ExecutionMissed(execution):
+                self._on_missed(execution, now)
+            case LoadEnded():
+                self._on_load_ended(event, now)
             case ExecutionUnreached(execution, gone):
                 self._on_unreached(execution, gone, now, commands)
             case Woken():
@@ -179,8 +190,8 @@ class Dispatcher:
                 self._notify_executor(self.executors[name], now)
             case ExecutorAdded(spec):
                 self._add_executor(spec, now)
-            case ExecutorReady(name):
-                self._on_ready(self.executors[name], now)
+            case ExecutorReady(name, offer):
+                self._on_ready(self.executors[name], offer, now)
             case ExecutorSuspected(name):
                 self._on_suspected(self.executors[name], now)
             case ExecutorLost(name):
@@ -200,17 +211,24 @@ class Dispatcher:
             queue.refusals.append((now, command))
             commands.append(command)
             return
-        self._tickets[request.id] = _Ticket(request, _QUEUED)
+        self._tickets[request.id] = Ticket(request, _QUEUED)
         queue.push(request)
         heappush(self._deadlines, (request.deadline, request.id))
+        for scheduler in self._choosy:
+            scheduler.on_request(request, now)
         self._notify_queue(queue, now)
 
-    def _on_ended(self, execution_id: int, result: Result, now: float) -> None:
-        execution = self._executions.pop(execution_id, None)
+    def _on_ended(self, ended: ExecutionEnded, now: float) -> None:
+        execution, result = self._executions.pop(ended.execution, None), ended.result
         if execution is None:
             return  # given up when its executor was lost
         executor, queue = self.executors[execution.executor], self.queues[execution.model]
         executor.finish(execution, now)
+        if executor.exclusive is not None:
+            measured = ended.duration if result is _OK else None
+            executor.exclusive.end(
+                execution.id, execution.model, len(execution.requests), now, measured
+            )
         if result is _OK:
             executor.record(execution, now)
         if result is not _ERROR:
@@ -223,7 +241,7 @@ class Dispatcher:
             if ticket is not None:  # else cancelled meanwhile
                 self._end(ticket, step)
                 own = self._queue(request)
-                _count(own, request, execution, result, device=device, now=now)
+                count(own, request, execution, result, device=device, now=now)
         for scheduler in self.schedulers:
             scheduler.on_queue(queue, now)
             scheduler.on_executor(executor, now)
@@ -268,7 +286,7 @@ class Dispatcher:
 
     def _renew_policies(self, now: float) -> None:
         """Make the policies anew: their indices are laid out by models."""
-        state = State(self.queues, self.executors)
+        state = State(self.queues, self.executors, self.batches)
         self._policies = {d: policy(state, self._options) for d, policy in self._chosen.items()}
         self.schedulers = ()
         self._activate(now)
@@ -282,13 +300,21 @@ class Dispatcher:
                 policy.on_queue(queue, now)
             for executor in self.executors:
                 policy.on_executor(executor, now)
+            if policy.knows_requests:
+                for queue in (*self.queues.values(), *self.batches.values()):
+                    for request in queue.waiting.values():
+                        policy.on_request(request, now)
         self.schedulers = active
+        self._choosy = tuple(policy for policy in active if policy.knows_requests)
 
-    def _on_ready(self, executor: Executor, now: float) -> None:
+    def _on_ready(self, executor: Executor, offer: Offer | None, now: float) -> None:
         if executor.suspect:
             executor.suspect = False
         else:
             executor.step(ExecutorStep.READY)
+            if executor.spec.is_exclusive:
+                assert offer is not None, f"exclusive executor {executor.spec.name} without offer"
+                executor.exclusive = Exclusive(offer)
         self._notify_executor(executor, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
@@ -304,7 +330,7 @@ class Dispatcher:
         if execution is None:
             return
         executor, queue = self.executors[execution.executor], self.queues[execution.model]
-        executor.finish(execution, now)
+        self._take_back(execution, executor, now)
         for request in reversed(execution.requests):
             ticket = self._tickets.get(request.id)
             if ticket is None:
@@ -318,18 +344,60 @@ class Dispatcher:
                 spent = f"no repetition is left (1 in {PER_RETRY} requests)"
                 self._fail(ticket, f"{unreached}, {spent}", commands)
                 continue
-            ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
-            own.put_back(request)
-            heappush(self._deadlines, (request.deadline, request.id))
+            self._return(ticket, own, now)
         self._notify_queue(queue, now)
         if gone:  # whoever refuses a connection is gone for everyone
             self._lose(executor, now, commands)
         else:  # what it runs over other connections may be well
             self._on_suspected(executor, now)
 
+    def _on_missed(self, execution_id: int, now: float) -> None:
+        execution = self._executions.pop(execution_id, None)
+        if execution is None:
+            return
+        executor = self.executors[execution.executor]
+        self._take_back(execution, executor, now)
+        for request in reversed(execution.requests):
+            ticket = self._tickets.get(request.id)
+            if ticket is not None:
+                ticket.runs -= 1  # it never ran, and its deadline ends the trying
+                self._return(ticket, self._queue(request), now)
+        self._notify_queue(self.queues[execution.model], now)
+        self._notify_executor(executor, now)
+
+    def _take_back(self, execution: Execution, executor: Executor, now: float) -> None:
+        """Take an execution that never ran out of its executor's books."""
+        executor.finish(execution, now)
+        if executor.exclusive is not None:
+            batch = len(execution.requests)
+            executor.exclusive.end(execution.id, execution.model, batch, now, None)
+
+    def _return(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
+        """Let a request that never ran wait again, in its old place."""
+        request = ticket.request
+        ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
+        queue.put_back(request)
+        heappush(self._deadlines, (request.deadline, request.id))
+        for scheduler in self._choosy:
+            scheduler.on_request(request, now)
+
+    def _on_load_ended(self, event: LoadEnded, now: float) -> None:
+        name, model = self._loads.pop(event.load, ("", ""))
+        if name not in self.executors:
+            return  # its executor was lost meanwhile
+        executor = self.executors[name]
+        assert executor.exclusive is not None
+        executor.exclusive.end_load(
+            event.load, model, now, is_loaded=event.is_loaded, duration=event.duration
+        )
+        self._notify_memory(executor, model, now)
+
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)
         executor.suspect = False
+        if executor.spec.is_exclusive:
+            name = executor.spec.name
+            self._loads = {n: what for n, what in self._loads.items() if what[0] != name}
         for execution in executor.running.values():
             if execution.id in self._executions:  # else nobody waits for it
                 self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
@@ -358,6 +426,8 @@ class Dispatcher:
         execution = self._executions[execution_id]
         if any(request.id in self._tickets for request in execution.requests):
             return
+        if self.executors[execution.executor].spec.is_exclusive:
+            return  # it says when it ends
         del self._executions[execution_id]
         commands.append(Abort(execution_id))
         expected = self.executors[execution.executor].expected(execution.model)
@@ -399,6 +469,8 @@ class Dispatcher:
                         break
                     case Run():
                         self._run(choice, self.queues[choice.model], now, commands)
+                    case Batch() | Load() | Unload():
+                        self._act(choice, now, commands)
                     case Drop():
                         for request_id in choice.requests:
                             ticket = self._tickets[request_id]
@@ -423,7 +495,6 @@ class Dispatcher:
                 self._run(Run(executor.spec.name, model), batch, now, commands)
 
     def _run(self, choice: Run, queue: ModelQueue, now: float, commands: list[Command]) -> None:
-        executor = self.executors[choice.executor]
         batch: list[Request] = []
         while len(batch) < choice.count:
             first = queue.youngest if choice.youngest else queue.head
@@ -433,25 +504,64 @@ class Dispatcher:
             if late is not None:
                 self._reject(self._tickets[first.id], Reason.DEADLINE, late, now, commands)
                 continue
-            ticket = self._tickets[first.id]
-            ticket.state = REQUEST[ticket.state, _RUN]
-            ticket.runs += 1
-            ticket.execution = self._next_execution
-            queue.remove(first.id)
+            self._take(self._tickets[first.id], queue)
             batch.append(first)
-        if not batch:
-            return
-        number, name = self._next_execution, choice.executor
+        if batch:
+            execution = self._start(choice.executor, choice.model, tuple(batch), now)
+            requests = tuple([r.id for r in batch])
+            commands.append(Execute(execution.id, choice.executor, choice.model, requests))
+            self._notify_queue(queue, now)
+            self._notify_executor(self.executors[choice.executor], now)
+
+    def _act(self, choice: Batch | Load | Unload, now: float, commands: list[Command]) -> None:
+        """Give an exclusive device an action."""
+        name, model = choice.executor, choice.model
+        executor = self.executors[name]
+        device, number = executor.exclusive, self._next_execution
+        assert device is not None, f"{executor!r} is not an exclusive device"
+        match choice:
+            case Batch():
+                tickets = [self._tickets[request] for request in choice.requests]
+                for ticket in tickets:
+                    self._take(ticket, self._queue(ticket.request))
+                self._start(name, model, tuple([t.request for t in tickets]), now)
+                device.begin(number, model, len(tickets), now)
+                window = choice.earliest, choice.latest
+                commands.append(Execute(number, name, model, choice.requests, window))
+                self._notify_queue(self.queues[model], now)
+                self._notify_executor(executor, now)
+                return
+            case Load():
+                self._next_execution += 1
+                device.begin_load(number, model, now)
+                self._loads[number] = name, model
+                commands.append(LoadModel(number, name, model, choice.latest))
+            case Unload():
+                device.unload(model)
+                commands.append(UnloadModel(name, model))
+            case _:
+                assert_never(choice)
+        self._notify_memory(executor, model, now)
+
+    def _take(self, ticket: Ticket, queue: ModelQueue) -> None:
+        """Take a request out of its queue, for the execution that is made next."""
+        ticket.state = REQUEST[ticket.state, _RUN]
+        ticket.runs += 1
+        ticket.execution = self._next_execution
+        queue.remove(ticket.request.id)
+
+    def _start(
+        self, executor: str, model: str, requests: tuple[Request, ...], now: float
+    ) -> Execution:
+        number = self._next_execution
         self._next_execution += 1
-        execution = Execution(number, name, choice.model, tuple(batch), started=now)
+        execution = Execution(number, executor, model, requests, started=now)
         self._executions[number] = execution
-        executor.start(execution)
-        commands.append(Execute(number, name, choice.model, tuple([r.id for r in batch])))
-        self._notify_queue(queue, now)
-        self._notify_executor(executor, now)
+        self.executors[executor].start(execution)
+        return execution
 
     def _reject(
-        self, ticket: _Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
+        self, ticket: Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
     ) -> None:
         queue = self._queue(ticket.request)
         was_waiting = ticket.state is _QUEUED
@@ -472,7 +582,7 @@ class Dispatcher:
                 ticket = self._tickets[head.id]
                 self._reject(ticket, Reason.NO_EXECUTABLE, detail, now, commands)
 
-    def _fail(self, ticket: _Ticket, detail: str, commands: list[Command]) -> None:
+    def _fail(self, ticket: Ticket, detail: str, commands: list[Command]) -> None:
         self._end(ticket, RequestStep.FAIL)
         self._queue(ticket.request).failed += 1
         commands.append(Fail(ticket.request.id, detail))
@@ -489,7 +599,7 @@ class Dispatcher:
             batch = self.batches[request.model] = ModelQueue(queue.spec, self._window)
         return batch
 
-    def _end(self, ticket: _Ticket, step: RequestStep) -> None:
+    def _end(self, ticket: Ticket, step: RequestStep) -> None:
         ticket.state = REQUEST[ticket.state, step]
         del self._tickets[ticket.request.id]
 
@@ -503,26 +613,6 @@ class Dispatcher:
         for scheduler in self.schedulers:
             scheduler.on_executor(executor, now)
 
-
-def _count(
-    queue: ModelQueue,
-    request: Request,
-    execution: Execution,
-    result: Result,
-    *,
-    device: Device,
-    now: float,
-) -> None:
-    """Count an ended execution; only real answers say how fast the model is."""
-    if result is _ERROR:
-        queue.failed += 1
-        return
-    queue.completed[device] += 1
-    if result is _INVALID:
-        queue.invalid += 1
-        return
-    response = now - request.arrived
-    queue.response.add(response, now)
-    queue.late += response > queue.spec.sla.response_time
-    durations = queue.gpu if device is _GPU else queue.cpu
-    durations.add(request.arrived, execution.started, now)
+    def _notify_memory(self, executor: Executor, model: str, now: float) -> None:
+        for scheduler in self._choosy:
+            scheduler.on_memory(executor, model, now)

@@ -4,12 +4,16 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dispatcher.exclusive import Exclusive
 from dispatcher.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
 from dispatcher.profiles import ServiceProfile
 from roma.model import Device, ExecutorSpec, Request
 
 RECOVERY: Final = 1.0
 """Seconds to tell a client to stay away while no executable is ready."""
+
+UNBOUNDED: Final = 1_000_000
+"""In-flight limit of an exclusive device: its policy counts the work it was given, in seconds."""
 
 _IDLE: Final = ExecutorState.IDLE
 _BUSY: Final = ExecutorState.BUSY
@@ -50,7 +54,8 @@ class Executor:
     max(1, ceil(cores / threads)): more in flight would only queue inside the model server, where
     no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
 
-    `starts` counts how often it became ready, `losses` how often it was lost.
+    `starts` counts how often it became ready, `losses` how often it was lost. `exclusive` has the
+    books of an exclusive device while it is live, None for any other.
     """
 
     __slots__ = (
@@ -63,6 +68,7 @@ class Executor:
         "cores",
         "ejections",
         "errors",
+        "exclusive",
         "is_ejected",
         "is_on_trial",
         "limit",
@@ -80,6 +86,7 @@ class Executor:
         self.spec = spec
         self.state = ExecutorState.LOADING
         self.suspect = False
+        self.exclusive: Exclusive | None = None
         # See dispatcher/ejection.py: errors in a row, ejections in a row.
         self.errors = self.ejections = 0
         self.is_ejected = self.is_on_trial = False
@@ -90,7 +97,8 @@ class Executor:
         self.starts = 0
         self.losses = 0
         self._busy = self._busy_since = 0.0
-        self._profiles = {model: ServiceProfile() for model in spec.models}
+        known = () if spec.is_exclusive else spec.models
+        self._profiles = {model: ServiceProfile() for model in known}
 
     def __repr__(self) -> str:
         return (
@@ -109,7 +117,7 @@ class Executor:
         self._granted, self._since = self._granted_until(now), now
         self.cores = cores
         if self.spec.device is Device.GPU:
-            self.limit, self.share = 1, 1.0
+            self.limit, self.share = UNBOUNDED if self.spec.is_exclusive else 1, 1.0
             return
         slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
         self.limit = slots if part == 1 else max(1, round(part * slots))
@@ -128,13 +136,18 @@ class Executor:
         return len(self.running) < (1 if self.is_on_trial else self.limit)
 
     def expected(self, model: str) -> float | None:
-        """Return the predicted seconds of one request of `model`; None if never measured."""
-        work = self._profiles[model].work
+        """Return the predicted seconds of one request of `model`; None if never measured.
+
+        None of an exclusive device: what a request takes there depends on its batch and on what is
+        loaded, and its policy refuses what is too late.
+        """
+        work = self.work(model)
         return None if work is None else work / self.share
 
     def work(self, model: str) -> float | None:
         """Return the core-seconds of one request of `model` here; None if never measured."""
-        return self._profiles[model].work
+        profile = self._profiles.get(model)
+        return None if profile is None else profile.work
 
     def step(self, step: ExecutorStep) -> None:
         """Make a life-cycle step."""
@@ -145,6 +158,7 @@ class Executor:
             self.is_ejected = self.is_on_trial = False
         elif step is ExecutorStep.LOSE:
             self.losses += 1
+            self.exclusive = None
 
     def busy(self, now: float) -> float:
         """Return for how many seconds, until now, at least one execution ran."""
@@ -182,8 +196,10 @@ class Executor:
         """Learn from an execution that was answered.
 
         Its work is what its slot was granted while it ran: cores that change in the middle of it
-        must not make it look larger or smaller than it is.
+        must not make it look larger or smaller than it is. An exclusive device measures itself.
         """
+        if self.spec.is_exclusive:
+            return
         self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
 
     def _granted_until(self, now: float) -> float:

@@ -27,8 +27,8 @@ def room(queue: ModelQueue, executors: Executors, now: float) -> Executor | None
     if queue.waiting or (queue.response.mean(now) or 0.0) > SPARE * set_point:
         return None
     for executor in executors.of(queue.spec.name):
-        if not executor.has_room:
-            continue
+        if not executor.has_room or executor.spec.is_exclusive:
+            continue  # the policy of an exclusive device has room for whoever can wait
         expected = executor.expected(queue.spec.name) or 0.0
         # Without interactive answers in the window there is nobody to be late.
         if len(executor.running) + 1 < executor.limit or not len(queue.response):

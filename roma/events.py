@@ -5,9 +5,12 @@ them ends in `assert_never`, so a type checker lists what a new member still lac
 request makes are not frozen and make themselves: see `roma.model.Request`.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
+from roma.actions import Offer
 from roma.model import ExecutorSpec, ModelSpec, Request
 
 
@@ -54,14 +57,38 @@ class RequestCancelled:
 
 @dataclass(slots=True, init=False)
 class ExecutionEnded:
-    """An executable answered or failed; an execution already given up is ignored."""
+    """An executable answered or failed; an execution already given up is ignored.
+
+    `duration` is what an exclusive device measured itself, in seconds.
+    """
 
     execution: int
     result: Result
+    duration: float | None
 
-    def __init__(self, execution: int, result: Result) -> None:
+    def __init__(self, execution: int, result: Result, duration: float | None = None) -> None:
         self.execution = execution
         self.result = result
+        self.duration = duration
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionMissed:
+    """An exclusive device could not begin an execution in its window: it never ran."""
+
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEnded:
+    """An exclusive device has loaded a model, or has not; one already given up is ignored.
+
+    `duration` in seconds; None if nothing was copied.
+    """
+
+    load: int
+    is_loaded: bool
+    duration: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +111,13 @@ class ExecutorAdded:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReady:
-    """The executable is loaded, warmed up and reachable, or so again after a suspicion."""
+    """The executable is loaded, warmed up and reachable, or so again after a suspicion.
+
+    `offer` is what an exclusive device says of itself.
+    """
 
     executor: str
+    offer: Offer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +190,9 @@ Event = (
     RequestArrived
     | RequestCancelled
     | ExecutionEnded
+    | ExecutionMissed
     | ExecutionUnreached
+    | LoadEnded
     | ExecutorEvent
     | ModelEvent
     | Woken
@@ -168,23 +201,53 @@ Event = (
 
 # Commands
 
+ANY_TIME: Final = (0.0, math.inf)
+
 
 @dataclass(slots=True, init=False)
 class Execute:
-    """Run these requests of one model as one batch on one executor."""
+    """Run these requests of one model as one batch on one executor.
+
+    An exclusive device begins it within `window`, a first and a last point in time, or not at all.
+    """
 
     execution: int
     executor: str
     model: str
     requests: tuple[int, ...]
+    window: tuple[float, float]
 
     def __init__(
-        self, execution: int, executor: str, model: str, requests: tuple[int, ...]
+        self,
+        execution: int,
+        executor: str,
+        model: str,
+        requests: tuple[int, ...],
+        window: tuple[float, float] = ANY_TIME,
     ) -> None:
         self.execution = execution
         self.executor = executor
         self.model = model
         self.requests = requests
+        self.window = window
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Copy a model's weights to an exclusive device, beginning until `latest`, or not at all."""
+
+    load: int
+    executor: str
+    model: str
+    latest: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel:
+    """Free the memory of a model on an exclusive device."""
+
+    executor: str
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,4 +275,4 @@ class Fail:
     detail: str
 
 
-Command = Execute | Abort | Reject | Fail
+Command = Execute | LoadModel | UnloadModel | Abort | Reject | Fail

@@ -72,6 +72,7 @@ class ExecutorSpec:
 
     `threads` is the parallelism that one request can use; `cores` the applied cores at start;
     `in_flight` fixes the in-flight limit of a CPU executable, None lets it follow the cores.
+    `is_exclusive`: it takes actions with windows and reports their times (`roma.actions`).
     """
 
     name: str
@@ -81,6 +82,7 @@ class ExecutorSpec:
     threads: int = 1
     cores: float = 1.0
     in_flight: int | None = None
+    is_exclusive: bool = False
 
 
 @dataclass(slots=True, init=False)

@@ -31,10 +31,12 @@ from roma.events import (
     ExecutorReady,
     ExecutorSuspected,
     Fail,
+    LoadModel,
     Reject,
     RequestArrived,
     RequestCancelled,
     Result,
+    UnloadModel,
     Woken,
 )
 from roma.logs import Limited
@@ -220,6 +222,8 @@ class Driver:
                 attempt = self._attempts.pop(execution, None)
                 if attempt is not None:
                     attempt.abort()
+            case LoadModel() | UnloadModel():
+                raise NotImplementedError  # no endpoint is exclusive yet
             case _:
                 assert_never(command)
 

@@ -7,14 +7,14 @@ nothing but its own index: the core carries a choice out, then reports the chang
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
 from dispatcher.executors import Executor, Executors
 from dispatcher.queues import ModelQueue
 from roma.events import Reason
-from roma.model import Device
+from roma.model import Device, Request
 
 TICK: Final = 1e-6
 """Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
@@ -43,6 +43,37 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Run just these waiting requests of `model` as one batch on an exclusive device.
+
+    It may begin from `earliest` until `latest`.
+    """
+
+    executor: str
+    model: str
+    requests: tuple[int, ...]
+    earliest: float
+    latest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load `model` on an exclusive device that has the pages for it, beginning until `latest`."""
+
+    executor: str
+    model: str
+    latest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Take `model`, which nothing uses, off an exclusive device."""
+
+    executor: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Refuse these waiting requests of `model`."""
 
@@ -59,7 +90,7 @@ class WaitUntil:
     time: float
 
 
-Choice = Run | Drop | WaitUntil | None
+Choice = Run | Batch | Load | Unload | Drop | WaitUntil | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +99,15 @@ class State:
 
     queues: Mapping[str, ModelQueue]
     executors: Executors
+    batches: Mapping[str, ModelQueue]
+    """Batch requests, of the models that were asked for any."""
+
+    def waits(self, model: str, request: int) -> bool:
+        """Return whether a request still waits."""
+        if request in self.queues[model].waiting:
+            return True
+        batch = self.batches.get(model)
+        return batch is not None and request in batch.waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +116,25 @@ class Options:
 
     `beta` weighs expected against measured response time (paper Alg. 1); `spill` is θ: a request
     goes to a CPU only if the GPUs cannot reach it before θ·SLA (0: always, as in the paper).
+
+    `ahead` is the work that an exclusive device is given before it needs it, `latency` what a
+    message takes to it or back, both in seconds.
     """
 
     beta: float = 0.5
     spill: float = 0.0
+    ahead: float = 0.005
+    latency: float = 0.0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # a policy of yours works with the compiled build
 class Scheduler(ABC):
-    """A policy for one kind of device."""
+    """A policy for one kind of device.
+
+    `knows_requests`: it chooses requests, not only models, so it is told of each one.
+    """
+
+    knows_requests: ClassVar[bool] = False
 
     def __init__(self, state: State, options: Options) -> None:
         self.state = state
@@ -97,6 +147,12 @@ class Scheduler(ABC):
     @abstractmethod
     def on_executor(self, executor: Executor, now: float) -> None:
         """Observe that an executor (of any device) changed its state, its room or its cores."""
+
+    def on_request(self, request: Request, now: float) -> None:  # noqa: B027 - most need it not
+        """Observe that a request waits, of either priority: it arrived, or came back unrun."""
+
+    def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027
+        """Observe that a model is loaded, being loaded or no longer so on an exclusive device."""
 
     @abstractmethod
     def choose(self, now: float) -> Choice:

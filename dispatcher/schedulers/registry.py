@@ -3,6 +3,7 @@
 from dispatcher.schedulers.advantage import Advantage
 from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import Scheduler
+from dispatcher.schedulers.clockwork import Clockwork
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.heads import Edf, Fcfs
 from dispatcher.schedulers.roma import Roma
@@ -14,6 +15,7 @@ GPU: dict[str, type[Scheduler]] = {
     "fcfs": Fcfs,
     "edf": Edf,
     "advantage": Advantage,
+    "clockwork": Clockwork,
 }
 
 CPU: dict[str, type[Scheduler]] = {

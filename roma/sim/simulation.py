@@ -26,8 +26,10 @@ from roma.events import (
     ExecutorLost,
     ExecutorReady,
     Fail,
+    LoadModel,
     Reject,
     RequestArrived,
+    UnloadModel,
     Woken,
 )
 from roma.events import (
@@ -182,6 +184,8 @@ class Simulation:
                 tally.failure(arrived, now)
             case Abort(execution):
                 del self._running[execution]
+            case LoadModel() | UnloadModel():
+                raise NotImplementedError("exclusive devices are simulated by roma.sim.fleet")
             case _:
                 assert_never(command)
 

@@ -379,7 +379,7 @@ def test_an_illegal_step_raises_changes_nothing_and_tells_the_story(desk):
         InvalidTransition, match="executor: step ready is illegal in state idle"
     ) as e:
         core.handle(ExecutorReady("m@w"), now=1.0)
-    assert "ExecutorReady(executor='m@w')" in e.value.__notes__[0]
+    assert "ExecutorReady(executor='m@w', offer=None)" in e.value.__notes__[0]
     assert core.executors["m@w"].has_room
 
 

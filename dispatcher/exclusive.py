@@ -1,0 +1,202 @@
+"""What the dispatcher knows of an exclusive device (Clockwork, §5.3): memory, profiles, what runs.
+
+The device chooses nothing, so these books are exact: which models its memory holds, how long an
+action takes, and when it will be done with what it was given. Times are seconds on the core's
+clock, memory is pages.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import Final
+
+from roma.actions import Offer
+from roma.stats import RollingQuantile
+
+SAMPLES: Final = 10
+"""Measurements that predict the next one, as in the paper."""
+
+QUANTILE: Final = 0.99
+"""Of ten samples, their largest: an action that ends early costs less than one that ends late."""
+
+
+class Profile:
+    """How long an action takes: the p99 of its last measurements, beginning with a first guess."""
+
+    __slots__ = ("_quantile", "expected")
+
+    def __init__(self, guess: float) -> None:
+        self._quantile = RollingQuantile(SAMPLES, QUANTILE)
+        self._quantile.add(guess)
+        self.expected = guess
+
+    def record(self, duration: float) -> None:
+        """Take a measurement."""
+        self._quantile.add(duration)
+        self.expected = self._quantile.value or duration
+
+
+class Lane:
+    """Actions of one kind that a device was given: it does one at a time, in their order."""
+
+    __slots__ = ("_began", "_expected", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[int, float]] = deque()
+        """Number and expected seconds."""
+        self._expected = 0.0
+        self._began = 0.0
+        """When the first of them began, as far as is known."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def free_at(self, now: float) -> float:
+        """Return when everything it was given is predicted to have ended."""
+        pending = self._pending
+        if not pending:
+            return now
+        first = pending[0][1]
+        ends = self._began + first
+        return (ends if ends > now else now) + self._expected - first
+
+    def add(self, action: int, expected: float, now: float) -> None:
+        """Take that an action was given to the device."""
+        if not self._pending:
+            self._began, self._expected = now, 0.0
+        self._pending.append((action, expected))
+        self._expected += expected
+
+    def end(self, action: int, now: float) -> None:
+        """Take that an action ended, or was skipped."""
+        pending = self._pending
+        for i, (number, expected) in enumerate(pending):  # the first, unless answers overtook
+            if number == action:
+                del pending[i]
+                self._expected -= expected
+                if i == 0:
+                    self._began = now
+                return
+
+
+class Held:
+    """A model in a device's memory: `uses` counts its actions that have not ended."""
+
+    __slots__ = ("is_loading", "pages", "uses")
+
+    def __init__(self, pages: int, *, is_loading: bool) -> None:
+        self.pages = pages
+        self.is_loading = is_loading
+        self.uses = 0
+
+
+class Exclusive:
+    """One device: `held` are the models in its memory, the least recently used first."""
+
+    __slots__ = ("_executions", "_loads", "free", "held", "infers", "loads", "offer")
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self.infers, self.loads = Lane(), Lane()
+        self.held: OrderedDict[str, Held] = OrderedDict()
+        self.free = offer.pages
+        # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
+        self._executions: dict[str, dict[int, Profile]] = {}
+        self._loads: dict[str, Profile] = {}
+        for model in offer.loaded:
+            self._hold(model, is_loading=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Exclusive: {len(self.held)} models, {self.free} of {self.offer.pages} pages free, "
+            f"{len(self.infers)} INFER and {len(self.loads)} LOAD pending>"
+        )
+
+    # Predictions
+
+    def execution(self, model: str, batch: int) -> float:
+        """Return the predicted seconds of a batch."""
+        measured = self._executions.get(model)
+        if measured is not None:
+            profile = measured.get(batch)
+            if profile is not None:
+                return profile.expected
+        return self.offer.models[model].executions[batch]
+
+    def loading(self, model: str) -> float:
+        """Return the predicted seconds of a LOAD."""
+        profile = self._loads.get(model)
+        return self.offer.models[model].load if profile is None else profile.expected
+
+    # Memory
+
+    def has(self, model: str) -> bool:
+        """Return whether a model is loaded, so that it can run now."""
+        held = self.held.get(model)
+        return held is not None and not held.is_loading
+
+    def room_for(self, model: str) -> int:
+        """Return the pages that are free once a model is loaded; negative if it does not fit."""
+        return self.free - self.offer.models[model].pages
+
+    def victim(self) -> str | None:
+        """Return the model that has not been used for longest, of those that nothing uses."""
+        for model, held in self.held.items():
+            if not held.uses and not held.is_loading:
+                return model
+        return None
+
+    def unload(self, model: str) -> None:
+        """Take that a model was told to leave."""
+        self.free += self.held.pop(model).pages
+
+    def _hold(self, model: str, *, is_loading: bool) -> None:
+        held = self.held[model] = Held(self.offer.models[model].pages, is_loading=is_loading)
+        self.free -= held.pages
+        assert self.free >= 0, f"{model} does not fit: {self!r}"
+
+    # Actions
+
+    def begin_load(self, load: int, model: str, now: float) -> None:
+        """Take that a LOAD was given to the device."""
+        self._hold(model, is_loading=True)
+        self.loads.add(load, self.loading(model), now)
+
+    def end_load(
+        self, load: int, model: str, now: float, *, is_loaded: bool, duration: float | None
+    ) -> None:
+        """Take that a LOAD ended."""
+        self.loads.end(load, now)
+        if not is_loaded:
+            self.free += self.held.pop(model).pages
+            return
+        self.held[model].is_loading = False
+        self.held.move_to_end(model)
+        if duration is not None:
+            profile = self._loads.get(model)
+            if profile is None:
+                profile = self._loads[model] = Profile(self.offer.models[model].load)
+            profile.record(duration)
+
+    def begin(self, execution: int, model: str, batch: int, now: float) -> None:
+        """Take that an INFER was given to the device."""
+        self.held[model].uses += 1
+        self.held.move_to_end(model)
+        self.infers.add(execution, self.execution(model, batch), now)
+
+    def end(
+        self, execution: int, model: str, batch: int, now: float, duration: float | None
+    ) -> None:
+        """Take that an INFER ended; `duration` is None if it says nothing of the model's speed."""
+        self.infers.end(execution, now)
+        self.held[model].uses -= 1
+        if duration is None:
+            return
+        measured = self._executions.setdefault(model, {})
+        profile = measured.get(batch)
+        if profile is None:
+            profile = measured[batch] = Profile(self.offer.models[model].executions[batch])
+        profile.record(duration)
+
+    def models(self) -> Iterable[str]:
+        """Return what it can load."""
+        return self.offer.models

@@ -1,0 +1,392 @@
+"""GPU policy `clockwork`: predicted windows, memory as a cache, late work never begun (§5.3).
+
+For exclusive devices alone. Each one is given a batch whenever it has less than `ahead` seconds of
+work left, and not before: a choice that is made late is made with more requests to choose from.
+
+    strategy   (model, batch size b, latest): b requests of a loaded model, of which the first must
+               begin at `latest` = deadline - predicted seconds of the batch
+    valid      at the time when the device will be free, b requests still make their deadlines in a
+               batch of b; then the batch grows while all in it still do
+    prefer     a larger batch that would be lost meanwhile goes first if it does more in its time:
+               ours: strict order by `latest` answers few requests when there are too many
+    drop       a request that no device could answer in time any more is refused in that moment
+
+The paper keeps a queue per model and batch size. Here a model has one list, ordered by deadline;
+"the queue of size b" are those in it that end in time if a batch of b begins now, a bisection. A
+strategy's `latest` only grows while requests leave, so an entry may stay in the heap with the time
+it was entered with, and is corrected when it surfaces. No decision looks at all models, and none
+costs more with more requests waiting.
+
+An action's window opens at once and closes when it could not end in time any more: a device that
+is early goes on, a device that is late skips, and both are back on schedule.
+"""
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush, heapreplace
+from typing import ClassVar, Final
+
+from mypy_extensions import mypyc_attr
+
+from dispatcher.executors import Executor
+from dispatcher.queues import ModelQueue
+from dispatcher.schedulers.base import (
+    TICK,
+    Batch,
+    Choice,
+    Drop,
+    Load,
+    Options,
+    Scheduler,
+    State,
+    Unload,
+    WaitUntil,
+)
+from dispatcher.schedulers.fleet import TOUCHED, Book, Gpu, Loading, Place
+from roma.events import Reason
+from roma.model import Request
+
+NEVER: Final = float("inf")
+
+
+class _Strategy:
+    """A batch that can begin now: `size` requests from place `first` of the model's list on."""
+
+    __slots__ = ("first", "latest", "place", "run", "size")
+
+    def __init__(self, place: Place, size: int, run: float, first: int, latest: float) -> None:
+        self.place = place
+        self.size = size
+        self.run = run
+        self.first = first
+        self.latest = latest
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Clockwork(Scheduler):
+    """Batches in windows, models loaded by unmet demand, requests refused once they are late."""
+
+    knows_requests: ClassVar[bool] = True
+    prefers_large: ClassVar[bool] = True
+    """Whether a larger batch may go first that would be lost otherwise; the paper's does not."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._books = {name: Book(name, q.spec.deadline) for name, q in state.queues.items()}
+        self._gpus: dict[str, Gpu] = {}
+        self._ready: dict[str, Gpu] = {}
+        """Devices that may have room for a batch: something changed since they were looked at."""
+        self._looks: list[tuple[float, int, Gpu]] = []
+        self._drops: list[tuple[float, int, Book]] = []
+        self._loading = Loading()
+        self._load_at = NEVER
+        self._sequence = 0
+
+    # Observations
+
+    def on_request(self, request: Request, now: float) -> None:
+        """Enter a request in its model's list, and strategies that it makes possible."""
+        book, entry = self._books[request.model], (request.deadline, request.id)
+        due = book.due
+        is_last = not due or entry > due[-1]
+        if is_last:
+            due.append(entry)
+        else:
+            insort(due, entry)
+        for place in book.places:
+            if place.is_loaded:
+                # Before others, it brings their strategies forward: those must be entered again.
+                self._offer(place, now, again=not is_last)
+        if due[0] == entry:
+            self._await_drop(book, now)
+        self._renew(book, now)
+
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Renew a model's demand when something of it left; `on_request` sees what comes."""
+        book, waiting = self._books[queue.spec.name], len(queue)
+        if waiting < book.waiting:
+            self._renew(book, now)
+        book.waiting = waiting
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Look at a device again; make its places anew if it came or went."""
+        if not executor.spec.is_exclusive:
+            return
+        name, device = executor.spec.name, executor.exclusive
+        gpu = self._gpus.get(name)
+        if gpu is not None and gpu.device is not device:
+            for place in list(gpu.places.values()):
+                self._leave(place, now)
+            self._gpus.pop(name)
+            self._ready.pop(name, None)
+            gpu = None
+        if gpu is None and device is not None:
+            gpu = self._gpus[name] = Gpu(executor, device)
+            for model in device.held:
+                if model in self._books:
+                    self._enter(gpu, model, now)
+        if gpu is not None:
+            self._ready[name] = gpu
+
+    def on_memory(self, executor: Executor, model: str, now: float) -> None:
+        """Follow what a device holds."""
+        gpu, device = self._gpus[executor.spec.name], executor.exclusive
+        if model not in self._books or device is None:
+            return  # the model was removed
+        place = gpu.places.get(model)
+        if model in device.held:
+            self._enter(gpu, model, now)
+        elif place is not None:
+            self._leave(place, now)
+
+    def _enter(self, gpu: Gpu, model: str, now: float) -> None:
+        book = self._books[model]
+        place = gpu.places.get(model)
+        if place is None:
+            place = gpu.places[model] = Place(book, gpu)
+            book.places.append(place)
+            book.is_touched = False
+        place.is_loaded = gpu.device.has(model)
+        if place.is_loaded:
+            self._offer(place, now, again=False)
+        self._await_drop(book, now)
+        self._renew(book, now)
+
+    def _leave(self, place: Place, now: float) -> None:
+        book, gpu = place.book, place.gpu
+        place.is_gone, place.is_loaded = True, False
+        gpu.work = max(0.0, gpu.work - place.share)
+        del gpu.places[book.name]
+        book.places.remove(place)
+        self._await_drop(book, now)
+        self._renew(book, now)
+
+    def _renew(self, book: Book, now: float) -> None:
+        for gpu in self._gpus.values():
+            self._loading.renew(book, gpu, now)
+            return
+
+    def _offer(self, place: Place, now: float, *, again: bool) -> None:
+        """Enter a strategy for each batch size that waits in full and has none yet."""
+        book, gpu = place.book, place.gpu
+        for size in place.sizes:
+            if size > len(book.due):
+                break
+            if again or not place.entered & size:
+                place.entered |= size
+                latest = book.due[0][0] - gpu.device.execution(book.name, size)
+                self._sequence += 1
+                heap = gpu.strategies.setdefault(size, [])
+                heappush(heap, (latest, self._sequence, place))
+                if gpu.look_at <= now:
+                    self._ready[gpu.name] = gpu
+
+    # Decisions
+
+    def choose(self, now: float) -> Choice:
+        """Refuse what is late, then give devices batches, then models; say when to look again."""
+        drop = self._next_drop(now)
+        if drop is not None:
+            return drop
+        while self._looks and self._looks[0][0] <= now + TICK:
+            _, _, gpu = heappop(self._looks)
+            self._ready[gpu.name] = gpu
+        while self._ready:
+            gpu = next(iter(self._ready.values()))
+            batch = self._next_batch(gpu, now)
+            if batch is not None:
+                return batch
+            del self._ready[gpu.name]
+        return self._next_load(now) or self._next_look()
+
+    def _next_batch(self, gpu: Gpu, now: float) -> Batch | None:
+        device, options = gpu.device, self.options
+        if self._gpus.get(gpu.name) is not gpu or not gpu.executor.has_room:
+            return None
+        free = device.infers.free_at(now)
+        if free - now >= options.ahead + TICK:
+            self._look(gpu, free - options.ahead)
+            return None
+        gpu.look_at = 0.0
+        start = max(free, now + options.latency)
+        while True:
+            strategy = self._choose_strategy(gpu, start)
+            if strategy is None:
+                return None
+            batch = self._fill(strategy, now)
+            if batch is not None:
+                return batch
+
+    def _choose_strategy(self, gpu: Gpu, start: float) -> "_Strategy | None":
+        """Return the strategy that cannot wait any longer, as large a batch as it can become.
+
+        Unless it takes so long that a larger batch, which does more in its time, would be lost.
+        """
+        found = [self._first(gpu, size, start) for size in gpu.strategies]
+        valid = [strategy for strategy in found if strategy is not None]
+        if not valid:
+            return None
+        chosen = self._grown(min(valid, key=_by_latest), start)
+        if self.prefers_large:
+            for other in valid:
+                is_lost = other.latest < start + chosen.run
+                if is_lost and other.size * chosen.run > chosen.size * other.run:
+                    chosen = other
+        return chosen
+
+    def _first(self, gpu: Gpu, size: int, start: float) -> "_Strategy | None":
+        """Return the valid strategy of a batch size that must begin first."""
+        heap, device, latency = gpu.strategies[size], gpu.device, self.options.latency
+        while heap:
+            entered, _, place = heap[0]
+            book = place.book
+            if place.is_gone:
+                heappop(heap)
+                continue
+            run = device.execution(book.name, size)
+            first = bisect_left(book.due, (start + run + latency, 0))
+            if len(book.due) - first < size:
+                heappop(heap)
+                place.entered &= ~size
+                continue
+            latest = book.due[first][0] - run
+            if latest <= entered:
+                return _Strategy(place, size, run, first, latest)
+            self._sequence += 1
+            heapreplace(heap, (latest, self._sequence, place))
+        return None
+
+    def _grown(self, strategy: "_Strategy", start: float) -> "_Strategy":
+        """Return the largest batch that begins with the same request and keeps its deadline."""
+        place, first = strategy.place, strategy.first
+        book, device = place.book, place.gpu.device
+        deadline, available = book.due[first][0], len(book.due) - first
+        for size in place.sizes:
+            if size <= strategy.size:
+                continue
+            run = device.execution(book.name, size)
+            if size > available or start + run + self.options.latency > deadline:
+                break
+            strategy = _Strategy(place, size, run, first, deadline - run)
+        return strategy
+
+    def _fill(self, strategy: "_Strategy", now: float) -> Batch | None:
+        """Take the requests of a batch; None if some of them have left the queue."""
+        place, first = strategy.place, strategy.first
+        book, gpu = place.book, place.gpu
+        taken = book.due[first : first + strategy.size]
+        left = [entry for entry in taken if not self.state.waits(book.name, entry[1])]
+        if left:  # cancelled, or run elsewhere
+            for entry in left:
+                book.due.remove(entry)
+            return None
+        del book.due[first : first + len(taken)]
+        requests = tuple([request for _, request in taken])
+        return Batch(gpu.name, book.name, requests, now, strategy.latest - self.options.latency)
+
+    def _next_drop(self, now: float) -> Drop | None:
+        while self._drops and self._drops[0][0] <= now + TICK:
+            time, _, book = heappop(self._drops)
+            if time != book.drop_at:
+                continue
+            book.drop_at = NEVER
+            ready, run = self._soonest(book, now)
+            end = max(now, ready) + run + TICK
+            late = bisect_left(book.due, (end, 0))
+            found = [n for _, n in book.due[:late] if self.state.waits(book.name, n)]
+            del book.due[:late]
+            self._await_drop(book, now)
+            if found:
+                if not book.places:
+                    book.is_touched = True
+                    self._renew(book, now)
+                detail = f"model {book.name}: no device could answer before {end - now:.4f} s"
+                return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
+        return None
+
+    def _await_drop(self, book: Book, now: float) -> None:
+        """Be woken when the most urgent request cannot be answered in time any more."""
+        if not book.due:
+            book.drop_at = NEVER
+            return
+        ready, run = self._soonest(book, now)
+        deadline = book.due[0][0]
+        time = deadline - run if ready + run <= deadline else now
+        if time != book.drop_at:
+            book.drop_at = time
+            self._sequence += 1
+            heappush(self._drops, (time, self._sequence, book))
+
+    def _soonest(self, book: Book, now: float) -> tuple[float, float]:
+        """Return when the model is ready somewhere, and the seconds from there to an answer."""
+        ready, run = NEVER, NEVER
+        for place in book.places:
+            device = place.gpu.device
+            run = min(run, device.execution(book.name, 1))
+            ready = min(ready, now if place.is_loaded else device.loads.free_at(now))
+        if book.places:
+            return ready, run + 2 * self.options.latency
+        for gpu in self._gpus.values():
+            device = gpu.device
+            cold = device.loading(book.name) + device.execution(book.name, 1)
+            return now, cold + 4 * self.options.latency
+        return now, 0.0
+
+    def _next_load(self, now: float) -> Load | Unload | None:
+        self._load_at = NEVER
+        if self._loading.best() is None:
+            return None
+        idle = []
+        for gpu in self._gpus.values():
+            if not gpu.executor.has_room:
+                continue
+            look_at = gpu.device.loads.free_at(now) - self.options.ahead
+            if look_at < now + TICK:
+                idle.append(gpu)
+            else:
+                self._load_at = min(self._load_at, look_at)
+        if not idle:
+            return None
+        idle.sort(key=_by_work)
+        picked = self._loading.pick(idle, now, self.options.latency)
+        if picked is None:
+            return None
+        gpu, book = picked
+        device = gpu.device
+        if device.room_for(book.name) < 0:
+            victim = device.victim()
+            return None if victim is None else Unload(gpu.name, victim)
+        if book.priority == TOUCHED:
+            return Load(gpu.name, book.name, NEVER)
+        needs = device.loading(book.name) + device.execution(book.name, 1)
+        latest = book.due[-1][0] - needs - 2 * self.options.latency
+        return Load(gpu.name, book.name, latest)
+
+    def _look(self, gpu: Gpu, time: float) -> None:
+        if gpu.look_at != time and gpu.strategies:
+            gpu.look_at = time
+            self._sequence += 1
+            heappush(self._looks, (time, self._sequence, gpu))
+
+    def _next_look(self) -> WaitUntil | None:
+        while self._drops and self._drops[0][0] != self._drops[0][2].drop_at:
+            heappop(self._drops)
+        time = self._load_at
+        if self._drops:
+            time = min(time, self._drops[0][0])
+        if self._looks:
+            time = min(time, self._looks[0][0])
+        return None if time == NEVER else WaitUntil(time)
+
+
+def _by_work(gpu: Gpu) -> float:
+    return gpu.work
+
+
+def _by_latest(strategy: _Strategy) -> float:
+    return strategy.latest
+
+
+class ClockworkPaper(Clockwork):
+    """The paper's order: strictly by the time when a strategy must begin at latest."""
+
+    prefers_large: ClassVar[bool] = False

@@ -1,0 +1,183 @@
+"""What `clockwork` keeps of models and exclusive devices, and which model a device should load.
+
+    d_m      demand: estimated seconds of a model's waiting requests that a LOAD can still help
+    a_m,g    the part of it that falls to device g, which holds the model; 0 elsewhere
+    ℓ_g      the sum of a_m,g over the models on g
+    p_m      = d_m - Σ_g a_m,g · capacity / ℓ_g, the demand that is not met (Clockwork, §5.3)
+
+`capacity` is the work that a device can do within the model's own deadline. A model's numbers are
+renewed when its own requests or places change, never all of them: a change costs O(places of one
+model), whatever the number of models, devices and requests.
+"""
+
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from dispatcher.exclusive import Exclusive
+from dispatcher.executors import Executor
+from dispatcher.schedulers.base import TICK
+
+FLOOR: Final = 1e-3
+"""Seconds of load below which two devices are alike."""
+
+TOUCHED: Final = 1e-9
+"""Priority of a model whose last request came too late for any LOAD: the next one may be in time.
+It takes free pages only."""
+
+LOOKS: Final = 16
+"""Most candidates that one decision looks at."""
+
+SLACK: Final = 16
+"""Stale entries that are not worth a rebuild."""
+
+
+class Gpu:
+    """An exclusive device; `strategies` by batch size, by the time when they begin at latest."""
+
+    __slots__ = ("device", "executor", "look_at", "name", "places", "strategies", "work")
+
+    def __init__(self, executor: Executor, device: Exclusive) -> None:
+        self.name = executor.spec.name
+        self.executor = executor
+        self.device = device
+        self.places: dict[str, Place] = {}
+        self.strategies: dict[int, list[tuple[float, int, Place]]] = {}
+        self.work = 0.0
+        """ℓ_g."""
+        self.look_at = 0.0
+        """When it is looked at next, if nothing happens before: it has enough to do until then."""
+
+
+class Book:
+    """One model; `due` are deadline and number of its waiting requests, the most urgent first."""
+
+    __slots__ = (
+        "capacity",
+        "drop_at",
+        "due",
+        "is_touched",
+        "name",
+        "places",
+        "priority",
+        "waiting",
+    )
+
+    def __init__(self, name: str, capacity: float) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.due: list[tuple[float, int]] = []
+        self.places: list[Place] = []
+        self.priority = 0.0
+        self.is_touched = False
+        self.drop_at = float("inf")
+        self.waiting = 0
+
+    def benefit(self, end: float) -> int:
+        """Return how many requests are in time if they end at `end`."""
+        return len(self.due) - bisect_left(self.due, (end, 0))
+
+
+class Place:
+    """A model on a device; `entered` are the batch sizes of its strategies, as a sum.
+
+    Sizes are powers of two, so that a sum says which.
+    """
+
+    __slots__ = ("book", "entered", "gpu", "is_gone", "is_loaded", "share", "sizes")
+
+    def __init__(self, book: Book, gpu: Gpu) -> None:
+        self.book = book
+        self.gpu = gpu
+        self.share = 0.0
+        """a_m,g."""
+        self.entered = 0
+        self.is_loaded = self.is_gone = False
+        self.sizes = tuple(sorted(gpu.device.offer.models[book.name].executions))
+
+
+class Loading:
+    """Which model to load next: the one with the most demand that is not met."""
+
+    def __init__(self) -> None:
+        self._candidates: list[tuple[float, int, Book]] = []
+        self._sequence = 0
+        self._live = 0
+
+    def renew(self, book: Book, gpu: Gpu, now: float) -> None:
+        """Renew a model's demand, its shares and its priority; `gpu` is any that can load it."""
+        device = book.places[0].gpu.device if book.places else gpu.device
+        run = device.execution(book.name, 1)
+        demand = run * book.benefit(now + device.loading(book.name) + run) if book.due else 0.0
+        priority = demand
+        if book.places:
+            weights = [1 / max(p.gpu.work - p.share, FLOOR) for p in book.places]
+            total = sum(weights)
+            for place, weight in zip(book.places, weights, strict=True):
+                share = demand * weight / total
+                work = max(share, place.gpu.work + share - place.share)
+                place.share, place.gpu.work = share, work
+                if share:
+                    priority -= share * book.capacity / work
+        elif book.is_touched and demand == 0.0:
+            priority = TOUCHED
+        if priority != book.priority:
+            book.priority = priority
+            if priority > 0:
+                self._enter(book)
+
+    def _enter(self, book: Book) -> None:
+        self._sequence += 1
+        heappush(self._candidates, (-book.priority, self._sequence, book))
+        if len(self._candidates) > 2 * self._live + SLACK:
+            # Within a heap twice as large as what lives in it, a rebuild is paid for by what came.
+            entries = {id(b): (key, n, b) for key, n, b in self._candidates if -key == b.priority}
+            self._candidates = list(entries.values())
+            heapify(self._candidates)
+            self._live = len(self._candidates)
+
+    def best(self) -> Book | None:
+        """Return the model with the highest priority, if that is positive."""
+        candidates = self._candidates
+        while candidates:
+            key, _, book = candidates[0]
+            if -key == book.priority:
+                return book
+            heappop(candidates)
+        return None
+
+    def pick(self, gpus: list[Gpu], now: float, latency: float) -> tuple[Gpu, Book] | None:
+        """Return where to load what; `gpus` can begin one, and the first of them does if it can."""
+        skipped = []
+        found = None
+        for _ in range(LOOKS):
+            book = self.best()
+            if book is None:
+                break
+            gpu = self._place_for(book, gpus, now, latency)
+            if gpu is not None:
+                found = gpu, book
+                break
+            skipped.append(heappop(self._candidates))
+        for entry in skipped:
+            heappush(self._candidates, entry)
+            # Time alone may have taken its reason to be loaded from it (§5.3, iv).
+            self.renew(entry[2], gpus[0], now)
+        return found
+
+    def _place_for(self, book: Book, gpus: list[Gpu], now: float, latency: float) -> Gpu | None:
+        name = book.name
+        for gpu in gpus:
+            device = gpu.device
+            if name in gpu.places or device.offer.models[name].pages > device.offer.pages:
+                continue
+            if book.priority == TOUCHED:
+                if device.room_for(name) >= 0:
+                    return gpu
+                continue
+            ends = device.loads.free_at(now) + device.loading(name) + device.execution(name, 1)
+            if not book.benefit(ends + 2 * latency + TICK):
+                continue
+            if device.room_for(name) >= 0 or device.victim() is not None:
+                return gpu
+        return None

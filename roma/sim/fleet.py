@@ -1,0 +1,377 @@
+"""A fleet of devices in virtual time: thousands of models, batches, loads and unloads.
+
+    clients ─► Dispatcher.handle ─► Execute, LoadModel ─► WorkerCore ─► outcomes ─► Dispatcher
+
+The dispatcher core and its policy are those that run live, and so are the rules of an exclusive
+device (`roma.worker.core`); the agenda is in the place of the clock, and an action takes the time
+of its profile, times noise. Devices without windows run one batch at a time and hold every model:
+what other policies are compared on.
+"""
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers.base import Options, Scheduler
+from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from roma.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.events import (
+    Abort,
+    Command,
+    Event,
+    Execute,
+    ExecutionEnded,
+    ExecutionMissed,
+    ExecutorAdded,
+    ExecutorReady,
+    Fail,
+    LoadEnded,
+    LoadModel,
+    Reason,
+    Reject,
+    RequestArrived,
+    Result,
+    UnloadModel,
+    Woken,
+)
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
+from roma.sim.agenda import Agenda
+from roma.worker.core import Begin, Step, WorkerCore
+
+THINK = 1e-4
+"""Seconds between an answer and the next request of a client that sends one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far actions are from their profile: a lognormal factor, and rare stalls.
+
+    `spread` is the coefficient of variation; with probability `stalls` an action takes `stall`
+    seconds longer. The defaults are the paper's prediction errors (Fig. 10): a p99 of some 50 µs
+    beyond a prediction of 3 ms, and more than 10 ms in a few cases of a million.
+    """
+
+    spread: float = 0.004
+    stalls: float = 1e-6
+    stall: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is simulated. Times in seconds; `deadline` is the SLO of requests without their own.
+
+    `patience`: how long requests may live when it is not the SLO (policies that never refuse).
+    `late` are disturbances: from a time on, everything on a device takes so much longer, once.
+    """
+
+    models: Mapping[str, ModelOffer]
+    devices: int
+    pages: int
+    deadline: float
+    policy: type[Scheduler]
+    exclusive: bool = True
+    patience: float | None = None
+    latency: float = 1e-4
+    ahead: float = 0.005
+    noise: Noise = Noise()
+    late: Sequence[tuple[float, int, float]] = ()
+    seed: int = 1
+    max_waiting: int = 100_000
+
+
+@dataclass(slots=True)
+class Ended:
+    """One request's end. `reason` is None for an answer; `is_cold`: its model was not loaded."""
+
+    model: str
+    arrived: float
+    ended: float
+    slo: float
+    reason: Reason | None
+    is_cold: bool
+
+    @property
+    def response(self) -> float:
+        """Seconds from its arrival."""
+        return self.ended - self.arrived
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it was answered within its SLO."""
+        return self.reason is None and self.response <= self.slo
+
+
+@dataclass(slots=True)
+class Prediction:
+    """An action of an exclusive device: what was predicted and what was, in seconds."""
+
+    is_load: bool
+    expected: float
+    duration: float
+    expected_end: float
+    end: float
+
+
+class _Client:
+    """Where requests come from: `next` gives the send times; None lets answers bring requests."""
+
+    __slots__ = ("model", "slo", "times")
+
+    def __init__(self, model: str, slo: float, times: Iterator[float] | None) -> None:
+        self.model = model
+        self.slo = slo
+        self.times = times
+
+
+class _Machine:
+    """One device: the rules of an exclusive one, or a plain one that runs what it is given."""
+
+    __slots__ = ("core", "delay", "name", "wakeup")
+
+    def __init__(self, name: str, core: WorkerCore | None) -> None:
+        self.name = name
+        self.core = core
+        self.delay = 0.0
+        self.wakeup = math.inf
+
+
+class Fleet:
+    """One run; `on_end` sees every request's end, `on_action` every action's prediction."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        on_end: Callable[[Ended], None],
+        on_action: Callable[[Prediction], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.agenda = Agenda()
+        self._on_end, self._on_action = on_end, on_action
+        patience = plan.patience or plan.deadline
+        specs = [
+            ModelSpec(name, Sla(plan.deadline, Statistic.EACH), patience, plan.max_waiting)
+            for name in plan.models
+        ]
+        self.dispatcher = Dispatcher(
+            specs,
+            gpu=plan.policy,
+            cpu=CpuRoundRobin,
+            options=Options(ahead=plan.ahead, latency=plan.latency),
+        )
+        needs = {name: offer.pages for name, offer in plan.models.items()}
+        self.machines = {
+            name: _Machine(name, WorkerCore(plan.pages, needs) if plan.exclusive else None)
+            for name in (f"gpu{i}" for i in range(plan.devices))
+        }
+        self._random = random.Random(plan.seed)
+        self._sigma = math.sqrt(math.log(1 + plan.noise.spread**2))
+        self._open: dict[int, tuple[_Client, float, float, bool]] = {}
+        self._running: dict[int, tuple[int, ...]] = {}
+        self._predicted: dict[int, tuple[float, float]] = {}
+        self._last = 0
+        self._timer_at = math.inf
+        self.events = 0
+        """What the dispatcher was told."""
+        names = tuple(plan.models)
+        offer = Offer(plan.pages, plan.models) if plan.exclusive else None
+        for name in self.machines:
+            spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
+            self._handle(ExecutorAdded(spec))
+            self._handle(ExecutorReady(name, offer))
+        for time, device, delay in plan.late:
+            self.agenda.at(time, self._delay, (f"gpu{device}", delay))
+
+    def run(self, until: float) -> None:
+        """Simulate until a point in time; may be called again."""
+        self.agenda.run(until)
+
+    # Clients
+
+    def send(self, model: str, times: Iterator[float], slo: float | None = None) -> None:
+        """Add a client that sends at these times, whatever is answered."""
+        self._next(_Client(model, slo or self.plan.deadline, times))
+
+    def loop(self, model: str, concurrency: int, slo: float | None = None) -> None:
+        """Add clients that each send a request when the last one has ended."""
+        for _ in range(concurrency):
+            client = _Client(model, slo or self.plan.deadline, None)
+            # Spread over a millisecond, or the first ones would come in one moment.
+            self.agenda.at(self.agenda.now + self._random.uniform(0, 1e-3), self._arrive, client)
+
+    def _next(self, client: _Client) -> None:
+        assert client.times is not None
+        time = next(client.times, None)
+        if time is not None:
+            self.agenda.at(time, self._arrive, client)
+
+    def _arrive(self, client: _Client) -> None:
+        now, plan = self.agenda.now, self.plan
+        self._last += 1
+        # Who never refuses lets a request live for `patience`; its SLO is what it is judged by.
+        deadline = now + (client.slo if plan.patience is None else plan.patience)
+        self._open[self._last] = client, now, client.slo, not self._is_loaded(client.model)
+        self._handle(RequestArrived(Request(self._last, client.model, now, deadline)))
+        if client.times is not None:
+            self._next(client)
+
+    def _is_loaded(self, model: str) -> bool:
+        if not self.plan.exclusive:
+            return True
+        return any(m.core is not None and model in m.core.loaded for m in self.machines.values())
+
+    def _finish(self, request: int, reason: Reason | None) -> None:
+        client, arrived, slo, is_cold = self._open.pop(request)
+        now = self.agenda.now
+        self._on_end(Ended(client.model, arrived, now, slo, reason, is_cold))
+        if client.times is None:
+            self.agenda.at(now + THINK, self._arrive, client)
+
+    # The dispatcher
+
+    def _handle(self, event: Event) -> None:
+        now = self.agenda.now
+        self.events += 1
+        for command in self.dispatcher.handle(event, now=now):
+            self._carry_out(command, now)
+        wakeup = self.dispatcher.next_wakeup()
+        if wakeup is not None and wakeup < self._timer_at:
+            self._timer_at = wakeup
+            self.agenda.at(wakeup, self._on_timer, wakeup)
+
+    def _on_timer(self, wakeup: float) -> None:
+        if wakeup == self._timer_at:
+            self._timer_at = math.inf
+            self._handle(Woken())
+
+    def _carry_out(self, command: Command, now: float) -> None:
+        match command:
+            case Execute():
+                self._execute(command, now)
+            case LoadModel(number, executor, model, latest):
+                self._predict(number, executor, model, None, now)
+                self._give(executor, Load(number, model, now, latest))
+            case UnloadModel(executor, model):
+                self._give(executor, Unload(0, model))
+            case Reject(request, reason):
+                self._finish(request, reason)
+            case Fail() | Abort():
+                raise AssertionError(f"nothing fails here: {command}")
+            case _:
+                assert_never(command)
+
+    def _execute(self, command: Execute, now: float) -> None:
+        self._running[command.execution] = command.requests
+        batch, name = len(command.requests), command.executor
+        if self.plan.exclusive:
+            self._predict(command.execution, name, command.model, batch, now)
+            earliest, latest = command.window
+            self._give(name, Infer(command.execution, command.model, batch, earliest, latest))
+            return
+        offer = self.plan.models[command.model]
+        busy = self._noisy(_interpolated(offer.executions, batch), self.machines[name])
+        self.agenda.at(now + 2 * self.plan.latency + busy, self._answer, (command.execution, busy))
+
+    def _predict(
+        self, number: int, executor: str, model: str, batch: int | None, now: float
+    ) -> None:
+        if self._on_action is None:
+            return
+        device = self.dispatcher.executors[executor].exclusive
+        assert device is not None
+        lane = device.loads if batch is None else device.infers
+        expected = device.loading(model) if batch is None else device.execution(model, batch)
+        self._predicted[number] = expected, lane.free_at(now) + 2 * self.plan.latency
+
+    # Devices
+
+    def _give(self, executor: str, action: Infer | Load | Unload) -> None:
+        what = self.machines[executor], action
+        self.agenda.at(self.agenda.now + self.plan.latency, self._take, what)
+
+    def _take(self, what: tuple[_Machine, Infer | Load | Unload]) -> None:
+        machine, action = what
+        assert machine.core is not None
+        self._follow(machine, machine.core.submit(action, self.agenda.now))
+
+    def _follow(self, machine: _Machine, steps: Sequence[Step]) -> None:
+        now, core = self.agenda.now, machine.core
+        assert core is not None
+        for step in steps:
+            if isinstance(step, Begin):
+                action = step.action
+                offer = self.plan.models[action.model]
+                seconds = offer.load if isinstance(action, Load) else offer.executions[action.batch]
+                busy = self._noisy(seconds, machine)
+                self.agenda.at(now + busy, self._done, (machine, action.id))
+            else:
+                self.agenda.at(now + self.plan.latency, self._report, step)
+        wakeup = core.next_wakeup()
+        if wakeup is not None and wakeup > now and wakeup != machine.wakeup:
+            machine.wakeup = wakeup
+            self.agenda.at(wakeup, self._wake, machine)
+
+    def _wake(self, machine: _Machine) -> None:
+        machine.wakeup = math.inf
+        assert machine.core is not None
+        self._follow(machine, machine.core.advance(self.agenda.now))
+
+    def _done(self, what: tuple[_Machine, int]) -> None:
+        machine, number = what
+        assert machine.core is not None
+        self._follow(machine, machine.core.end(number, Status.OK, self.agenda.now))
+
+    def _report(self, outcome: Outcome) -> None:
+        number, is_ok = outcome.id, outcome.status is Status.OK
+        if number == 0:
+            assert is_ok, f"a model could not be unloaded: {outcome}"
+            return
+        predicted = self._predicted.pop(number, None)
+        if predicted is not None and self._on_action is not None and is_ok:
+            is_load = number not in self._running
+            expected, end = predicted
+            found = Prediction(is_load, expected, outcome.duration, end, self.agenda.now)
+            self._on_action(found)
+        if number not in self._running:
+            self._handle(LoadEnded(number, is_ok, outcome.duration if is_ok else None))
+        elif is_ok:
+            self._answer((number, outcome.duration))
+        else:
+            assert outcome.status is Status.MISSED, f"an action was wrong: {outcome}"
+            del self._running[number]
+            self._handle(ExecutionMissed(number))
+
+    def _answer(self, what: tuple[int, float]) -> None:
+        execution, busy = what
+        for request in self._running.pop(execution):
+            if request in self._open:  # else it was refused while it ran
+                self._finish(request, None)
+        self._handle(ExecutionEnded(execution, Result.OK, busy))
+
+    def _noisy(self, seconds: float, machine: _Machine) -> float:
+        draw, noise = self._random, self.plan.noise
+        taken = seconds * math.exp(draw.gauss(0.0, self._sigma)) if self._sigma else seconds
+        if noise.stalls and draw.random() < noise.stalls:
+            taken += noise.stall
+        taken += machine.delay
+        machine.delay = 0.0
+        return taken
+
+    def _delay(self, what: tuple[str, float]) -> None:
+        name, delay = what
+        self.machines[name].delay += delay
+
+
+def _interpolated(executions: Mapping[int, float], batch: int) -> float:
+    """Return the seconds of a batch of any size: on the line between the sizes around it."""
+    if batch in executions:
+        return executions[batch]
+    sizes = sorted(executions)
+    i = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
+    low, high = sizes[i - 1], sizes[i]
+    slope = (executions[high] - executions[low]) / (high - low)
+    return executions[low] + slope * (batch - low)
