@@ -57,10 +57,14 @@ def encode(message: Message) -> list[Chunk]:
 
 
 class Decoder:
-    """Bytes in, messages out, whatever the pieces are; after a WireError it is of no use."""
+    """Bytes in, messages out, whatever the pieces are; after a WireError it is of no use.
 
-    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
-        self._max_payload = max_payload
+    The bounds, in bytes, hold from the next frame on: a peer that nobody knows yet needs less.
+    """
+
+    def __init__(self, max_payload: int = MAX_PAYLOAD, max_header: int = MAX_HEADER) -> None:
+        self.max_payload = max_payload
+        self.max_header = max_header
         self._parts: list[bytearray] = []
         """What is read of the frame: its prefix, its header, its payload."""
         self._filled = 0
@@ -105,8 +109,8 @@ class Decoder:
         if magic != _MAGIC:
             raise WireError(f"protocol = {magic[3]}: must be {PROTOCOL}")
         for name, size, most in (
-            ("header", header, MAX_HEADER),
-            ("payload", payload, self._max_payload),
+            ("header", header, self.max_header),
+            ("payload", payload, self.max_payload),
         ):
             if size > most:
                 raise WireError(f"{name} = {size} bytes: must be ≤ {most}")

@@ -70,7 +70,7 @@ def check(inputs: Mapping[str, Array], signature: Signature, batch: int) -> None
         ):
             raise TensorError(f"input {name}: shape = {list(shape)}: must be {list(spec.shape)}")
         if not shape or shape[0] != batch:
-            raise TensorError(f"input {name}: shape = {list(shape)}: must have {batch} first (batch)")
+            raise TensorError(f"input {name}: shape = {list(shape)}: must have batch {batch} first")
 
 
 def dtype_of(array: Array) -> str:

@@ -262,7 +262,7 @@ def test_inputs_of_a_signature_pass():
         (GOOD | {"x": GOOD["s"]}, "input x: dtype = bytes: must be float32"),
         (GOOD | {"x": np.zeros((2, 4), np.float32)}, r"shape = \[2, 4\]: must be \[-1, 3\]"),
         (GOOD | {"x": np.zeros(2, np.float32)}, r"shape = \[2\]: must be \[-1, 3\]"),
-        (GOOD | {"x": np.zeros((3, 3), np.float32)}, r"shape = \[3, 3\]: must have 2 first"),
+        (GOOD | {"x": np.zeros((3, 3), np.float32)}, r"shape = \[3, 3\]: must have batch 2 first"),
     ],
 )
 def test_inputs_that_do_not_fit_are_told_by_name(inputs, words):
