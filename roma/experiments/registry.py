@@ -2,6 +2,9 @@
 
 from roma.experiments.ablation import ABLATION
 from roma.experiments.base import Experiment
+from roma.experiments.clockwork.isolation import ISOLATION
+from roma.experiments.clockwork.low import LOW
+from roma.experiments.clockwork.slo import SLO
 from roma.experiments.figure2 import FIGURE2
 from roma.experiments.hindsight import HINDSIGHT
 from roma.experiments.pareto import PARETO
@@ -12,5 +15,17 @@ from roma.experiments.table2 import TABLE2
 
 EXPERIMENTS: dict[str, Experiment] = {
     e.name: e
-    for e in (TABLE2, SENSITIVITY, FIGURE2, PARETO, HINDSIGHT, ROBUSTNESS, ABLATION, PARITY)
+    for e in (
+        TABLE2,
+        SENSITIVITY,
+        FIGURE2,
+        PARETO,
+        HINDSIGHT,
+        ROBUSTNESS,
+        ABLATION,
+        PARITY,
+        SLO,
+        LOW,
+        ISOLATION,
+    )
 }
