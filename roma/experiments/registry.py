@@ -5,6 +5,7 @@ from roma.experiments.base import Experiment
 from roma.experiments.clockwork.isolation import ISOLATION
 from roma.experiments.clockwork.low import LOW
 from roma.experiments.clockwork.slo import SLO
+from roma.experiments.clockwork.thousands import THOUSANDS
 from roma.experiments.figure2 import FIGURE2
 from roma.experiments.hindsight import HINDSIGHT
 from roma.experiments.pareto import PARETO
@@ -25,6 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ABLATION,
         PARITY,
         SLO,
+        THOUSANDS,
         LOW,
         ISOLATION,
     )

@@ -1,18 +1,23 @@
 """Runs fleets: which clients send what to which plan, on every core, summed over seeds."""
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
 from roma.actions import ModelOffer
 from roma.experiments.clockwork.counts import Counts
 from roma.experiments.lab import Lab
-from roma.sim.fleet import Fleet, Plan
+from roma.sim.fleet import THINK, Ended, Fleet, Plan
 from roma.worker.models_table import offers
 from roma.workload.arrivals import poisson_rates
 
 PAGES = 31 * 1024 // 16
 """Of a V100's 32 GB, one of them for everything but weights (§5.2)."""
+
+BACK_OFF = 1e-3
+"""Seconds after which a client of a closed loop asks again that was refused. Without a pause those
+who are refused at once would ask again at once, and the run would be of nothing else."""
 
 STREAMS = 1_000_003
 """Streams of one seed; more than any run has models, so that two runs never share one."""
@@ -52,19 +57,34 @@ def resnets(count: int, prefix: str = "resnet50") -> Mapping[str, ModelOffer]:
 def simulate(trial: Trial) -> dict[str, Counts]:
     """Run a trial; return its counts by group."""
     found = {c.group: Counts(trial.begin, trial.end) for c in trial.clients}
-    by_model = {m: found[c.group] for c in trial.clients for m in c.models}
-    fleet = Fleet(trial.plan, on_end=lambda ended: by_model[ended.model].add(ended))
+    by_model = {m: (c, found[c.group]) for c in trial.clients for m in c.models}
+
+    def on_end(ended: Ended) -> None:
+        clients, counts = by_model[ended.model]
+        counts.add(ended)
+        if not clients.rate:
+            pause = THINK if ended.reason is None else BACK_OFF
+            fleet.send(ended.model, iter((ended.ended + pause,)), clients.slo)
+
+    fleet = Fleet(trial.plan, on_end=on_end)
     stream = trial.plan.seed * STREAMS
     for clients in trial.clients:
         for model in clients.models:
             stream += 1
-            if clients.rate:
-                times = poisson_rates(repeat(clients.rate), seed=stream)
+            for times in _times(clients, stream):
                 fleet.send(model, times, clients.slo)
-            else:
-                fleet.loop(model, clients.concurrency, clients.slo)
     fleet.run(trial.end)
     return found
+
+
+def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
+    if clients.rate:
+        yield poisson_rates(repeat(clients.rate), seed=stream)
+        return
+    draw = random.Random(stream)
+    for _ in range(clients.concurrency):
+        # Within a millisecond, or the first ones would come in one moment; then by `on_end`.
+        yield iter((draw.uniform(0, 1e-3),))
 
 
 def over_seeds(lab: Lab, trials: Sequence[Trial]) -> list[dict[str, Counts]]:
