@@ -246,7 +246,8 @@ class Clockwork(Scheduler):
 
     def _first(self, gpu: Gpu, size: int, start: float) -> "_Strategy | None":
         """Return the valid strategy of a batch size that must begin first."""
-        heap, device, latency = gpu.strategies[size], gpu.device, self.options.latency
+        heap, device = gpu.strategies[size], gpu.device
+        ends = start + self.options.latency + TICK
         while heap:
             key, _, place = heap[0]
             book = place.book
@@ -254,7 +255,7 @@ class Clockwork(Scheduler):
                 heappop(heap)
                 continue
             run = device.execution(book.name, size)
-            first = bisect_left(book.due, (start + run + latency, 0))
+            first = bisect_left(book.due, (ends + run, 0))
             if len(book.due) - first < size:
                 heappop(heap)
                 del place.entered[size]
@@ -276,7 +277,7 @@ class Clockwork(Scheduler):
             if size <= strategy.size:
                 continue
             run = device.execution(book.name, size)
-            if size > available or start + run + self.options.latency > deadline:
+            if size > available or start + run + self.options.latency + TICK > deadline:
                 break
             strategy = _Strategy(place, size, run, first, deadline - run)
         return strategy
