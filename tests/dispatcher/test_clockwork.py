@@ -187,6 +187,19 @@ def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():
     assert reject.detail == "model a: no device could answer before 0.0100 s"
 
 
+def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    rig.arrive("a", 0.001, slo=0.029)
+    for i in range(8):
+        rig.arrive("a", 0.001 + i / 1e6, slo=0.035)  # eight must begin before it alone must
+    assert batch(rig.end(1, 0.010)) == tuple(range(3, 11))
+    now, (reject,) = rig.wake()
+    assert now == pytest.approx(0.001 + 0.029 - 0.010)
+    assert reject.request == 2
+
+
 def test_a_request_for_which_no_load_comes_in_time_is_refused_at_once_and_loads_for_the_next():
     rig = Rig()
     rig.device()

@@ -238,6 +238,9 @@ class ExclusiveMachine(RuleBasedStateMachine):
             self.time_passes(30.0)
             assert self.core.live == 0
             assert all(self.ended[n] == 1 for n in self.requests)
+            for executor in self.core.executors:
+                device = executor.exclusive
+                assert device is None or len(device.infers) == len(device.loads) == 0
 
 
 ExclusiveMachine.TestCase.settings = settings(
