@@ -122,6 +122,13 @@ class Exclusive:
                 return profile.expected
         return self.offer.models[model].executions[batch]
 
+    def work(self, model: str, requests: int) -> float:
+        """Return the predicted seconds of so many requests, in batches as large as they fill."""
+        if requests <= 1:
+            return requests * self.execution(model, 1)
+        batch = max(size for size in self.offer.models[model].executions if size <= requests)
+        return requests * self.execution(model, batch) / batch
+
     def loading(self, model: str) -> float:
         """Return the predicted seconds of a LOAD."""
         profile = self._loads.get(model)

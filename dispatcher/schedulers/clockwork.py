@@ -79,6 +79,9 @@ class Clockwork(Scheduler):
         self._drops: list[tuple[float, int, Book]] = []
         self._loading = Loading()
         self._load_at = NEVER
+        """When a device can take another LOAD, of those that cannot now."""
+        self._is_loading = False
+        """Whether that is all of them."""
         self._sequence = 0
 
     # Observations
@@ -87,16 +90,15 @@ class Clockwork(Scheduler):
         """Enter a request in its model's list, and strategies that it makes possible."""
         book, entry = self._books[request.model], (request.deadline, request.id)
         due = book.due
-        is_last = not due or entry > due[-1]
-        if is_last:
+        if not due or entry > due[-1]:
             due.append(entry)
         else:
             insort(due, entry)
+        is_first = due[0] == entry
         for place in book.places:
             if place.is_loaded:
-                # Before others, it brings their strategies forward: those must be entered again.
-                self._offer(place, now, again=not is_last)
-        if due[0] == entry:
+                self._offer(place, now, is_first=is_first)
+        if is_first:
             self._await_drop(book, now)
         self._renew(book, now)
 
@@ -124,12 +126,16 @@ class Clockwork(Scheduler):
             for model in device.held:
                 if model in self._books:
                     self._enter(gpu, model, now)
+            self._loading.is_changed, self._is_loading = True, False
+        if self._loading.is_short:  # what has ended may have been the last use of a model
+            self._loading.is_changed = True
         if gpu is not None:
             self._ready[name] = gpu
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
         """Follow what a device holds."""
         gpu, device = self._gpus[executor.spec.name], executor.exclusive
+        self._loading.is_changed, self._is_loading = True, False
         if model not in self._books or device is None:
             return  # the model was removed
         place = gpu.places.get(model)
@@ -147,13 +153,14 @@ class Clockwork(Scheduler):
             book.is_touched = False
         place.is_loaded = gpu.device.has(model)
         if place.is_loaded:
-            self._offer(place, now, again=False)
+            self._offer(place, now, is_first=True)
         self._await_drop(book, now)
         self._renew(book, now)
 
     def _leave(self, place: Place, now: float) -> None:
         book, gpu = place.book, place.gpu
-        place.is_gone, place.is_loaded = True, False
+        place.is_loaded = False
+        place.entered.clear()
         gpu.work = max(0.0, gpu.work - place.share)
         del gpu.places[book.name]
         book.places.remove(place)
@@ -165,18 +172,22 @@ class Clockwork(Scheduler):
             self._loading.renew(book, gpu, now)
             return
 
-    def _offer(self, place: Place, now: float, *, again: bool) -> None:
-        """Enter a strategy for each batch size that waits in full and has none yet."""
-        book, gpu = place.book, place.gpu
+    def _offer(self, place: Place, now: float, *, is_first: bool) -> None:
+        """Enter a strategy for each batch size that waits in full and has none, or a later one.
+
+        Only a request that is the first of its model's can bring a strategy forward.
+        """
+        book, gpu, entered = place.book, place.gpu, place.entered
         for size in place.sizes:
             if size > len(book.due):
                 break
-            if again or not place.entered & size:
-                place.entered |= size
-                latest = book.due[0][0] - gpu.device.execution(book.name, size)
+            if size in entered and not is_first:
+                continue
+            latest = book.due[0][0] - gpu.device.execution(book.name, size)
+            if latest < entered.get(size, NEVER):
+                entered[size] = latest
                 self._sequence += 1
-                heap = gpu.strategies.setdefault(size, [])
-                heappush(heap, (latest, self._sequence, place))
+                heappush(gpu.strategies.setdefault(size, []), (latest, self._sequence, place))
                 if gpu.look_at <= now:
                     self._ready[gpu.name] = gpu
 
@@ -235,23 +246,25 @@ class Clockwork(Scheduler):
 
     def _first(self, gpu: Gpu, size: int, start: float) -> "_Strategy | None":
         """Return the valid strategy of a batch size that must begin first."""
-        heap, device, latency = gpu.strategies[size], gpu.device, self.options.latency
+        heap, device = gpu.strategies[size], gpu.device
+        ends = start + self.options.latency + TICK
         while heap:
-            entered, _, place = heap[0]
+            key, _, place = heap[0]
             book = place.book
-            if place.is_gone:
+            if place.entered.get(size) != key:
                 heappop(heap)
                 continue
             run = device.execution(book.name, size)
-            first = bisect_left(book.due, (start + run + latency, 0))
+            first = bisect_left(book.due, (ends + run, 0))
             if len(book.due) - first < size:
                 heappop(heap)
-                place.entered &= ~size
+                del place.entered[size]
                 continue
             latest = book.due[first][0] - run
-            if latest <= entered:
+            if latest <= key:
                 return _Strategy(place, size, run, first, latest)
             self._sequence += 1
+            place.entered[size] = latest
             heapreplace(heap, (latest, self._sequence, place))
         return None
 
@@ -264,7 +277,7 @@ class Clockwork(Scheduler):
             if size <= strategy.size:
                 continue
             run = device.execution(book.name, size)
-            if size > available or start + run + self.options.latency > deadline:
+            if size > available or start + run + self.options.latency + TICK > deadline:
                 break
             strategy = _Strategy(place, size, run, first, deadline - run)
         return strategy
@@ -332,34 +345,43 @@ class Clockwork(Scheduler):
         return now, 0.0
 
     def _next_load(self, now: float) -> Load | Unload | None:
-        self._load_at = NEVER
-        if self._loading.best() is None:
+        """Load the model with the most unmet demand where the least is to be done."""
+        loading = self._loading
+        if now + TICK < self._load_at and (self._is_loading or not loading.is_changed):
+            return None  # every device loads, or nothing changed since no model could be placed
+        loading.is_changed, self._load_at = False, NEVER
+        if loading.best() is None:
             return None
-        idle = []
-        for gpu in self._gpus.values():
-            if not gpu.executor.has_room:
-                continue
-            look_at = gpu.device.loads.free_at(now) - self.options.ahead
-            if look_at < now + TICK:
-                idle.append(gpu)
-            else:
-                self._load_at = min(self._load_at, look_at)
-        if not idle:
-            return None
-        idle.sort(key=_by_work)
-        picked = self._loading.pick(idle, now, self.options.latency)
+        idle = self._idle_lanes(now)
+        picked = loading.pick(idle, now, self.options.latency) if idle else None
         if picked is None:
             return None
+        loading.is_changed = True  # there may be another
         gpu, book = picked
-        device = gpu.device
-        if device.room_for(book.name) < 0:
+        device, name = gpu.device, book.name
+        if device.room_for(name) < 0:
             victim = device.victim()
-            return None if victim is None else Unload(gpu.name, victim)
-        if book.priority == TOUCHED:
-            return Load(gpu.name, book.name, NEVER)
-        needs = device.loading(book.name) + device.execution(book.name, 1)
-        latest = book.due[-1][0] - needs - 2 * self.options.latency
-        return Load(gpu.name, book.name, latest)
+            assert victim is not None, f"{device!r} was picked for {name}"
+            return Unload(gpu.name, victim)
+        latest = NEVER
+        if book.priority != TOUCHED:
+            needs = device.loading(name) + device.execution(name, 1) + 2 * self.options.latency
+            latest = book.due[-1][0] - needs
+        return Load(gpu.name, name, latest)
+
+    def _idle_lanes(self, now: float) -> list[Gpu]:
+        """Return the devices that can take a LOAD, the one with the least work first."""
+        idle = []
+        for gpu in self._gpus.values():
+            if gpu.executor.has_room:
+                look_at = gpu.device.loads.free_at(now) - self.options.ahead
+                if look_at < now + TICK:
+                    idle.append(gpu)
+                else:
+                    self._load_at = min(self._load_at, look_at)
+        self._is_loading = not idle
+        idle.sort(key=_by_work)
+        return idle
 
     def _look(self, gpu: Gpu, time: float) -> None:
         if gpu.look_at != time and gpu.strategies:

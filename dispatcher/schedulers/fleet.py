@@ -79,20 +79,18 @@ class Book:
 
 
 class Place:
-    """A model on a device; `entered` are the batch sizes of its strategies, as a sum.
+    """A model on a device; `entered` says by batch size when its strategy must begin at latest."""
 
-    Sizes are powers of two, so that a sum says which.
-    """
-
-    __slots__ = ("book", "entered", "gpu", "is_gone", "is_loaded", "share", "sizes")
+    __slots__ = ("book", "entered", "gpu", "is_loaded", "share", "sizes")
 
     def __init__(self, book: Book, gpu: Gpu) -> None:
         self.book = book
         self.gpu = gpu
         self.share = 0.0
         """a_m,g."""
-        self.entered = 0
-        self.is_loaded = self.is_gone = False
+        self.entered: dict[int, float] = {}
+        """An entry of the heap that says something else is a stale one."""
+        self.is_loaded = False
         self.sizes = tuple(sorted(gpu.device.offer.models[book.name].executions))
 
 
@@ -103,12 +101,19 @@ class Loading:
         self._candidates: list[tuple[float, int, Book]] = []
         self._sequence = 0
         self._live = 0
+        self.is_changed = False
+        """Whether a model became a candidate since the last decision."""
+        self.is_short = False
+        """Whether one found no pages then, because all models there were in use."""
 
     def renew(self, book: Book, gpu: Gpu, now: float) -> None:
         """Renew a model's demand, its shares and its priority; `gpu` is any that can load it."""
-        device = book.places[0].gpu.device if book.places else gpu.device
-        run = device.execution(book.name, 1)
-        demand = run * book.benefit(now + device.loading(book.name) + run) if book.due else 0.0
+        demand = 0.0
+        if book.due:
+            device = book.places[0].gpu.device if book.places else gpu.device
+            name = book.name
+            ready = now + device.loading(name) + device.execution(name, 1)
+            demand = device.work(name, book.benefit(ready))
         priority = demand
         if book.places:
             weights = [1 / max(p.gpu.work - p.share, FLOOR) for p in book.places]
@@ -128,6 +133,7 @@ class Loading:
 
     def _enter(self, book: Book) -> None:
         self._sequence += 1
+        self.is_changed = True
         heappush(self._candidates, (-book.priority, self._sequence, book))
         if len(self._candidates) > 2 * self._live + SLACK:
             # Within a heap twice as large as what lives in it, a rebuild is paid for by what came.
@@ -150,6 +156,7 @@ class Loading:
         """Return where to load what; `gpus` can begin one, and the first of them does if it can."""
         skipped = []
         found = None
+        self.is_short = False
         for _ in range(LOOKS):
             book = self.best()
             if book is None:
@@ -180,4 +187,5 @@ class Loading:
                 continue
             if device.room_for(name) >= 0 or device.victim() is not None:
                 return gpu
+            self.is_short = True
         return None

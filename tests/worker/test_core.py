@@ -39,6 +39,13 @@ def test_an_action_waits_for_earliest_and_says_when():
     assert core.advance(1.0) == [Begin(action)]
 
 
+def test_a_window_is_open_until_latest_and_not_longer():
+    action = infer(1, latest=2.0)
+    assert loaded("small").submit(action, 2.0) == [Begin(action)]
+    (outcome,) = loaded("small").submit(action, 2.0000001)
+    assert outcome.status is Status.MISSED
+
+
 def test_one_infer_and_one_load_run_at_a_time():
     core = loaded("small")
     first, second, other = infer(1), infer(2), load(3, "large")

@@ -1,0 +1,366 @@
+"""Policy `clockwork`, rule by rule (Clockwork, §5.3): events in, commands out."""
+
+import pytest
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
+from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from roma.actions import ModelOffer, Offer
+from roma.events import (
+    Execute,
+    ExecutionEnded,
+    ExecutionMissed,
+    ExecutorAdded,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    LoadEnded,
+    LoadModel,
+    Reason,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+    UnloadModel,
+    Woken,
+)
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+
+RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
+LOAD = 0.020
+SLO = 1.0
+
+
+class Rig:
+    """A core under `clockwork`, one device or more, and short words for its events."""
+
+    def __init__(self, models="ab", *, policy=Clockwork, ahead=0.005, latency=0.0):
+        specs = [ModelSpec(name, Sla(SLO), deadline=SLO) for name in models]
+        self.core = Dispatcher(
+            specs, gpu=policy, cpu=CpuRoundRobin, options=Options(ahead=ahead, latency=latency)
+        )
+        self.models = {name: ModelOffer(2, LOAD, RUNS) for name in models}
+        self.requests = 0
+
+    def device(self, name="gpu", *, pages=100, loaded=(), now=0.0):
+        spec = ExecutorSpec(name, Device.GPU, tuple(self.models), is_exclusive=True)
+        if name not in self.core.executors:
+            self.core.handle(ExecutorAdded(spec), now=now)
+        return self.core.handle(
+            ExecutorReady(name, Offer(pages, self.models, tuple(loaded))), now=now
+        )
+
+    def books(self, name="gpu"):
+        return self.core.executors[name].exclusive
+
+    def arrive(self, model, now, slo=SLO, **kw):
+        self.requests += 1
+        request = Request(self.requests, model, now, now + slo, **kw)
+        return self.core.handle(RequestArrived(request), now=now)
+
+    def end(self, execution, now, duration=None):
+        return self.core.handle(ExecutionEnded(execution, Result.OK, duration), now=now)
+
+    def loaded(self, load, now):
+        return self.core.handle(LoadEnded(load, True, LOAD), now=now)
+
+    def wake(self):
+        now = self.core.next_wakeup()
+        return now, self.core.handle(Woken(), now=now)
+
+
+def executes(commands):
+    return [c for c in commands if isinstance(c, Execute)]
+
+
+def batch(commands):
+    """The requests of the only batch among the commands."""
+    (execute,) = executes(commands)
+    return execute.requests
+
+
+def test_a_loaded_model_runs_at_once_in_a_window_that_keeps_its_deadline():
+    rig = Rig()
+    rig.device(loaded="a")
+    (execute,) = rig.arrive("a", 1.0)
+    assert (execute.executor, execute.model, execute.requests) == ("gpu", "a", (1,))
+    assert execute.window == (1.0, pytest.approx(1.0 + SLO - 0.010))
+
+
+def test_a_cold_model_is_loaded_and_runs_when_it_is():
+    rig = Rig()
+    rig.device()
+    (load,) = rig.arrive("a", 0.0)
+    assert load == LoadModel(1, "gpu", "a", pytest.approx(SLO - LOAD - 0.010))
+    assert batch(rig.loaded(1, 0.02)) == (1,)
+
+
+def test_a_device_is_given_work_when_less_than_ahead_is_left_and_not_before():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    assert rig.arrive("a", 0.001) == []
+    now, commands = rig.wake()
+    assert now == pytest.approx(0.010 - 0.005)
+    assert batch(commands) == (2,)
+
+
+def test_what_waited_meanwhile_runs_as_one_batch():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    for i in range(5):
+        rig.arrive("a", 0.001 + i / 1e6)
+    assert batch(rig.end(1, 0.004)) == (2, 3, 4, 5)
+
+
+def test_a_request_near_its_deadline_leaves_larger_batches_before_smaller_ones():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    rig.arrive("a", 0.001, slo=0.029)  # once the device is free, at 0.010: time for 4, not for 8
+    for i in range(15):
+        rig.arrive("a", 0.001 + i / 1e6)
+    assert batch(rig.end(1, 0.010)) == (2, 3, 4, 5)
+
+
+def test_a_batch_without_the_urgent_one_is_not_chosen_before_it():
+    rig = Rig(policy=ClockworkPaper)
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    rig.arrive("a", 0.001, slo=0.0195)  # time for 1 alone
+    for i in range(15):
+        rig.arrive("a", 0.001 + i / 1e6)
+    assert batch(rig.end(1, 0.010)) == (2,)
+
+
+def test_the_strategy_that_must_begin_first_is_taken():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("a", 0.0)
+    rig.arrive("a", 0.001, slo=0.5)
+    rig.arrive("b", 0.002, slo=0.3)
+    assert batch(rig.end(1, 0.004)) == (3,)
+
+
+def overfull(policy):
+    """One request of a cannot wait, nor can sixteen of b: only one of both can be answered."""
+    rig = Rig(policy=policy)
+    rig.device(loaded="ab")
+    rig.arrive("a", 0.0)
+    rig.arrive("a", 0.001, slo=0.020)
+    for i in range(16):
+        rig.arrive("b", 0.002 + i / 1e6, slo=0.052)
+    return batch(rig.end(1, 0.0095))
+
+
+def test_a_larger_batch_that_would_be_lost_goes_first():
+    assert overfull(Clockwork) == tuple(range(3, 19))
+
+
+def test_the_papers_order_is_by_latest_alone():
+    assert overfull(ClockworkPaper) == (2,)
+
+
+def test_a_larger_batch_that_can_wait_does_not():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("a", 0.0)
+    rig.arrive("a", 0.001, slo=0.020)
+    for i in range(16):
+        rig.arrive("b", 0.002 + i / 1e6, slo=0.5)
+    assert batch(rig.end(1, 0.0095)) == (2,)
+
+
+def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():
+    rig = Rig()
+    rig.device(loaded="ab")
+    for i in range(17):
+        rig.arrive("b", i / 1e6)  # one of them runs, the others wait
+    rig.end(1, 0.0101)  # sixteen: 40 ms
+    rig.arrive("a", 0.011, slo=0.030)
+    now, commands = rig.wake()
+    assert now == pytest.approx(0.011 + 0.030 - 0.010)
+    (reject,) = commands
+    assert (reject.request, reject.reason) == (18, Reason.DEADLINE)
+    assert reject.detail == "model a: no device could answer before 0.0100 s"
+
+
+def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    rig.arrive("a", 0.001, slo=0.029)
+    for i in range(8):
+        rig.arrive("a", 0.001 + i / 1e6, slo=0.035)  # eight must begin before it alone must
+    assert batch(rig.end(1, 0.010)) == tuple(range(3, 11))
+    now, (reject,) = rig.wake()
+    assert now == pytest.approx(0.001 + 0.029 - 0.010)
+    assert reject.request == 2
+
+
+def test_a_request_for_which_no_load_comes_in_time_is_refused_at_once_and_loads_for_the_next():
+    rig = Rig()
+    rig.device()
+    reject, load = rig.arrive("a", 0.0, slo=0.025)
+    assert isinstance(reject, Reject)
+    assert isinstance(load, LoadModel)
+    rig.loaded(load.load, 0.02)
+    assert batch(rig.arrive("a", 0.1, slo=0.025)) == (2,)
+
+
+def test_that_load_takes_no_others_place():
+    rig = Rig()
+    rig.device(pages=3, loaded="b")
+    (reject,) = rig.arrive("a", 0.0, slo=0.025)
+    assert isinstance(reject, Reject)
+
+
+def test_a_request_that_comes_while_its_model_loads_is_refused_if_that_takes_too_long():
+    rig = Rig()
+    rig.device()
+    rig.arrive("a", 0.0)
+    (reject,) = rig.arrive("a", 0.001, slo=0.028)
+    assert reject.request == 2
+    assert rig.arrive("a", 0.001, slo=0.030) == []
+
+
+def test_the_least_recently_used_model_makes_room():
+    rig = Rig("abc")
+    rig.device(pages=4, loaded="ab")
+    rig.end(rig.arrive("a", 0.0)[0].execution, 0.01)  # b is now the one used last
+    unload, load = rig.arrive("c", 0.02)
+    assert unload == UnloadModel("gpu", "b")
+    assert isinstance(load, LoadModel)
+    assert rig.books().free == 0
+
+
+def test_a_model_that_is_used_is_not_taken_off():
+    rig = Rig("ab")
+    rig.device(pages=2, loaded="a")
+    (execute,) = rig.arrive("a", 0.0)
+    assert rig.arrive("b", 0.001) == []
+    unload, load = rig.end(execute.execution, 0.01)
+    assert unload == UnloadModel("gpu", "a")
+    assert (load.model, load.executor) == ("b", "gpu")
+
+
+def test_a_model_whose_demand_is_met_is_not_loaded_elsewhere():
+    rig = Rig()
+    rig.device("g0", loaded="a")
+    rig.device("g1")
+    assert [type(c) for c in rig.arrive("a", 0.0)] == [Execute]
+    assert rig.arrive("a", 0.001) == []
+
+
+def test_a_model_with_more_demand_than_its_device_can_meet_is_loaded_elsewhere():
+    rig = Rig()
+    rig.device("g0", loaded="a")
+    rig.device("g1")
+    loads = []
+    for i in range(500):  # 500 requests in batches of 16 are 1.25 s of work, their deadline is 1 s
+        loads += [c for c in rig.arrive("a", i / 1e6) if isinstance(c, LoadModel)]
+    (load,) = loads
+    assert (load.executor, load.model) == ("g1", "a")
+
+
+def test_an_execution_that_missed_its_window_is_tried_again():
+    rig = Rig()
+    rig.device(loaded="a")
+    (first,) = rig.arrive("a", 0.0)
+    (second,) = rig.core.handle(ExecutionMissed(first.execution), now=0.2)
+    assert second.requests == first.requests
+    assert second.execution != first.execution
+
+
+def test_a_missed_execution_whose_requests_are_late_by_then_is_refused():
+    rig = Rig()
+    rig.device(loaded="a")
+    (first,) = rig.arrive("a", 0.0)
+    (reject,) = rig.core.handle(ExecutionMissed(first.execution), now=SLO - 0.005)
+    assert (reject.request, reject.reason) == (1, Reason.DEADLINE)
+
+
+def test_a_load_that_failed_gives_its_pages_back_and_is_tried_again():
+    rig = Rig()
+    rig.device(pages=2)
+    (load,) = rig.arrive("a", 0.0)
+    (again,) = rig.core.handle(LoadEnded(load.load, False), now=0.01)
+    assert (again.model, again.load) == ("a", load.load + 1)
+    assert rig.books().free == 0
+
+
+def test_a_lost_device_fails_what_it_ran_and_forgets_what_it_held():
+    rig = Rig()
+    rig.device("g0", loaded="a")
+    rig.device("g1")
+    rig.arrive("a", 0.0)
+    rig.arrive("b", 0.001)
+    _, fail, load = rig.core.handle(ExecutorLost("g0"), now=0.002)
+    assert (fail.request, type(fail)) == (1, Fail)
+    assert (load.executor, load.model) == ("g1", "b")  # it was being loaded on g0
+    assert rig.loaded(load.load - 1, 0.003) == []
+    assert batch(rig.loaded(load.load, 0.022)) == (2,)
+
+
+def test_a_device_that_is_back_says_what_it_holds():
+    rig = Rig()
+    rig.device("g0", loaded="a")
+    rig.device("g1", loaded="b")
+    rig.core.handle(ExecutorLost("g0"), now=0.1)
+    assert rig.device("g0", loaded="a", now=0.2) == []
+    (execute,) = rig.arrive("a", 0.3)
+    assert execute.executor == "g0"
+
+
+def test_what_waits_runs_on_a_device_that_is_back_with_its_model():
+    rig = Rig()
+    rig.device("g0", pages=2, loaded="b")
+    rig.device("g1")
+    for i in range(2):
+        rig.arrive("b", i / 1e6)
+    rig.core.handle(ExecutorLost("g0"), now=0.001)
+    assert batch(rig.device("g0", pages=2, loaded="b", now=0.002)) == (2,)
+
+
+def test_a_cancelled_request_is_in_no_batch():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    for i in range(3):
+        rig.arrive("a", 0.001 + i / 1e6)
+    rig.core.handle(RequestCancelled(3), now=0.002)
+    assert batch(rig.end(1, 0.004)) == (2, 4)
+
+
+def test_batch_requests_run_when_no_interactive_one_is_more_urgent():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    rig.arrive("a", 0.001, slo=60.0, priority=Priority.BATCH)
+    rig.arrive("b", 0.002)
+    commands = rig.end(1, 0.0095)
+    assert batch(commands) == (3,)
+    assert batch(rig.end(executes(commands)[0].execution, 0.02)) == (2,)
+
+
+def test_predictions_follow_what_was_measured():
+    rig = Rig()
+    rig.device(loaded="a")
+    (execute,) = rig.arrive("a", 0.0)
+    rig.end(execute.execution, 0.1, duration=0.030)
+    assert rig.books().execution("a", 1) == 0.030
+    for i in range(10):
+        (execute,) = rig.arrive("a", 1.0 + i)
+        rig.end(execute.execution, 1.5 + i, duration=0.020)
+    assert rig.books().execution("a", 1) == 0.020
+    assert rig.books().execution("a", 2) == RUNS[2]
+
+
+def test_latency_is_kept_free_on_both_ways():
+    rig = Rig(latency=0.1)
+    rig.device(loaded="a")
+    (execute,) = rig.arrive("a", 0.0, slo=0.5)
+    assert execute.window[1] == pytest.approx(0.5 - 0.010 - 0.1)
+    assert isinstance(rig.arrive("b", 0.0, slo=0.209)[0], Reject)

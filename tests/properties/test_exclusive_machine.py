@@ -1,0 +1,249 @@
+"""`clockwork` and exclusive devices under any sequence of events, in virtual time.
+
+The devices are the production rules (`roma.worker.core`); this machine is clock, clients, cables
+and accidents. Whatever comes: nothing begins outside its window, memory is never over-committed,
+both sides agree on it, every request ends exactly once, and in time unless a device was late.
+"""
+
+import heapq
+import itertools
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers.base import TICK, Options
+from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
+from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from roma.actions import Infer, Load, ModelOffer, Offer, Status, Unload
+from roma.events import (
+    Abort,
+    Execute,
+    ExecutionEnded,
+    ExecutionMissed,
+    ExecutorAdded,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    LoadEnded,
+    LoadModel,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+    UnloadModel,
+    Woken,
+)
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.worker.core import Begin, WorkerCore
+
+RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
+MODELS = {
+    "a": ModelOffer(1, 0.010, RUNS),
+    "b": ModelOffer(2, 0.020, RUNS),
+    "c": ModelOffer(3, 0.030, {n: 2 * t for n, t in RUNS.items()}),
+    "d": ModelOffer(1, 0.005, {1: 0.001, 2: 0.0015}),
+}
+DEVICES = ("g0", "g1")
+
+
+class ExclusiveMachine(RuleBasedStateMachine):
+    """Two devices, four models, memory for two or three of them."""
+
+    @initialize(
+        policy=st.sampled_from([Clockwork, ClockworkPaper]),
+        pages=st.lists(st.sampled_from([2, 3, 4, 7]), min_size=2, max_size=2),
+        ahead=st.sampled_from([0.0, 0.005, 0.03]),
+    )
+    def build(self, policy, pages, ahead):
+        specs = [ModelSpec(m, Sla(1.0), deadline=1.0, max_waiting=60) for m in MODELS]
+        self.core = Dispatcher(specs, gpu=policy, cpu=CpuRoundRobin, options=Options(ahead=ahead))
+        self.now, self.sequence, self.agenda = 0.0, itertools.count(), []
+        self.ids = itertools.count(1)
+        self.requests, self.ended, self.running = {}, Counter(), {}
+        self.pages = dict(zip(DEVICES, pages, strict=True))
+        self.workers, self.versions, self.late = {}, Counter(), dict.fromkeys(DEVICES, 0.0)
+        self.was_late = False
+        for name in DEVICES:
+            spec = ExecutorSpec(name, Device.GPU, tuple(MODELS), is_exclusive=True)
+            self.feed(ExecutorAdded(spec))
+            self.appear(name)
+
+    def appear(self, name):
+        worker = self.workers[name] = WorkerCore(
+            self.pages[name], {m: o.pages for m, o in MODELS.items()}
+        )
+        self.feed(ExecutorReady(name, Offer(worker.pages, MODELS, tuple(worker.loaded))))
+
+    def feed(self, event):
+        for command in self.core.handle(event, now=self.now):
+            match command:
+                case Execute(execution, executor, model, requests, window):
+                    first, last = window
+                    assert first <= self.now <= last
+                    assert len(requests) in MODELS[model].executions
+                    for request in requests:
+                        assert not self.ended[request]
+                        run = MODELS[model].executions[len(requests)]
+                        assert last + run <= self.requests[request].deadline + 2 * TICK
+                    self.running[execution] = requests
+                    self.give(executor, Infer(execution, model, len(requests), first, last))
+                case LoadModel(load, executor, model, latest):
+                    self.give(executor, Load(load, model, self.now, latest))
+                case UnloadModel(executor, model):
+                    self.give(executor, Unload(0, model))
+                case Reject(request) | Fail(request):
+                    self.ended[request] += 1
+                case Abort(execution):
+                    del self.running[execution]
+
+    def give(self, name, action):
+        # Cables take no time, but nobody answers in the middle of a command.
+        self.later(self.now, lambda v=self.versions[name]: self.take(name, v, action))
+
+    def take(self, name, version, action):
+        if version == self.versions[name]:
+            self.follow(name, self.workers[name].submit(action, self.now))
+
+    def later(self, time, act):
+        heapq.heappush(self.agenda, (time, next(self.sequence), act))
+
+    def follow(self, name, steps):
+        version = self.versions[name]
+        for step in steps:
+            if isinstance(step, Begin):
+                action = step.action
+                offer = MODELS[action.model]
+                busy = offer.load if isinstance(action, Load) else offer.executions[action.batch]
+                busy += self.late[name]
+                self.late[name] = 0.0
+                self.later(self.now + busy, lambda a=action: self.done(name, version, a.id))
+            else:
+                self.later(self.now, lambda o=step: self.report(version, name, o))
+        wakeup = self.workers[name].next_wakeup()
+        if wakeup is not None:
+            self.later(wakeup, lambda: self.advance(name, version))
+
+    def advance(self, name, version):
+        if version == self.versions[name]:
+            self.follow(name, self.workers[name].advance(self.now))
+
+    def done(self, name, version, action):
+        if version == self.versions[name]:
+            self.follow(name, self.workers[name].end(action, Status.OK, self.now))
+
+    def report(self, version, name, outcome):
+        if version != self.versions[name] or outcome.id == 0:
+            assert version != self.versions[name] or outcome.status is Status.OK
+            return
+        # Both sides' books agree, so nothing is ever asked that is not possible.
+        assert outcome.status in (Status.OK, Status.MISSED)
+        is_ok = outcome.status is Status.OK
+        requests = self.running.pop(outcome.id, None)
+        if requests is None:
+            self.feed(LoadEnded(outcome.id, is_ok, outcome.duration if is_ok else None))
+        elif is_ok:
+            for request in requests:
+                if not self.ended[request]:
+                    self.ended[request] += 1
+                    in_time = self.now <= self.requests[request].deadline + 2 * TICK
+                    assert in_time or self.was_late
+            self.feed(ExecutionEnded(outcome.id, Result.OK, outcome.duration))
+        else:
+            self.feed(ExecutionMissed(outcome.id))
+
+    @rule(dt=st.sampled_from([0.0, 0.001, 0.007, 0.02, 0.05, 0.3, 2.0]))
+    def time_passes(self, dt):
+        end = self.now + dt
+        for _ in range(100_000):
+            due = self.agenda[0][0] if self.agenda else float("inf")
+            wakeup = self.core.next_wakeup()
+            wakeup = float("inf") if wakeup is None else max(wakeup, self.now)
+            if min(due, wakeup) > end:
+                break
+            self.now = min(due, wakeup)
+            if due <= wakeup:
+                heapq.heappop(self.agenda)[2]()
+            else:
+                self.feed(Woken())
+        else:
+            raise AssertionError("it never rests")
+        self.now = end
+
+    @rule(
+        model=st.sampled_from(sorted(MODELS)),
+        slo=st.sampled_from([0.005, 0.02, 0.045, 0.1, 0.5, 2.0]),
+        count=st.sampled_from([1, 2, 3, 5, 9, 20]),
+        strict=st.booleans(),
+        priority=st.sampled_from(Priority),
+    )
+    def arrive(self, model, slo, count, strict, priority):
+        for _ in range(count):
+            number = next(self.ids)
+            request = Request(
+                number, model, self.now, self.now + slo, strict=strict, priority=priority
+            )
+            self.requests[number] = request
+            self.feed(RequestArrived(request))
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        live = [n for n in self.requests if not self.ended[n]]
+        if live:
+            request = data.draw(st.sampled_from(live))
+            self.ended[request] += 1
+            self.feed(RequestCancelled(request))
+
+    @rule(name=st.sampled_from(DEVICES), delay=st.sampled_from([0.004, 0.05, 0.4]))
+    def be_late(self, name, delay):
+        self.late[name] += delay
+        self.was_late = True
+
+    @rule(name=st.sampled_from(DEVICES))
+    def die(self, name):
+        if self.core.executors[name].live:
+            self.versions[name] += 1
+            self.workers[name] = WorkerCore(0, {})
+            self.feed(ExecutorLost(name))
+
+    @rule(name=st.sampled_from(DEVICES))
+    def come_back(self, name):
+        if not self.core.executors[name].live:
+            self.versions[name] += 1
+            self.appear(name)
+
+    @invariant()
+    def each_ends_once(self):
+        assert max(self.ended.values(), default=0) <= 1
+
+    @invariant()
+    def books_agree(self):
+        if any(time <= self.now for time, _, _ in self.agenda):
+            return  # something is still on its way
+        for name in DEVICES:
+            device, worker = self.core.executors[name].exclusive, self.workers[name]
+            if device is None:
+                continue
+            # The worker takes a model's pages when its LOAD begins, the dispatcher when it is given.
+            assert 0 <= device.free <= worker.free
+            assert device.free == worker.free or len(device.loads)
+            assert {m for m in MODELS if device.has(m)} == worker.loaded
+            uses = {m: held.uses for m, held in device.held.items()}
+            assert sum(uses.values()) == len(device.infers)
+
+    def teardown(self):
+        if hasattr(self, "core"):
+            self.time_passes(30.0)
+            assert self.core.live == 0
+            assert all(self.ended[n] == 1 for n in self.requests)
+            for executor in self.core.executors:
+                device = executor.exclusive
+                assert device is None or len(device.infers) == len(device.loads) == 0
+
+
+ExclusiveMachine.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None
+)
+TestExclusive = ExclusiveMachine.TestCase
