@@ -1,4 +1,4 @@
-"""Is a model that runs alone predictable, and what does company do to it, as in Fig. 2?
+"""How predictable a model is that runs alone, and what company does to it (Clockwork, Fig. 2).
 
 One thread executes the same batch again and again; then several do at once. Clockwork's V100 has
 ResNet50's 99.99th percentile within 0.03 % of the median when it runs alone (Fig. 2a); with 16
