@@ -132,7 +132,7 @@ def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:99", "mps", "meta"])
 def test_a_device_that_is_not_there_is_told(files, device):
-    with pytest.raises(ConfigError, match=f"device = {device}: must be cpu or cuda:N"):
+    with pytest.raises(ConfigError, match=f"device = {device}: must be"):
         TorchRuntime(files, device)
 
 

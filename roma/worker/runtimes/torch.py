@@ -157,7 +157,8 @@ def _device(text: str) -> torch.device:
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type != "cuda" or (device.index or 0) >= count:
-        raise ConfigError(f"device = {text}: must be cpu or cuda:N with N < {count} (those here)")
+        here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))])
+        raise ConfigError(f"device = {text}: must be one of {here}, which are here")
     return torch.device("cuda", device.index or 0)
 
 
