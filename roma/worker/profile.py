@@ -65,7 +65,8 @@ async def _measured(runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs:
     try:
         executions = {}
         for batch in sizes(signature):
-            work = partial(runtime.execute, name, which, example(signature, batch))
+            staged = runtime.stage(name, example(signature, batch))
+            work = partial(runtime.execute, name, which, staged)
             for _ in range(WARM_UP):
                 await infers.run(work)
             executions[batch] = await _median(infers, work, runs)

@@ -51,6 +51,14 @@ async def test_a_worker_begins_serves_and_ends_in_order():
             await process.wait()
 
 
+@pytest.fixture
+def _switching():
+    interval = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("_switching")
 async def test_a_worker_that_still_measures_can_be_stopped(hand):
     hand.known = lambda name: None
     hand.gate.clear()

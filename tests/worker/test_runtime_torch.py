@@ -66,6 +66,11 @@ def some(batch):
     return {"x": numbers.random((batch, 8), np.float32), "index": numbers.integers(0, 10, batch)}
 
 
+def executed(runtime, name, inputs):
+    outputs = runtime.execute(name, "serving_default", runtime.stage(name, inputs))
+    return runtime.fetch(name, "serving_default", outputs)
+
+
 def by_hand(net, inputs):
     with torch.inference_mode():
         y, row = net(*map(torch.from_numpy, inputs.values()))
@@ -117,15 +122,15 @@ def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
     host = runtime._models[name].host
     before = host.clone()
     host.zero_()
-    loaded = runtime.execute(name, "serving_default", inputs)
+    loaded = executed(runtime, name, inputs)
     for found, expected in zip(loaded.values(), by_hand(net, inputs), strict=True):
         assert found.tobytes() == expected.tobytes()
     runtime.unload(name)
-    unloaded = runtime.execute(name, "serving_default", inputs)
+    unloaded = executed(runtime, name, inputs)
     assert not any(array.any() for array in unloaded.values())
     host.copy_(before)
     runtime.load(name)
-    again = runtime.execute(name, "serving_default", inputs)
+    again = executed(runtime, name, inputs)
     for found, expected in zip(again.values(), loaded.values(), strict=True):
         assert found.tobytes() == expected.tobytes()
 

@@ -371,3 +371,63 @@ async def test_a_worker_that_ends_tells_of_what_runs_and_begins_nothing(working,
         assert await link.read() is None
         assert await ending
         assert hand.done.count(("execute", "m")) == 1
+
+
+async def test_inputs_are_staged_and_outputs_fetched_beside_executions(working, hand):
+    hand.copies = True
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gated = {"execute"}
+        hand.gate.clear()
+        link.submit(Infer)
+        link.submit(Infer)
+        await until(lambda: len(hand.done) == 4)
+        # The second one's inputs are there while the first is executed.
+        assert sorted(hand.done[1:]) == [("execute", "m"), ("stage", "m"), ("stage", "m")]
+        hand.gate.set()
+        for _ in range(2):
+            result = await link.read()
+            assert result.outcome.status is Status.OK
+            assert result.outputs["y"].tolist() == [[2, 2]]
+        hand.gated = {"fetch"}
+        hand.gate.clear()
+        link.submit(Infer)
+        link.submit(Infer)
+        # The second one is executed while the first one's outputs are fetched.
+        await until(lambda: hand.done.count(("execute", "m")) == 4)
+        await until(lambda: hand.done.count(("fetch", "m")) == 3)
+        hand.gate.set()
+        assert [(await link.read()).outcome.status for _ in range(2)] == [Status.OK] * 2
+
+
+@pytest.mark.parametrize("step", ["stage", "fetch"])
+async def test_a_copy_that_fails_is_its_actions_outcome(working, hand, step):
+    hand.copies = True
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gated = {step}
+        hand.fault = RuntimeError("the bus is gone")
+        result = await link.did(Infer)
+        assert (result.outcome.status, result.outcome.detail) == (Status.ERROR, "the bus is gone")
+        assert not result.outputs
+        hand.fault = None
+        assert await link.status(Infer) is Status.OK
+
+
+async def test_a_worker_that_ends_fetches_what_was_executed(working, hand):
+    hand.copies = True
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gated = {"fetch"}
+        hand.gate.clear()
+        link.submit(Infer)
+        await until(lambda: hand.done[-1] == ("fetch", "m"))
+        ending = asyncio.ensure_future(connect.server.stop(60.0))
+        await asyncio.sleep(0)
+        hand.gate.set()
+        result = await link.read()
+        assert result.outputs["y"].tolist() == [[2, 2]]
+        assert await ending
