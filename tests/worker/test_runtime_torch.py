@@ -1,11 +1,13 @@
 """Real PyTorch models on the cores: exported and scripted, over the socket as by hand."""
 
+import threading
 import warnings
 
 import numpy as np
 import orjson
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 from roma.actions import BATCHES, Infer, Load, Status, Unload
 from roma.errors import ConfigError, LaunchError
@@ -133,6 +135,23 @@ def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
     again = executed(runtime, name, inputs)
     for found, expected in zip(again.values(), loaded.values(), strict=True):
         assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_thread_that_executes_has_as_many_threads_as_it_was_told(files, count):
+    runtime = TorchRuntime(files, threads=count)
+    runtime.load("exported")
+    found = []
+
+    def execute():
+        executed(runtime, "exported", some(1))
+        pools = threadpool_info()
+        found.extend(pool["num_threads"] for pool in pools if "torch" in pool["filepath"])
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    thread.join()
+    assert set(found) == {count}
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:99", "mps", "meta"])

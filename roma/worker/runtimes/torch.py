@@ -15,6 +15,7 @@ An exported program says what it takes. TorchScript does not: `model.pt.json` be
     {"inputs": [["x", "float32", [-1, 3, 224, 224]]], "outputs": [["y", "float32", [-1, 1000]]]}
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ class TorchRuntime:
 
     def __init__(self, paths: Mapping[str, Path], device: str = "cpu", threads: int = 1) -> None:
         self._device = _device(device)
-        torch.set_num_threads(threads)
+        self._count = threads
+        self._counted = threading.local()
         self._is_cuda = self.copies = self._device.type == "cuda"
         self._idle: dict[str, list[Any]] = {"load": [], "input": [], "execute": [], "output": []}
         """Streams that nobody uses, by step: one of each, unless several threads execute."""
@@ -100,6 +102,11 @@ class TorchRuntime:
 
     def execute(self, name: str, signature: str, staged: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the model on what is staged."""
+        if not hasattr(self._counted, "done"):
+            # OpenMP counts for each thread of ours, and BLAS asks it alone: 0.2 ms became 40 ms
+            # where two threads shared cores with other programs.
+            torch.set_num_threads(self._count)
+            self._counted.done = True
         with torch.inference_mode(), self._streaming("execute"):
             return _leaves(self._models[name].call(*staged))
 
