@@ -13,7 +13,7 @@ from roma.actions import BATCHES, Infer, Load, Status, Unload
 from roma.errors import ConfigError, LaunchError
 from roma.worker.profile import measure
 from roma.worker.program import pages
-from roma.worker.runtimes.torch import TorchRuntime
+from roma.worker.runtimes.torch import TorchRuntime, save_sample
 
 
 class Net(torch.nn.Module):
@@ -137,14 +137,14 @@ def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
         assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_thread_that_executes_has_as_many_threads_as_it_was_told(files, count):
-    runtime = TorchRuntime(files, threads=count)
-    runtime.load("exported")
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_thread_that_executes_has_as_many_threads_as_it_was_told(tmp_path, count):
+    runtime = TorchRuntime({"m": save_sample(tmp_path / "m.pt2")}, threads=count)
+    runtime.load("m")
     found = []
 
     def execute():
-        executed(runtime, "exported", some(1))
+        runtime.execute("m", "serving_default", [torch.zeros(1, 512)])
         pools = threadpool_info()
         found.extend(pool["num_threads"] for pool in pools if "torch" in pool["filepath"])
 
