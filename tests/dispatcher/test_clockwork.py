@@ -291,10 +291,23 @@ def test_a_load_that_failed_gives_its_pages_back_and_is_tried_again():
     assert rig.books().free == 0
 
 
+def test_models_are_spread_over_devices_though_none_has_work_to_speak_of():
+    rig = Rig("abcd")
+    rig.device("g0")
+    rig.device("g1")
+    where = []
+    for i, model in enumerate("abcd"):
+        (load,) = rig.arrive(model, float(i))
+        where.append(load.executor)
+        (execute,) = rig.loaded(load.load, i + LOAD)
+        rig.end(execute.execution, i + 0.04)
+    assert where == ["g0", "g1", "g0", "g1"]
+
+
 def test_a_lost_device_fails_what_it_ran_and_forgets_what_it_held():
     rig = Rig()
     rig.device("g0", loaded="a")
-    rig.device("g1")
+    rig.device("g1", pages=50)  # less is free there
     rig.arrive("a", 0.0)
     rig.arrive("b", 0.001)
     _, fail, load = rig.core.handle(ExecutorLost("g0"), now=0.002)
