@@ -25,8 +25,8 @@ RATE = 200.0
 PATIENCE = 10.0
 """Seconds: the SLO of clients that have none."""
 
-WARM_UP = 2.0
-SECONDS = 10.0
+WARM_UP = 1.0
+SECONDS = 5.0
 
 TIGHT = 0.015
 """Seconds; below, many latency-sensitive requests were refused in the paper."""

@@ -21,10 +21,10 @@ RATES = (600, 1200, 2400)
 STEPS = tuple(0.0029 * 1.5**n for n in range(9))
 """Seconds: 2.9 ms is the first, 74 ms the last."""
 
-WARM_UP = 2.0
+WARM_UP = 1.0
 """Until every model is somewhere."""
 
-SECONDS = 10.0
+SECONDS = 5.0
 """Of each step; the paper's are 30 s long."""
 
 SATISFIED = 0.99

@@ -107,10 +107,10 @@ class Disturbance:
 
 DISTURBANCES = (
     Disturbance("one action in a million stalls for 10 ms, as in the paper", Noise()),
-    Disturbance("one action in a hundred stalls for 10 ms", Noise(stalls=0.01)),
+    Disturbance("one action in twenty stalls for 10 ms", Noise(stalls=0.05)),
     Disturbance("the device is 20 ms late twice a second", is_late=True),
 )
-DISTURBED_SLOS = (0.025, 0.05, 0.1, 0.5)
+DISTURBED_SLOS = (0.025, 0.1, 0.5)
 
 COLUMNS = (
     Column("SLO ms", ".0f"),
@@ -201,9 +201,9 @@ def disturb(
             checks.append(
                 Check(
                     f"SLO {slo * 1e3:.0f} ms, {DELAY * 1e3:.0f} ms late {len(struck)} times: the "
-                    f"last late answer comes {longest * 1e3:.0f} ms after the delay (at most the "
-                    "delay and what ran or was given to the device)",
-                    longest <= DELAY + 2 * max(next(iter(resnets(1).values())).executions.values()),
+                    f"last late answer comes {longest * 1e3:.0f} ms after a delay (at most the "
+                    "delay and three batches: the one that ran, the one it struck and the next)",
+                    longest <= DELAY + 3 * max(next(iter(resnets(1).values())).executions.values()),
                 )
             )
     table = Table(
