@@ -77,7 +77,7 @@ class Clockwork(Scheduler):
         """Devices that may have room for a batch: something changed since they were looked at."""
         self._looks: list[tuple[float, int, Gpu]] = []
         self._drops: list[tuple[float, int, Book]] = []
-        self._loading = Loading()
+        self._loading = Loading(self._gpus)
         self._load_at = NEVER
         """When a device can take another LOAD, of those that cannot now."""
         self._is_loading = False

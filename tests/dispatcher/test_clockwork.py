@@ -265,6 +265,18 @@ def test_a_model_with_more_demand_than_its_device_can_meet_is_loaded_elsewhere()
     assert (load.executor, load.model) == ("g1", "a")
 
 
+def test_models_that_are_everywhere_do_not_keep_another_one_from_being_loaded():
+    busy = "abcdefghijklmnopqrst"
+    rig = Rig(busy + "z")
+    rig.device(loaded=busy)
+    for model in busy:  # more than the device can do: each has demand that is not met
+        for _ in range(100):
+            rig.arrive(model, 0.0)
+    refused, load = rig.arrive("z", 0.001, slo=0.025)  # too soon for this one
+    assert (type(refused), refused.request) == (Reject, 2001)
+    assert (type(load), load.model) == (LoadModel, "z")
+
+
 def test_an_execution_that_missed_its_window_is_tried_again():
     rig = Rig()
     rig.device(loaded="a")
