@@ -77,7 +77,7 @@ class Clockwork(Scheduler):
         """Devices that may have room for a batch: something changed since they were looked at."""
         self._looks: list[tuple[float, int, Gpu]] = []
         self._drops: list[tuple[float, int, Book]] = []
-        self._loading = Loading()
+        self._loading = Loading(self._gpus)
         self._load_at = NEVER
         """When a device can take another LOAD, of those that cannot now."""
         self._is_loading = False
@@ -400,8 +400,10 @@ class Clockwork(Scheduler):
         return None if time == NEVER else WaitUntil(time)
 
 
-def _by_work(gpu: Gpu) -> float:
-    return gpu.work
+def _by_work(gpu: Gpu) -> tuple[float, int]:
+    # Where little waits, no device has any work by these books; then memory says who has the models
+    # whose requests come: without it the first device would be given them all.
+    return gpu.work, -gpu.device.free
 
 
 def _by_latest(strategy: _Strategy) -> float:

@@ -11,6 +11,7 @@ model), whatever the number of models, devices and requests.
 """
 
 from bisect import bisect_left
+from collections.abc import Sized
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -97,7 +98,8 @@ class Place:
 class Loading:
     """Which model to load next: the one with the most demand that is not met."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Sized) -> None:
+        self._gpus = gpus
         self._candidates: list[tuple[float, int, Book]] = []
         self._sequence = 0
         self._live = 0
@@ -126,6 +128,8 @@ class Loading:
                     priority -= share * book.capacity / work
         elif book.is_touched and demand == 0.0:
             priority = TOUCHED
+        if len(book.places) >= len(self._gpus):
+            priority = 0.0  # it is everywhere: no candidate, that others may be looked at
         if priority != book.priority:
             book.priority = priority
             if priority > 0:

@@ -265,6 +265,18 @@ def test_a_model_with_more_demand_than_its_device_can_meet_is_loaded_elsewhere()
     assert (load.executor, load.model) == ("g1", "a")
 
 
+def test_models_that_are_everywhere_do_not_keep_another_one_from_being_loaded():
+    busy = "abcdefghijklmnopqrst"
+    rig = Rig(busy + "z")
+    rig.device(loaded=busy)
+    for model in busy:  # more than the device can do: each has demand that is not met
+        for _ in range(100):
+            rig.arrive(model, 0.0)
+    refused, load = rig.arrive("z", 0.001, slo=0.025)  # too soon for this one
+    assert (type(refused), refused.request) == (Reject, 2001)
+    assert (type(load), load.model) == (LoadModel, "z")
+
+
 def test_an_execution_that_missed_its_window_is_tried_again():
     rig = Rig()
     rig.device(loaded="a")
@@ -291,10 +303,23 @@ def test_a_load_that_failed_gives_its_pages_back_and_is_tried_again():
     assert rig.books().free == 0
 
 
+def test_models_are_spread_over_devices_though_none_has_work_to_speak_of():
+    rig = Rig("abcd")
+    rig.device("g0")
+    rig.device("g1")
+    where = []
+    for i, model in enumerate("abcd"):
+        (load,) = rig.arrive(model, float(i))
+        where.append(load.executor)
+        (execute,) = rig.loaded(load.load, i + LOAD)
+        rig.end(execute.execution, i + 0.04)
+    assert where == ["g0", "g1", "g0", "g1"]
+
+
 def test_a_lost_device_fails_what_it_ran_and_forgets_what_it_held():
     rig = Rig()
     rig.device("g0", loaded="a")
-    rig.device("g1")
+    rig.device("g1", pages=50)  # less is free there
     rig.arrive("a", 0.0)
     rig.arrive("b", 0.001)
     _, fail, load = rig.core.handle(ExecutorLost("g0"), now=0.002)

@@ -34,6 +34,9 @@ SLOS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 COPIES = 15
 CONCURRENCY = 16
 WARM_UP = 0.5
+CONVERGENCE = 10.0
+"""Seconds that a reactive system is given before it is judged."""
+
 SECONDS = 3.0
 """Of virtual time, after the warm-up."""
 
@@ -56,6 +59,7 @@ class System:
     exclusive: bool = False
     patience: float | None = None
     ahead: float = 0.005
+    warm_up: float = WARM_UP
 
     def plan(self, slo: float, noise: Noise, late: Sequence[tuple[float, int, float]] = ()) -> Plan:
         """Return a plan of one device."""
@@ -78,7 +82,7 @@ SYSTEMS = (
     OURS,
     System("ours, 1 ms ahead", Clockwork, exclusive=True, ahead=0.001),
     System("Clockwork", ClockworkPaper, exclusive=True),
-    System("Clipper-like", Clipper, patience=NEVER),
+    System("Clipper-like", Clipper, patience=NEVER, warm_up=CONVERGENCE),
     System("EDF, refusing", Edf),
     System("ROMA", Roma, patience=NEVER),
     System("FCFS", Fcfs, patience=NEVER),
@@ -107,10 +111,10 @@ class Disturbance:
 
 DISTURBANCES = (
     Disturbance("one action in a million stalls for 10 ms, as in the paper", Noise()),
-    Disturbance("one action in a hundred stalls for 10 ms", Noise(stalls=0.01)),
+    Disturbance("one action in twenty stalls for 10 ms", Noise(stalls=0.05)),
     Disturbance("the device is 20 ms late twice a second", is_late=True),
 )
-DISTURBED_SLOS = (0.025, 0.05, 0.1, 0.5)
+DISTURBED_SLOS = (0.025, 0.1, 0.5)
 
 COLUMNS = (
     Column("SLO ms", ".0f"),
@@ -127,8 +131,9 @@ COLUMNS = (
 
 NOTE = (
     f"{COPIES} copies of ResNet50 with the paper's Table 1 on one device, {CONCURRENCY} "
-    f"closed-loop clients each, {SECONDS:g} s after {WARM_UP:g} s of warm-up. The ideal is the "
-    "largest b / exec(b) over batch sizes b whose execution and two messages fit the SLO. "
+    f"closed-loop clients each, {SECONDS:g} s after {WARM_UP:g} s of warm-up "
+    f"({CONVERGENCE:g} s for Clipper-like). The ideal is the largest "
+    "b / exec(b) over batch sizes b whose execution and two messages fit the SLO. "
     "Latencies are of answers, late ones too. A refused client asks again after 1 ms, which is "
     "why refusals outnumber answers where the SLO is tight. The last four hold every model all the "
     "time; EDF refuses with the admission of this gateway, the other three never do; EDF, ROMA and "
@@ -143,9 +148,9 @@ def ideal(slo: float, latency: float = 1e-4) -> float:
     return max(fitting, default=0.0)
 
 
-def _trial(plan: Plan, seconds: float) -> Trial:
+def _trial(plan: Plan, seconds: float, warm_up: float = WARM_UP) -> Trial:
     clients = Clients("all", tuple(plan.models), concurrency=CONCURRENCY)
-    return Trial(plan, (clients,), WARM_UP, WARM_UP + seconds)
+    return Trial(plan, (clients,), warm_up, warm_up + seconds)
 
 
 def compare(
@@ -156,7 +161,7 @@ def compare(
 ) -> Output:
     """Return what these systems do at these SLOs, undisturbed."""
     points = [(slo, system) for slo in slos for system in systems]
-    trials = [_trial(system.plan(slo, QUIET), seconds) for slo, system in points]
+    trials = [_trial(system.plan(slo, QUIET), seconds, system.warm_up) for slo, system in points]
     results = over_seeds(lab, trials)
     found = {
         (slo, system.name): counts["all"]
@@ -201,9 +206,9 @@ def disturb(
             checks.append(
                 Check(
                     f"SLO {slo * 1e3:.0f} ms, {DELAY * 1e3:.0f} ms late {len(struck)} times: the "
-                    f"last late answer comes {longest * 1e3:.0f} ms after the delay (at most the "
-                    "delay and what ran or was given to the device)",
-                    longest <= DELAY + 2 * max(next(iter(resnets(1).values())).executions.values()),
+                    f"last late answer comes {longest * 1e3:.0f} ms after a delay (at most the "
+                    "delay and three batches: the one that ran, the one it struck and the next)",
+                    longest <= DELAY + 3 * max(next(iter(resnets(1).values())).executions.values()),
                 )
             )
     table = Table(
