@@ -15,6 +15,7 @@ from bench import (
     board,
     bodies,
     decisions,
+    fleet,
     gateway,
     idle,
     loading,
@@ -26,6 +27,7 @@ from bench import (
 
 ALL: dict[str, Callable[[], None]] = {
     "decisions": decisions.run,
+    "fleet": fleet.run,
     "ticks": ticks.run,
     "actuation": actuation.run,
     "board": board.run,

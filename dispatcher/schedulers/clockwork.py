@@ -293,6 +293,8 @@ class Clockwork(Scheduler):
                 book.due.remove(entry)
             return None
         del book.due[first : first + len(taken)]
+        if not book.due:
+            book.drop_at = NEVER  # nobody has to be woken for what has left
         requests = tuple([request for _, request in taken])
         return Batch(gpu.name, book.name, requests, now, strategy.latest - self.options.latency)
 
@@ -384,7 +386,7 @@ class Clockwork(Scheduler):
         return idle
 
     def _look(self, gpu: Gpu, time: float) -> None:
-        if gpu.look_at != time and gpu.strategies:
+        if gpu.look_at != time and any(gpu.strategies.values()):
             gpu.look_at = time
             self._sequence += 1
             heappush(self._looks, (time, self._sequence, gpu))
