@@ -269,8 +269,8 @@ def _whole_requests(
     """Add w(k) ≤ κ·z(k) + μ·Σz(i) for every second; the module docstring proves it."""
     touched = math.ceil(m.response_time / slot - _EDGE) + 1
     v, f = m.cost / (touched * slot), m.minimum / m.replicas
-    if v <= f:
-        return
+    if v - f <= _EDGE * v:
+        return  # nearly equal, the row would say nothing with coefficients too large to solve
     kappa = v / (v - f)
     mu = min(1.0, (touched - 1) * slot) * f / (v - f)
     reach = math.ceil((touched - 1) * slot - _EDGE)

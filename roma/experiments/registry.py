@@ -4,8 +4,10 @@ from roma.experiments.ablation import ABLATION
 from roma.experiments.base import Experiment
 from roma.experiments.clockwork.isolation import ISOLATION
 from roma.experiments.clockwork.low import LOW
+from roma.experiments.clockwork.scale import SCALE
 from roma.experiments.clockwork.slo import SLO
 from roma.experiments.clockwork.thousands import THOUSANDS
+from roma.experiments.clockwork.trace import TRACE
 from roma.experiments.figure2 import FIGURE2
 from roma.experiments.hindsight import HINDSIGHT
 from roma.experiments.pareto import PARETO
@@ -27,6 +29,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         PARITY,
         SLO,
         THOUSANDS,
+        TRACE,
+        SCALE,
         LOW,
         ISOLATION,
     )

@@ -230,6 +230,12 @@ def test_an_easier_promise_never_needs_more(arrivals, sla, cost):
     assert need(slot=0.2) <= base + 1e-6  # coarser: more relaxed
 
 
+def test_a_request_that_needs_just_the_minimum_makes_no_row_of_infinite_size():
+    """v and f of `_whole_requests` differ by rounding alone here."""
+    load = ModelLoad([1.0], 0.020000000000000004, None, 0.25, 0.05, 4.0)
+    assert least(load, capacity=8.0, duration=8.0).core_seconds == pytest.approx(0.4, rel=0.05)
+
+
 def test_the_bound_is_near_what_a_good_policy_needs():
     """It is not only low: with steady traffic it leaves little room below a constant allocation."""
     arrivals, sla, cost = paced(10, 30), 0.5, 0.05

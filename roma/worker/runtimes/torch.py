@@ -7,9 +7,8 @@ back and frees the copy. PyTorch allocates the block itself, so that pages are a
 places: the allocator may split what is free, which the 16 MB pages of Clockwork's own runtime
 (§5.2) rule out.
 
-On a GPU each thread that executes has its own stream, and LOADs have another, so that copies of
-weights overlap with kernels; inputs and outputs take some microseconds and go in the order of
-their batch. On the cores a LOAD is a copy from memory to memory.
+On a GPU each step has its own stream: LOAD, INPUT, EXEC and OUTPUT overlap, and a device asks for
+one of each at a time. On the cores a LOAD is a copy from memory to memory; the others need none.
 
 An exported program says what it takes. TorchScript does not: `model.pt.json` beside it says
 
@@ -18,7 +17,8 @@ An exported program says what it takes. TorchScript does not: `model.pt.json` be
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ import torch
 from torch.utils import _pytree
 
 from roma.actions import ModelOffer
-from roma.actionwire import DTYPES, Array, Signature, TensorSpec
+from roma.actionwire import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.actionwire.tensors import specs_from_json
 from roma.errors import ConfigError, LaunchError, RomaError
 from roma.worker.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
@@ -50,10 +50,11 @@ class TorchRuntime:
 
     def __init__(self, paths: Mapping[str, Path], device: str = "cpu", threads: int = 1) -> None:
         self._device = _device(device)
-        torch.set_num_threads(threads)
-        self._is_cuda = self._device.type == "cuda"
-        self._copies: Any = _stream(self._device) if self._is_cuda else None
-        self._threads = threading.local()
+        self._count = threads
+        self._counted = threading.local()
+        self._is_cuda = self.copies = self._device.type == "cuda"
+        self._idle: dict[str, list[Any]] = {"load": [], "input": [], "execute": [], "output": []}
+        """Streams that nobody uses, by step: one of each, unless several threads execute."""
         self._models = {name: _read(name, path, self._device) for name, path in paths.items()}
         self.models = {
             name: RuntimeModel(model.host.numel(), {DEFAULT_SIGNATURE: model.signature})
@@ -77,10 +78,9 @@ class TorchRuntime:
         if not self._is_cuda:
             model.use(model.host.clone())
             return
-        with torch.cuda.stream(self._copies):
+        with self._streaming("load"):
             block = torch.empty(model.host.shape, dtype=torch.uint8, device=self._device)
             block.copy_(model.host, non_blocking=True)
-        self._copies.synchronize()
         model.use(block)
 
     def unload(self, name: str) -> None:
@@ -88,33 +88,59 @@ class TorchRuntime:
         # Nothing executes it: whoever asks for an UNLOAD has seen to that.
         self._models[name].use(self._models[name].host)
 
-    def execute(self, name: str, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Copy the inputs there, run the model, copy the outputs back."""
-        model = self._models[name]
-        arrays = [inputs[spec.name] for spec in model.signature.inputs]
-        with torch.inference_mode():
-            if not self._is_cuda:
-                return model.named(model.call(*map(torch.from_numpy, arrays)))
-            stream = self._stream()
-            with torch.cuda.stream(stream):
-                given = [self._to_device(array) for array in arrays]
-                outputs = model.named_tensors(model.call(*given))
-                host = {key: _to_host(value) for key, value in outputs.items()}
-            stream.synchronize()
-            return {key: value.numpy() for key, value in host.items()}
+    def stage(self, name: str, inputs: Mapping[str, Array]) -> list[torch.Tensor]:
+        """Copy the inputs to the device, in the model's order."""
+        tensors = [torch.from_numpy(inputs[s.name]) for s in self._models[name].signature.inputs]
+        if not self._is_cuda:
+            return tensors
+        with self._streaming("input"):
+            return [
+                # Only from pinned memory is it a copy that kernels need not wait for.
+                tensor.pin_memory().to(self._device, non_blocking=True)
+                for tensor in tensors
+            ]
+
+    def execute(self, name: str, signature: str, staged: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the model on what is staged."""
+        if not hasattr(self._counted, "done"):
+            # OpenMP counts for each thread of ours, and BLAS asks it alone: 0.2 ms became 40 ms
+            # where two threads shared cores with other programs.
+            torch.set_num_threads(self._count)
+            self._counted.done = True
+        with torch.inference_mode(), self._streaming("execute"):
+            return _leaves(self._models[name].call(*staged))
+
+    def fetch(self, name: str, signature: str, outputs: list[torch.Tensor]) -> dict[str, Array]:
+        """Copy outputs back from the device; their names are the signature's."""
+        if self._is_cuda:
+            with torch.inference_mode(), self._streaming("output"):
+                outputs = [_to_host(tensor) for tensor in outputs]
+        names = (spec.name for spec in self._models[name].signature.outputs)
+        return dict(zip(names, (tensor.numpy() for tensor in outputs), strict=True))
 
     def close(self) -> None:
         """Free every model."""
         self._models.clear()
 
-    def _stream(self) -> Any:
-        if not hasattr(self._threads, "stream"):
-            self._threads.stream = _stream(self._device)
-        return self._threads.stream
+    @contextmanager
+    def _streaming(self, step: str) -> Iterator[None]:
+        """Do what follows in a stream of this step; when it ends, the device is done with it.
 
-    def _to_device(self, array: Array) -> torch.Tensor:
-        # Only from pinned memory does a copy return before it is done.
-        return torch.from_numpy(array).pin_memory().to(self._device, non_blocking=True)
+        That is why tensors may go from one step's stream to another's: each is finished before the
+        next step knows of it, and is used no more when it is freed. Streams are used again, because
+        PyTorch keeps what was freed in one for that one alone.
+        """
+        if not self._is_cuda:
+            yield
+            return
+        idle = self._idle[step]
+        stream: Any = idle.pop() if idle else _stream(self._device)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+            stream.synchronize()
+        finally:
+            idle.append(stream)
 
 
 @dataclass(slots=True)
@@ -134,15 +160,6 @@ class _Model:
             for tensor, start in self.places:
                 tensor.data = _view(block, start, tensor)
 
-    def named(self, outputs: Any) -> dict[str, Array]:
-        """Return outputs as arrays, by name."""
-        return {name: tensor.numpy() for name, tensor in self.named_tensors(outputs).items()}
-
-    def named_tensors(self, outputs: Any) -> dict[str, torch.Tensor]:
-        """Return whatever a model returns as tensors by the signature's names."""
-        tensors = _leaves(outputs)
-        return dict(zip((spec.name for spec in self.signature.outputs), tensors, strict=True))
-
 
 def _stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -157,7 +174,8 @@ def _device(text: str) -> torch.device:
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type != "cuda" or (device.index or 0) >= count:
-        raise ConfigError(f"device = {text}: must be cpu or cuda:N with N < {count} (those here)")
+        here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))])
+        raise ConfigError(f"device = {text}: must be one of {here}, which are here")
     return torch.device("cuda", device.index or 0)
 
 
@@ -175,6 +193,8 @@ def _read(name: str, path: Path, device: torch.device) -> _Model:
 def _read_script(path: Path) -> tuple[Any, Signature]:
     told = orjson.loads(path.with_name(path.name + ".json").read_bytes())
     signature = Signature(specs_from_json(told["inputs"]), specs_from_json(told["outputs"]))
+    if any(spec.dtype == BYTES for spec in (*signature.inputs, *signature.outputs)):
+        raise ConfigError(f"{path.name}.json: dtype = {BYTES}: PyTorch has no strings")
     with warnings.catch_warnings():
         # TorchScript gets no more features; what there is still runs, and is meant here.
         warnings.simplefilter("ignore", DeprecationWarning)

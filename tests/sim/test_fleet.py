@@ -1,0 +1,119 @@
+"""A fleet in virtual time: the production core and the production rules of a device."""
+
+import pytest
+
+from dispatcher.schedulers.clockwork import Clockwork
+from dispatcher.schedulers.heads import Edf
+from roma.actions import ModelOffer
+from roma.events import Reason
+from roma.sim.fleet import THINK, Fleet, Noise, Plan
+
+MODEL = ModelOffer(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
+EXACT = Noise(spread=0.0, stalls=0.0)
+
+
+def fleet(ends, *, models="ab", actions=None, **changes):
+    fields = {
+        "devices": 1,
+        "pages": 100,
+        "deadline": 1.0,
+        "policy": Clockwork,
+        "noise": EXACT,
+        "latency": 0.001,
+        **changes,
+    }
+    plan = Plan(dict.fromkeys(models, MODEL), **fields)
+    on_action = None if actions is None else actions.append
+    return Fleet(plan, on_end=ends.append, on_action=on_action)
+
+
+def test_a_cold_request_takes_its_load_its_run_and_the_messages_of_both():
+    ends = []
+    run = fleet(ends)
+    run.send("a", iter([1.0, 2.0]))
+    run.run(3.0)
+    cold, warm = ends
+    assert (cold.is_cold, warm.is_cold) == (True, False)
+    assert cold.response == pytest.approx(0.020 + 0.010 + 4 * 0.001)
+    assert warm.response == pytest.approx(0.010 + 2 * 0.001)
+    assert run.loads == 1
+
+
+def test_a_loop_sends_when_it_was_answered():
+    ends = []
+    run = fleet(ends, latency=0.0)
+    run.loop("a", 1)
+    run.run(1.0)
+    first, second, third, *_ = ends
+    assert third.arrived - second.arrived == pytest.approx(0.010 + THINK)
+    assert first.is_cold
+
+
+def test_what_cannot_be_in_time_is_refused_and_not_run():
+    ends, actions = [], []
+    run = fleet(ends, deadline=0.025, actions=actions)
+    run.send("a", iter([1.0]))
+    run.run(2.0)
+    (end,) = ends
+    assert (end.reason, end.response, end.is_good) == (Reason.DEADLINE, 0.0, False)
+    assert [a.is_load for a in actions] == [True]
+
+
+def test_without_noise_actions_take_what_was_predicted():
+    ends, actions = [], []
+    run = fleet(ends, actions=actions)
+    run.loop("a", 3)
+    run.loop("b", 5)
+    run.run(2.0)
+    assert len(actions) > 50
+    for action in actions:
+        assert action.duration == pytest.approx(action.expected)
+
+
+def test_a_device_that_is_late_skips_and_is_back_on_schedule():
+    ends = []
+    run = fleet(ends, deadline=0.1, late=[(1.0, 0, 0.3)])
+    run.loop("a", 16)
+    run.run(5.0)
+    late = [end for end in ends if end.reason is None and not end.is_good]
+    refused = [end for end in ends if end.reason is not None]
+    # What ran when the device was held up is late, nothing after it; what waited was refused.
+    assert 1 <= len(late) <= 16
+    assert refused
+    assert all(1.0 <= end.ended <= 1.4 for end in late + refused)
+    assert all(end.is_good for end in ends if end.ended > 1.4)
+
+
+def test_devices_without_windows_run_one_batch_at_a_time_and_hold_every_model():
+    ends = []
+    run = fleet(ends, policy=Edf, exclusive=False, latency=0.0)
+    run.send("a", iter([1.0, 1.001]))
+    run.run(2.0)
+    assert [end.is_cold for end in ends] == [False, False]
+    assert [end.ended for end in ends] == [pytest.approx(1.010), pytest.approx(1.020)]
+
+
+def trace(seed):
+    ends = []
+    run = fleet(ends, pages=3, models="abc", deadline=0.2, seed=seed, noise=Noise(0.01, 1e-3))
+    for model in "abc":
+        run.loop(model, 4)
+    run.run(2.0)
+    return [(e.model, e.arrived, e.ended, e.reason, e.is_cold) for e in ends]
+
+
+def test_the_same_seed_gives_the_same_run():
+    assert trace(3) == trace(3)
+    assert trace(3) != trace(4)
+
+
+def test_every_request_ends_once_and_none_is_forgotten():
+    ends = []
+    run = fleet(ends, pages=3, models="abc", deadline=0.2)
+    times = [i / 500 for i in range(1000)]
+    for model in "abc":
+        run.send(model, iter(times))
+    run.run(10.0)
+    assert len(ends) == 3 * len(times)
+    assert run.dispatcher.live == 0
+    assert all(end.is_good for end in ends if end.reason is None)
