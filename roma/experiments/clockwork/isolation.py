@@ -168,7 +168,7 @@ def _draw(figure: "Figure", found: Mapping[tuple[float, str], Mapping[str, Count
         below.plot([s * 1e3 for s in slos], batch, marker="o", markersize=4)
     above.set_ylabel("satisfaction, sensitive clients")
     above.set_ylim(0, 1.02)
-    above.legend(fontsize=8)
+    above.legend(fontsize=8, loc="lower right")
     below.set_xscale("log")
     below.set_xlabel("SLO of the sensitive clients (ms)")
     below.set_ylabel("goodput, batch clients (r/s)")
