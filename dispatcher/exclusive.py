@@ -5,34 +5,52 @@ action takes, and when it will be done with what it was given. Times are seconds
 clock, memory is pages.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Final
 
 from roma.actions import Offer
-from roma.stats import RollingQuantile
 
 SAMPLES: Final = 10
 """Measurements that predict the next one, as in the paper."""
 
-QUANTILE: Final = 0.99
-"""Of ten samples, their largest: an action that ends early costs less than one that ends late."""
+OUTLIER: Final = 2.0
+"""A measurement this many times the median is an accident, not the model's speed. The largest of
+ten believed, one accident would keep a batch size from ever running, and from being measured,
+again."""
+
+DOUBTFUL: Final = 10.0
+"""Seconds after which a prediction that nothing confirmed is not held against a model."""
 
 
 class Profile:
-    """How long an action takes: the p99 of its last measurements, beginning with a first guess."""
+    """How long an action takes: `expected` is the p99 of its last measurements without accidents.
 
-    __slots__ = ("_quantile", "expected")
+    Of ten that is the largest: an action that ends early costs less than one that ends late. They
+    begin as ten of a first guess; five that are far above it are believed. `at` is when the last
+    one was taken.
+    """
 
-    def __init__(self, guess: float) -> None:
-        self._quantile = RollingQuantile(SAMPLES, QUANTILE)
-        self._quantile.add(guess)
+    __slots__ = ("_oldest", "_order", "_recent", "at", "expected")
+
+    def __init__(self, guess: float, now: float) -> None:
+        self._recent = [guess] * SAMPLES
+        self._order = [guess] * SAMPLES
+        self._oldest = 0
         self.expected = guess
+        self.at = now
 
-    def record(self, duration: float) -> None:
+    def record(self, duration: float, now: float) -> None:
         """Take a measurement."""
-        self._quantile.add(duration)
-        self.expected = self._quantile.value or duration
+        order, oldest = self._order, self._oldest
+        del order[bisect_left(order, self._recent[oldest])]
+        insort(order, duration)
+        self._recent[oldest] = duration
+        self._oldest = (oldest + 1) % SAMPLES
+        self.at = now
+        limit = OUTLIER * order[SAMPLES // 2]
+        self.expected = order[bisect_right(order, limit) - 1]
 
 
 class Lane:
@@ -181,8 +199,8 @@ class Exclusive:
         if duration is not None:
             profile = self._loads.get(model)
             if profile is None:
-                profile = self._loads[model] = Profile(self.offer.models[model].load)
-            profile.record(duration)
+                profile = self._loads[model] = Profile(self.offer.models[model].load, now)
+            profile.record(duration, now)
 
     def begin(self, execution: int, model: str, batch: int, now: float) -> None:
         """Take that an INFER was given to the device."""
@@ -198,11 +216,26 @@ class Exclusive:
         self.held[model].uses -= 1
         if duration is None:
             return
-        measured = self._executions.setdefault(model, {})
+        measured, guesses = (
+            self._executions.setdefault(model, {}),
+            self.offer.models[model].executions,
+        )
         profile = measured.get(batch)
         if profile is None:
-            profile = measured[batch] = Profile(self.offer.models[model].executions[batch])
-        profile.record(duration)
+            profile = measured[batch] = Profile(guesses[batch], now)
+        profile.record(duration, now)
+        if len(measured) > 1:
+            # What a batch of this size shows, those that nobody dares to run are believed to share.
+            for size, other in list(measured.items()):
+                if now - other.at > DOUBTFUL:
+                    guess = guesses[size] * profile.expected / guesses[batch]
+                    measured[size] = Profile(guess, now)
+
+    def doubt(self, model: str, now: float) -> None:
+        """Forget a prediction that refuses a model's requests, if nothing confirmed it for long."""
+        measured = self._executions.get(model)
+        if measured and all(now - profile.at > DOUBTFUL for profile in measured.values()):
+            del self._executions[model]
 
     def models(self) -> Iterable[str]:
         """Return what it can load."""

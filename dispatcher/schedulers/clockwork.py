@@ -199,8 +199,10 @@ class Clockwork(Scheduler):
         if drop is not None:
             return drop
         while self._looks and self._looks[0][0] <= now + TICK:
-            _, _, gpu = heappop(self._looks)
-            self._ready[gpu.name] = gpu
+            time, _, gpu = heappop(self._looks)
+            if time == gpu.look_at:
+                gpu.look_at = 0.0
+                self._ready[gpu.name] = gpu
         while self._ready:
             gpu = next(iter(self._ready.values()))
             batch = self._next_batch(gpu, now)
@@ -314,6 +316,8 @@ class Clockwork(Scheduler):
                 if not book.places:
                     book.is_touched = True
                     self._renew(book, now)
+                for place in book.places:
+                    place.gpu.device.doubt(book.name, now)
                 detail = f"model {book.name}: no device could answer before {end - now:.4f} s"
                 return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
         return None
@@ -394,6 +398,8 @@ class Clockwork(Scheduler):
     def _next_look(self) -> WaitUntil | None:
         while self._drops and self._drops[0][0] != self._drops[0][2].drop_at:
             heappop(self._drops)
+        while self._looks and self._looks[0][0] != self._looks[0][2].look_at:
+            heappop(self._looks)
         time = self._load_at
         if self._drops:
             time = min(time, self._drops[0][0])

@@ -45,6 +45,10 @@ from roma.worker.core import Begin, Step, WorkerCore
 THINK = 1e-4
 """Seconds between an answer and the next request of a client that sends one at a time."""
 
+BACK_OFF = 1e-3
+"""Seconds after which such a client asks again that was refused. Without a pause those who are
+refused at once would ask again at once, and the run would be of nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
@@ -230,7 +234,8 @@ class Fleet:
         now = self.agenda.now
         self._on_end(Ended(client.model, arrived, now, slo, reason, is_cold))
         if client.times is None:
-            self.agenda.at(now + THINK, self._arrive, client)
+            pause = THINK if reason is None else BACK_OFF
+            self.agenda.at(now + pause, self._arrive, client)
 
     # The dispatcher
 

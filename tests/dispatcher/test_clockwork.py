@@ -370,17 +370,52 @@ def test_batch_requests_run_when_no_interactive_one_is_more_urgent():
     assert batch(rig.end(executes(commands)[0].execution, 0.02)) == (2,)
 
 
-def test_predictions_follow_what_was_measured():
+def measure(rig, durations, now=1.0):
+    """Run a request for each duration; return what the next one is predicted to take."""
+    for i, duration in enumerate(durations):
+        (execute,) = rig.arrive("a", now + i)
+        rig.end(execute.execution, now + i + 0.5, duration=duration)
+    return rig.books().execution("a", 1)
+
+
+def test_the_largest_of_the_last_ten_measurements_predicts_the_next():
     rig = Rig()
     rig.device(loaded="a")
-    (execute,) = rig.arrive("a", 0.0)
-    rig.end(execute.execution, 0.1, duration=0.030)
-    assert rig.books().execution("a", 1) == 0.030
-    for i in range(10):
-        (execute,) = rig.arrive("a", 1.0 + i)
-        rig.end(execute.execution, 1.5 + i, duration=0.020)
-    assert rig.books().execution("a", 1) == 0.020
+    assert measure(rig, [0.015]) == 0.015
+    assert measure(rig, [0.012] * 9, 2.0) == 0.015
+    assert measure(rig, [0.012], 11.0) == 0.012
     assert rig.books().execution("a", 2) == RUNS[2]
+
+
+def test_an_accident_is_no_measurement_but_five_of_ten_are():
+    rig = Rig()
+    rig.device(loaded="a")
+    assert measure(rig, [0.030] * 4) == 0.010
+    assert measure(rig, [0.030], 5.0) == 0.030
+
+
+def test_a_batch_size_that_is_not_run_follows_one_that_is():
+    rig = Rig()
+    rig.device(loaded="a")
+    books = rig.books()
+    for i in range(5):  # pairs take three times as long as they were said to: accidents, perhaps
+        books.begin(100 + i, "a", 2, 0.4)
+        books.end(100 + i, "a", 2, 0.5, 0.036)
+    assert books.execution("a", 2) == 0.036
+    measure(rig, [0.010], 5.0)
+    assert books.execution("a", 2) == 0.036
+    measure(rig, [0.010], 11.0)
+    assert books.execution("a", 2) == RUNS[2]
+
+
+def test_a_prediction_that_refuses_everything_is_forgotten_after_a_while():
+    rig = Rig()
+    rig.device(loaded="a")
+    measure(rig, [2.0] * 5)  # slower than any deadline, by accidents or for a time
+    assert isinstance(rig.arrive("a", 6.0)[0], Reject)
+    assert isinstance(rig.arrive("a", 15.0)[0], Reject)
+    rig.arrive("a", 16.0)
+    assert batch(rig.arrive("a", 16.1))
 
 
 def test_latency_is_kept_free_on_both_ways():

@@ -84,6 +84,21 @@ def test_a_device_that_is_late_skips_and_is_back_on_schedule():
     assert all(end.is_good for end in ends if end.ended > 1.4)
 
 
+def test_accidents_leave_no_prediction_behind_that_refuses_everything():
+    """Every batch of a second takes twice its SLO; a while later the device is as good as ever."""
+    ends = []
+    delays = [(1.0 + i / 50, 0, 0.1) for i in range(50)]
+    run = fleet(ends, deadline=0.05, late=delays)
+    run.loop("a", 4)
+    run.run(30.0)
+
+    def good(begin, end):
+        return sum(e.is_good for e in ends if begin <= e.ended < end)
+
+    assert good(1.2, 2.0) < 0.5 * good(0.2, 1.0)
+    assert good(28.0, 29.0) >= 0.95 * good(0.0, 1.0)
+
+
 def test_devices_without_windows_run_one_batch_at_a_time_and_hold_every_model():
     ends = []
     run = fleet(ends, policy=Edf, exclusive=False, latency=0.0)
