@@ -1,0 +1,94 @@
+"""`clockwork-trace` and `clockwork-scale` on short runs, and the load that both are under."""
+
+from itertools import islice, takewhile
+
+import pytest
+
+from roma.errors import ConfigError
+from roma.experiments.clockwork import functions, scale, trace
+from roma.experiments.lab import Lab
+
+LAB = Lab((11,))
+MODELS = tuple(f"m{i}" for i in range(200))
+SMALL = trace.Job(11, None, copies=10, devices=2, rate=300.0, seconds=20.0)
+
+
+def rows(table):
+    names = [c.name for c in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+def counts(seed, *, seconds=120, rate=500.0, traces=None):
+    sends = functions.sends(MODELS, rate, seed=seed, traces=traces)
+    return {m: [*takewhile(lambda t: t < seconds, times)] for m, times in sends}
+
+
+def test_the_rate_is_that_of_all_models_together():
+    total = sum(map(len, counts(1).values()))
+    assert total == pytest.approx(120 * 500, rel=0.05)
+
+
+def test_few_models_have_most_of_the_requests():
+    sizes = sorted(map(len, counts(1).values()), reverse=True)
+    assert sum(sizes[:40]) > 0.6 * sum(sizes)
+    assert sum(sizes[100:]) < 0.15 * sum(sizes)
+
+
+def test_a_seed_is_a_load():
+    assert counts(1) == counts(1)
+    assert counts(1) != counts(2)
+
+
+def test_spikes_come_to_all_at_the_same_time():
+    by_second = [0] * 120
+    for times in counts(1).values():
+        for time in times:
+            by_second[int(time)] += 1
+    mean = sum(by_second) / len(by_second)
+    spikes = [by_second[s] for s in range(0, 120, 60)]
+    assert min(spikes) > 1.2 * mean
+
+
+def test_recorded_functions_lend_their_shape(tmp_path):
+    lines = ["app,func,end_timestamp,duration"]
+    lines += [f"a,f,{60 * minute + 30},1.5" for minute in range(0, 10, 2)]  # every other minute
+    lines += ["a,f,589,1"]
+    (tmp_path / functions.RECORDED).write_text("\n".join(lines))
+    ((_, times),) = islice(functions.sends(("m",), 100.0, seed=1, traces=tmp_path), 1)
+    seconds = [int(t) % 2 for t in takewhile(lambda t: t < 9, times)]
+    assert 0.0 < sum(seconds) / len(seconds) < 1.0
+
+
+def test_a_directory_without_the_trace_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=functions.RECORDED):
+        next(functions.sends(("m",), 1.0, seed=1, traces=tmp_path))
+
+
+def test_a_small_fleet_keeps_its_slo_and_counts_every_request():
+    found = trace.compare(LAB, SMALL)
+    stretches = rows(found.tables[0])
+    assert len(stretches) == 2
+    for row in stretches:
+        assert row["offered r/s"] == pytest.approx(300, rel=0.35)
+        assert row["goodput r/s"] == pytest.approx(row["offered r/s"], rel=0.02)
+        assert row["max ms"] <= 100
+        assert row["batch"] >= 1
+    assert found.checks[0].holds
+
+
+def test_prediction_errors_are_longer_or_shorter_and_all_of_them():
+    found = trace.compare(LAB, SMALL)
+    errors = rows(found.tables[1])
+    for kind in ("INFER", "LOAD"):
+        pair = [row for row in errors if row["prediction"] == kind]
+        assert sum(row["share"] for row in pair) == pytest.approx(1.0)
+        longer, shorter = pair
+        # The largest of ten is rarely exceeded.
+        assert longer["share"] < 0.2 < shorter["share"]
+
+
+def test_more_devices_do_more():
+    found = scale.compare(LAB, (1, 2), copies=5)
+    one, two = rows(found.tables[0])
+    assert two["peak goodput r/s"] > 1.5 * one["peak goodput r/s"]
+    assert one["core µs per request"] > 0
