@@ -10,6 +10,8 @@
     ├── LaunchError              the operator: a program could not be started
     ├── ExchangeError            the next control period: a peer did not answer
     ├── StoryError               whoever reads it: a record of decisions is not one
+    ├── WireError                the operator: a peer of the action protocol says something else
+    ├── TensorError              the client: its tensors are not what the model takes
     └── BackendError             the gateway: an executable failed a request
         ├── BackendUnreached     the request never reached it; another may run it
         │   └── BackendSilent    nobody answered when a connection was asked for
@@ -58,6 +60,14 @@ class ExchangeError(RomaError):
 
 class StoryError(RomaError):
     """A record of what was decided cannot be read."""
+
+
+class WireError(RomaError):
+    """Bytes that are no message of the action protocol, or what cannot be sent by it."""
+
+
+class TensorError(RomaError):
+    """Tensors do not fit a model; the message names the tensor, its value and its bound."""
 
 
 class BackendError(RomaError):

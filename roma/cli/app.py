@@ -328,6 +328,114 @@ def serve_model(
 
 
 @app.command()
+def worker(
+    runtime: Annotated[
+        str, typer.Option(help="What executes the models: tensorflow, torch or emulated.")
+    ] = "tensorflow",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH: a SavedModel, or a .pt or .pt2 file; repeatable."),
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Directory of models, each called by its own name.")
+    ] = None,
+    emulate: Annotated[
+        str | None,
+        typer.Option(help="Models of a device that is not there, e.g. resnet50:15,resnet18:3."),
+    ] = None,
+    emulate_tensors: Annotated[
+        bool,
+        typer.Option(
+            "--emulate-tensors", help="With tensors of the models' sizes, not one number each."
+        ),
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda:N for the torch runtime.")] = "cpu",
+    pages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pages of 16 MiB for weights. Default: what the device has."),
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="The same in bytes, e.g. 2GiB.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
+    profile_runs: Annotated[
+        int, typer.Option(min=1, max=1000, help="Runs per model and batch size at start.")
+    ] = 5,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8700,
+    name: Annotated[
+        str | None, typer.Option(help="What dispatchers call it. Default: this machine's name.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that a dispatcher must show.")
+    ] = None,
+    insecure: Insecure = False,
+    log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
+) -> None:
+    """Run an exclusive device: it executes what one dispatcher tells it, when it tells it."""
+    import socket
+
+    from roma.cli import worker_command
+
+    worker_command.worker(
+        worker_command.Options(
+            name=name or socket.gethostname(),
+            host=host,
+            port=port,
+            runtime=worker_command.runtime_kind(runtime),
+            models=tuple(model or ()),
+            folder=models,
+            emulate=emulate,
+            full=emulate_tensors,
+            device=device,
+            pages=pages,
+            memory=memory,
+            threads=threads,
+            profile_runs=profile_runs,
+            token_file=token_file,
+            insecure=insecure,
+            log=worker_command.log_format(log_format),
+        )
+    )
+
+
+@app.command()
+def predictability(
+    runtime: Annotated[
+        str, typer.Option(help="What executes the model: tensorflow, torch or emulated.")
+    ] = "tensorflow",
+    model: Annotated[
+        str | None, typer.Option(help="NAME=PATH. Default: a small dense network, made anew.")
+    ] = None,
+    emulate: Annotated[
+        str | None, typer.Option(help="A model of the emulated device, e.g. resnet50:1.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda:N for the torch runtime.")] = "cpu",
+    batch: Annotated[int, typer.Option(help="Examples per execution.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, max=10_000_000, help="Executions per row.")] = 2000,
+    threads: Annotated[
+        str, typer.Option(help="How many execute at once: one row each, e.g. 1,2,4.")
+    ] = "1,2,4",
+    intra_op: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Measure how predictable a model is alone on a device, and how much less so in company."""
+    from roma.cli import predictability_command, worker_command
+
+    predictability_command.run(
+        predictability_command.Options(
+            runtime=worker_command.runtime_kind(runtime),
+            model=model,
+            emulate=emulate,
+            device=device,
+            batch=batch,
+            runs=runs,
+            threads=threads,
+            inside=intra_op,
+            json_output=json_output,
+        )
+    )
+
+
+@app.command()
 def load(
     model: Annotated[str, typer.Argument(help="The model to call.")],
     body: Annotated[

@@ -83,6 +83,14 @@ class WorkerCore:
                 return [Outcome(action, status, began, now, detail), *self.advance(now)]
         raise AssertionError(f"action {action} does not run")
 
+    def drop(self) -> list[int]:
+        """Forget what waits, whose dispatcher is gone; return the ids. What runs goes on."""
+        dropped = [action for x in (self._infers, self._loads) for _, _, action in x.waiting]
+        for lane in (self._infers, self._loads):
+            lane.waiting.clear()
+        self._uses.subtract(action.model for action in dropped if isinstance(action, Infer))
+        return [action.id for action in dropped]
+
     def next_wakeup(self) -> float | None:
         """Return when `advance` should be called, if nothing ends or comes before."""
         lanes = (self._infers, self._loads)

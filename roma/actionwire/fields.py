@@ -1,0 +1,61 @@
+"""A header's fields, each with the type that it must have."""
+
+import math
+from typing import Any
+
+from roma.errors import WireError
+
+
+class Fields:
+    """A JSON object; every look-up raises WireError if what is there is something else."""
+
+    def __init__(self, value: object, name: str = "header") -> None:
+        if not isinstance(value, dict):
+            raise WireError(f"{name}: must be an object")
+        self._value: dict[str, Any] = value
+
+    def value(self, name: str) -> object:
+        """Return what is there, null as None."""
+        if name not in self._value:
+            raise WireError(f"{name}: is missing")
+        return self._value[name]
+
+    def text(self, name: str) -> str:
+        """Return a string."""
+        value = self.value(name)
+        if not isinstance(value, str):
+            raise WireError(f"{name} = {value!r:.40}: must be a string")
+        return value
+
+    def whole(self, name: str, least: int = 0) -> int:
+        """Return an integer, which is at least `least`."""
+        value = self.value(name)
+        if type(value) is not int or value < least:
+            raise WireError(f"{name} = {value!r:.40}: must be an integer ≥ {least}")
+        return value
+
+    def number(self, name: str) -> float:
+        """Return a finite number."""
+        value = self.value(name)
+        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+            raise WireError(f"{name} = {value!r:.40}: must be a number")
+        return float(value)  # type: ignore[arg-type]
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings."""
+        value = self.value(name)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise WireError(f"{name}: must be a list of strings")
+        return tuple(value)
+
+    def table(self, name: str) -> dict[str, "Fields"]:
+        """Return an object of objects."""
+        value = Fields(self.value(name), name)._value
+        return {key: Fields(item, f"{name}.{key}") for key, item in value.items()}
+
+    def by_batch(self, name: str) -> dict[int, float]:
+        """Return an object of numbers by batch size."""
+        numbers = Fields(self.value(name), name)
+        if not all(key.isascii() and key.isdigit() for key in numbers._value):
+            raise WireError(f"{name}: must have batch sizes as keys")
+        return {int(key): numbers.number(key) for key in numbers._value}

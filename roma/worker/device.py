@@ -1,0 +1,228 @@
+"""One exclusive device: the rules of `WorkerCore`, a clock, and two threads that do what it says.
+
+INFERs are executed in one thread and LOADs in another, because the ways are two: the device
+computes and copies at once (§5.2). An UNLOAD is over at once as far as pages go; that the memory
+is given back is done in the thread of the LOADs, so that the next one finds it free.
+
+Everything but the runtime's work happens on the event loop. What an action has measured spans the
+ways to the thread and back: it is how long the lane was taken, which is what the next one waits.
+"""
+
+import logging
+import time
+from asyncio import Future, get_running_loop
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from roma.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.actionwire import Array, Result, Submit, check
+from roma.errors import RomaError, TensorError
+from roma.worker.core import Begin, Step, WorkerCore
+from roma.worker.lane import Lane
+from roma.worker.precise import Alarm
+from roma.worker.runtimes.base import Runtime, default_signature
+
+Reply = Callable[[Result], None]
+
+MAX_WAITING = 4096
+"""Actions; a dispatcher that keeps a device busy for some milliseconds sends a few."""
+MAX_WAITING_BYTES = 2**30
+"""Of inputs that wait or are executed; Clockwork has 512 MB for them (§5.2)."""
+MAX_DETAIL = 1000
+"""Characters of an error that are told."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Task:
+    """An action that is not over, as its dispatcher knows it."""
+
+    message: Submit
+    reply: Reply | None
+    size: int
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Device:
+    """A runtime under the rules of an exclusive device; `models` are those it is to serve."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        models: Mapping[str, ModelOffer],
+        pages: int,
+        *,
+        max_waiting: int = MAX_WAITING,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._runtime = runtime
+        self._models = models
+        self._core = WorkerCore(pages, {name: offer.pages for name, offer in models.items()})
+        self._infers, self._loads = Lane("infer"), Lane("load")
+        self._alarm = Alarm(self._on_alarm)
+        self._tasks: dict[int, _Task] = {}
+        """By the device's own numbers: another dispatcher may begin again with the same ones."""
+        self._running: set[int] = set()
+        self._bytes = 0
+        self._sequence = 0
+        self._max_waiting, self._max_bytes = max_waiting, max_waiting_bytes
+        self._is_ending = False
+        self._quiet: list[Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Device: {len(self._tasks)} actions, {self._core!r}>"
+
+    @property
+    def offer(self) -> Offer:
+        """What it can do, and what is loaded now."""
+        return Offer(self._core.pages, self._models, tuple(sorted(self._core.loaded)))
+
+    def start(self) -> None:
+        """Start the threads; raises OSError."""
+        self._alarm.start()
+        self._infers.start()
+        self._loads.start()
+
+    async def stop(self, limit: float) -> bool:
+        """Let what runs end; return whether it did within `limit` seconds."""
+        self._is_ending = True
+        self._core.drop()
+        self._alarm.stop()
+        begun = time.monotonic()
+        ended = await self._infers.stop(limit)
+        left = max(0.0, limit - (time.monotonic() - begun))
+        return await self._loads.stop(left) and ended
+
+    def submit(self, message: Submit, reply: Reply) -> None:
+        """Take an action; its one Result comes by `reply`, now or later."""
+        now = time.monotonic()
+        size = sum(map(_size, message.inputs.values()))
+        try:
+            refused = self._refusal(message, size)
+        except TensorError as error:
+            refused = Status.INVALID, str(error)
+        if refused is not None:
+            reply(Result(Outcome(message.action.id, refused[0], now, now, refused[1])))
+            return
+        self._sequence += 1
+        self._tasks[self._sequence] = _Task(message, reply, size)
+        self._bytes += size
+        self._follow(self._core.submit(replace(message.action, id=self._sequence), now))
+
+    def drop(self) -> None:
+        """Forget what waits, and whom to tell of what runs: its dispatcher is gone."""
+        for number in self._core.drop():
+            self._bytes -= self._tasks.pop(number).size
+        for task in self._tasks.values():
+            task.reply = None
+        self._alarm.set(None)
+
+    async def quiet(self) -> None:
+        """Return once nothing runs."""
+        while self._running:
+            future: Future[None] = get_running_loop().create_future()
+            self._quiet.append(future)
+            await future
+
+    def _refusal(self, message: Submit, size: int) -> tuple[Status, str] | None:
+        """Return what speaks against an action before its time; raises TensorError."""
+        if self._is_ending:
+            return Status.BUSY, "the worker is ending"
+        if len(self._tasks) >= self._max_waiting:
+            return Status.BUSY, f"actions = {len(self._tasks)}: must be < {self._max_waiting}"
+        if self._bytes + size > self._max_bytes:
+            return Status.BUSY, f"inputs = {self._bytes + size} bytes: must be ≤ {self._max_bytes}"
+        # What is wrong with a model's name is the core's to tell.
+        if isinstance(message.action, Infer) and message.action.model in self._models:
+            self._check(message.action, message)
+        return None
+
+    def _check(self, action: Infer, message: Submit) -> None:
+        sizes = self._models[action.model].executions
+        if action.batch not in sizes:
+            known = ", ".join(map(str, sorted(sizes)))
+            raise TensorError(f"batch = {action.batch}: must be one of {known}")
+        signatures = self._runtime.models[action.model].signatures
+        name = message.signature or default_signature(signatures)
+        if name not in signatures:
+            raise TensorError(f"signature = {name}: must be one of {', '.join(signatures)}")
+        check(message.inputs, signatures[name], action.batch)
+
+    def _on_alarm(self) -> None:
+        self._follow(self._core.advance(time.monotonic()))
+
+    def _follow(self, steps: list[Step]) -> None:
+        # The device first: whom to tell of what is over can wait some microseconds.
+        for step in steps:
+            if isinstance(step, Begin):
+                self._begin(step.action)
+        self._alarm.set(self._core.next_wakeup())
+        for step in steps:
+            if isinstance(step, Outcome):
+                self._tell(step)
+
+    def _begin(self, action: Infer | Load) -> None:
+        self._running.add(action.id)
+        done = partial(self._on_end, action.id)
+        if isinstance(action, Load):
+            self._loads.begin(partial(self._runtime.load, action.model), done)
+            return
+        message = self._tasks[action.id].message
+        signatures = self._runtime.models[action.model].signatures
+        name = message.signature or default_signature(signatures)
+        work = partial(self._runtime.execute, action.model, name, message.inputs)
+        self._infers.begin(work, done)
+
+    def _on_end(self, number: int, value: Any, error: Exception | None) -> None:
+        now = time.monotonic()
+        task = self._tasks[number]
+        self._running.remove(number)
+        if isinstance(task.message.action, Infer) and error is None:
+            task.outputs = value
+        status, detail = _judged(error)
+        self._follow(self._core.end(number, status, now, detail))
+        if status is Status.ERROR:
+            _log.error("%s: %s", task.message.action, detail, exc_info=_unexpected(error))
+        if not self._running:
+            waiting, self._quiet = self._quiet, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def _tell(self, outcome: Outcome) -> None:
+        task = self._tasks.pop(outcome.id)
+        self._bytes -= task.size
+        action = task.message.action
+        if isinstance(action, Unload) and outcome.status is Status.OK:
+            work = partial(self._runtime.unload, action.model)
+            self._loads.begin(work, partial(_on_unloaded, action.model))
+        if task.reply is not None:
+            task.reply(Result(replace(outcome, id=action.id), task.outputs))
+
+
+def _size(array: Array) -> int:
+    """Return the bytes that an array keeps in memory, its strings among them."""
+    strings = sum(map(len, array.flat)) if array.dtype == np.object_ else 0
+    return array.nbytes + strings
+
+
+def _judged(error: Exception | None) -> tuple[Status, str]:
+    if error is None:
+        return Status.OK, ""
+    status = Status.INVALID if isinstance(error, TensorError) else Status.ERROR
+    return status, (str(error) or type(error).__name__)[:MAX_DETAIL]
+
+
+def _unexpected(error: Exception | None) -> Exception | None:
+    """Return an error that wants a traceback."""
+    return None if isinstance(error, RomaError) else error
+
+
+def _on_unloaded(model: str, _: object, error: Exception | None) -> None:
+    if error is not None:
+        _log.error("%s: its memory was not given back: %s", model, error, exc_info=error)

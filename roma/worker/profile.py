@@ -1,0 +1,93 @@
+"""Seed profile: what each model costs, measured at start through the device's own lanes (§5.1).
+
+Seconds include the way to the lane's thread and back, as those of every later action do. They are
+medians of a few runs: a dispatcher replaces them by what it sees, and one unlucky run at start must
+not make a model look too slow to be served at all.
+"""
+
+import logging
+import statistics
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from roma.actions import ModelOffer, pages_of
+from roma.errors import LaunchError
+from roma.worker.lane import Lane
+from roma.worker.runtimes.base import Runtime, default_signature, example, sizes
+
+RUNS = 5
+"""Per model and batch size, after WARM_UP."""
+WARM_UP = 2
+"""A batch size's first runs choose kernels and fill caches."""
+
+_log = logging.getLogger(__name__)
+
+
+async def measure(runtime: Runtime, pages: int, runs: int = RUNS) -> dict[str, ModelOffer]:
+    """Return what every model costs; one that fails, or fits on no free device, is left out.
+
+    Raises LaunchError if none is left.
+    """
+    loads, infers = Lane("load"), Lane("infer")
+    loads.start()
+    infers.start()
+    offers: dict[str, ModelOffer] = {}
+    try:
+        for name, model in runtime.models.items():
+            need = pages_of(model.weights)
+            if need > pages:
+                _log.error("model %s: pages = %d: must be ≤ %d, the device's", name, need, pages)
+                continue
+            try:
+                found = runtime.known(name) or await _measured(runtime, name, (loads, infers), runs)
+            except Exception as error:  # a model's fault is that model's
+                _log.error("model %s: cannot be measured, and is left out: %s", name, error)
+                continue
+            offers[name] = found
+            _log.info("model %s: %s", name, _told(found))
+    finally:
+        await loads.stop(10.0)
+        await infers.stop(10.0)
+    if not offers:
+        raise LaunchError("models: none can be served")
+    return offers
+
+
+async def _measured(runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs: int) -> ModelOffer:
+    loads, infers = lanes
+    model = runtime.models[name]
+    which = default_signature(model.signatures)
+    signature = model.signatures[which]
+    load = await _median(loads, partial(runtime.load, name), 1)
+    try:
+        executions = {}
+        for batch in sizes(signature):
+            work = partial(runtime.execute, name, which, example(signature, batch))
+            for _ in range(WARM_UP):
+                await infers.run(work)
+            executions[batch] = await _median(infers, work, runs)
+    finally:
+        await loads.run(partial(runtime.unload, name))
+    again = []
+    for _ in range(2):  # the first load of all finds nothing in caches
+        again.append(await _median(loads, partial(runtime.load, name), 1))
+        await loads.run(partial(runtime.unload, name))
+    load = statistics.median([load, *again])
+    return ModelOffer(pages_of(model.weights), load, executions)
+
+
+async def _median(lane: Lane, work: Any, runs: int) -> float:
+    times = []
+    for _ in range(runs):
+        begun = time.monotonic()
+        await lane.run(work)
+        times.append(time.monotonic() - begun)
+    return statistics.median(times)
+
+
+def _told(offer: ModelOffer) -> str:
+    times: Mapping[int, float] = offer.executions
+    executions = ", ".join(f"B{b} {t * 1e3:.2f}" for b, t in times.items())
+    return f"{offer.pages} pages; ms: load {offer.load * 1e3:.2f}, {executions}"
