@@ -1,8 +1,9 @@
-"""One exclusive device: the rules of `WorkerCore`, a clock, and two threads that do what it says.
+"""One exclusive device: the rules of `WorkerCore`, a clock, and threads that do what it says.
 
-INFERs are executed in one thread and LOADs in another, because the ways are two: the device
-computes and copies at once (§5.2). An UNLOAD is over at once as far as pages go; that the memory
-is given back is done in the thread of the LOADs, so that the next one finds it free.
+INFERs are executed in one thread and LOADs in another, because the device computes and copies at
+once. Where inputs and outputs must be copied too, that is done in two more, as soon as an INFER
+comes and after it is over (§5.2). An UNLOAD is over at once as far as pages go; the memory is given
+back in the thread of the LOADs, so that the next one finds it free.
 
 Everything but the runtime's work happens on the event loop. What an action has measured spans the
 ways to the thread and back: it is how long the lane was taken, which is what the next one waits.
@@ -12,7 +13,8 @@ import logging
 import time
 from asyncio import Future, get_running_loop
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from concurrent import futures
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,8 +32,8 @@ Reply = Callable[[Result], None]
 
 MAX_WAITING = 4096
 """Actions; a dispatcher that keeps a device busy for some milliseconds sends a few."""
-MAX_WAITING_BYTES = 2**30
-"""Of inputs that wait or are executed; Clockwork has 512 MB for them (§5.2)."""
+MAX_WAITING_BYTES = 512 * 2**20
+"""Of inputs that wait or are executed, which a device keeps in its own memory (§5.2)."""
 MAX_DETAIL = 1000
 """Characters of an error that are told."""
 
@@ -45,7 +47,28 @@ class _Task:
     message: Submit
     reply: Reply | None
     size: int
-    outputs: Mapping[str, Array] = field(default_factory=dict)
+    staged: "_Staged | None" = None
+    """Its inputs on the device, where they must be copied there."""
+    outputs: Any = None
+
+
+class _Staged:
+    """Inputs on their way to the device."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._future: futures.Future[Any] = futures.Future()
+
+    def do(self) -> None:
+        """Copy them, in the thread of inputs."""
+        try:
+            self._future.set_result(self._work())
+        except Exception as error:  # it is the execution's
+            self._future.set_exception(error)
+
+    def get(self) -> Any:
+        """Wait until they are there, in the thread of executions; raises what the copy raised."""
+        return self._future.result()
 
 
 class Device:
@@ -64,6 +87,8 @@ class Device:
         self._models = models
         self._core = WorkerCore(pages, {name: offer.pages for name, offer in models.items()})
         self._infers, self._loads = Lane("infer"), Lane("load")
+        self._inputs = Lane("input") if runtime.copies else None
+        self._outputs = Lane("output") if runtime.copies else None
         self._alarm = Alarm(self._on_alarm)
         self._tasks: dict[int, _Task] = {}
         """By the device's own numbers: another dispatcher may begin again with the same ones."""
@@ -85,18 +110,18 @@ class Device:
     def start(self) -> None:
         """Start the threads; raises OSError."""
         self._alarm.start()
-        self._infers.start()
-        self._loads.start()
+        for lane in self._lanes():
+            lane.start()
 
     async def stop(self, limit: float) -> bool:
         """Let what runs end; return whether it did within `limit` seconds."""
         self._is_ending = True
         self._core.drop()
         self._alarm.stop()
-        begun = time.monotonic()
-        ended = await self._infers.stop(limit)
-        left = max(0.0, limit - (time.monotonic() - begun))
-        return await self._loads.stop(left) and ended
+        until = time.monotonic() + limit
+        # In the order of an INFER's steps: what one of them ends is the next one's to do.
+        ended = [await lane.stop(max(0.0, until - time.monotonic())) for lane in self._lanes()]
+        return all(ended)
 
     def submit(self, message: Submit, reply: Reply) -> None:
         """Take an action; its one Result comes by `reply`, now or later."""
@@ -110,8 +135,13 @@ class Device:
             reply(Result(Outcome(message.action.id, refused[0], now, now, refused[1])))
             return
         self._sequence += 1
-        self._tasks[self._sequence] = _Task(message, reply, size)
+        self._tasks[self._sequence] = task = _Task(message, reply, size)
         self._bytes += size
+        if self._inputs is not None and isinstance(message.action, Infer):
+            task.staged = _Staged(
+                partial(self._runtime.stage, message.action.model, message.inputs)
+            )
+            self._inputs.begin(task.staged.do, _ignore)
         self._follow(self._core.submit(replace(message.action, id=self._sequence), now))
 
     def drop(self) -> None:
@@ -172,11 +202,16 @@ class Device:
         if isinstance(action, Load):
             self._loads.begin(partial(self._runtime.load, action.model), done)
             return
-        message = self._tasks[action.id].message
-        signatures = self._runtime.models[action.model].signatures
-        name = message.signature or default_signature(signatures)
-        work = partial(self._runtime.execute, action.model, name, message.inputs)
-        self._infers.begin(work, done)
+        task = self._tasks[action.id]
+        self._infers.begin(partial(_execute, self._runtime, task, self._signature(task)), done)
+
+    def _signature(self, task: "_Task") -> str:
+        signatures = self._runtime.models[task.message.action.model].signatures
+        return task.message.signature or default_signature(signatures)
+
+    def _lanes(self) -> list[Lane]:
+        lanes = (self._inputs, self._infers, self._outputs, self._loads)
+        return [lane for lane in lanes if lane is not None]
 
     def _on_end(self, number: int, value: Any, error: Exception | None) -> None:
         now = time.monotonic()
@@ -201,8 +236,38 @@ class Device:
         if isinstance(action, Unload) and outcome.status is Status.OK:
             work = partial(self._runtime.unload, action.model)
             self._loads.begin(work, partial(_on_unloaded, action.model))
-        if task.reply is not None:
-            task.reply(Result(replace(outcome, id=action.id), task.outputs))
+        result = Result(replace(outcome, id=action.id))
+        if task.reply is None:
+            return
+        if task.outputs is None or outcome.status is not Status.OK:
+            task.reply(result)
+            return
+        fetch = partial(self._runtime.fetch, action.model, self._signature(task), task.outputs)
+        done = partial(_on_fetched, task.reply, result)
+        if self._outputs is not None:
+            self._outputs.begin(fetch, done)
+        else:
+            Lane.here(fetch, done)
+
+
+def _execute(runtime: Runtime, task: _Task, signature: str) -> Any:
+    """Execute a batch once its inputs are there."""
+    model, inputs = task.message.action.model, task.message.inputs
+    staged = runtime.stage(model, inputs) if task.staged is None else task.staged.get()
+    return runtime.execute(model, signature, staged)
+
+
+def _on_fetched(reply: Reply, result: Result, value: Any, error: Exception | None) -> None:
+    if error is None:
+        reply(replace(result, outputs=value))
+        return
+    _log.error("outputs of action %d: %s", result.outcome.id, error, exc_info=_unexpected(error))
+    status, detail = _judged(error)
+    reply(replace(result, outcome=replace(result.outcome, status=status, detail=detail)))
+
+
+def _ignore(value: object, error: Exception | None) -> None:
+    """Whoever needs it asks for it."""
 
 
 def _size(array: Array) -> int:

@@ -35,6 +35,7 @@ class EmulatedRuntime:
             for name, model in models.items()
         }
         self.memory: int | None = MEMORY
+        self.copies = False
 
     def known(self, name: str) -> ModelOffer:
         """Return the table's times."""
@@ -47,15 +48,23 @@ class EmulatedRuntime:
     def unload(self, name: str) -> None:
         """Do nothing: there are no weights."""
 
-    def execute(self, name: str, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Nothing need be copied."""
+        return inputs
+
+    def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
         """Take as long as the batch took; return zeros."""
         ends = time.monotonic()
-        batch = len(inputs[INPUT])
+        batch = len(staged[INPUT])
         ends += self._table[name].executions[batch]
         (spec,) = self.models[name].signatures[signature].outputs
         output = np.zeros((batch, *spec.shape[1:]), np.float32)
         sleep_until(ends)
         return {OUTPUT: output}
+
+    def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Nothing need be copied."""
+        return outputs
 
     def close(self) -> None:
         """Do nothing."""

@@ -36,6 +36,16 @@ class Lane:
         """Do `work` in the thread, then call `done` with its value or its error, on the loop."""
         self._queue.put((work, done))
 
+    @staticmethod
+    def here(work: Work, done: Done) -> None:
+        """Do the same without a thread, now."""
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as fault:
+            error = fault
+        done(value, error)
+
     async def run(self, work: Callable[[], T]) -> T:
         """Do `work` in the thread and return its value, or raise its error."""
         future: asyncio.Future[T] = self._loop.create_future()

@@ -44,8 +44,10 @@ def _row(
     input_shape: tuple[int, ...],
     output_shape: tuple[int, ...] = (1000,),
 ) -> TableModel:
-    executions = {b: ms / 1e3 for b, ms in zip(BATCHES, executions_ms, strict=True)}
-    return TableModel(megabytes * 1e6, transfer_ms / 1e3, executions, input_shape, output_shape)
+    executions = {b: round(ms / 1e3, 5) for b, ms in zip(BATCHES, executions_ms, strict=True)}
+    return TableModel(
+        megabytes * 1e6, round(transfer_ms / 1e3, 5), executions, input_shape, output_shape
+    )
 
 
 _IMAGE = (3, 224, 224)

@@ -41,12 +41,13 @@ async def measure(runtime: Runtime, pages: int, runs: int = RUNS) -> dict[str, M
                 _log.error("model %s: pages = %d: must be ≤ %d, the device's", name, need, pages)
                 continue
             try:
-                found = runtime.known(name) or await _measured(runtime, name, (loads, infers), runs)
+                known = runtime.known(name)
+                offers[name] = known or await _measured(runtime, name, (loads, infers), runs)
             except Exception as error:  # a model's fault is that model's
                 _log.error("model %s: cannot be measured, and is left out: %s", name, error)
                 continue
-            offers[name] = found
-            _log.info("model %s: %s", name, _told(found))
+            if known is None:
+                _log.info("model %s: %s", name, _told(offers[name]))
     finally:
         await loads.stop(10.0)
         await infers.stop(10.0)
@@ -64,7 +65,8 @@ async def _measured(runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs:
     try:
         executions = {}
         for batch in sizes(signature):
-            work = partial(runtime.execute, name, which, example(signature, batch))
+            staged = runtime.stage(name, example(signature, batch))
+            work = partial(runtime.execute, name, which, staged)
             for _ in range(WARM_UP):
                 await infers.run(work)
             executions[batch] = await _median(infers, work, runs)

@@ -42,8 +42,14 @@ _STRANGER_HEADER = 16 * 2**10
 _BUFFER = 8 * 2**20
 """Bytes of unread results at which nothing more is taken from a dispatcher that reads slowly."""
 
-# A dispatcher's host that is gone says nothing: the kernel finds out within 15 s.
-_KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 5}
+# A dispatcher's host that is gone says nothing: the kernel finds out within 15 s, whether it waits
+# for what was sent to be acknowledged or has nothing to send.
+_KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 5,
+    socket.TCP_KEEPINTVL: 2,
+    socket.TCP_KEEPCNT: 5,
+    socket.TCP_USER_TIMEOUT: 15_000,
+}
 
 _log = logging.getLogger(__name__)
 

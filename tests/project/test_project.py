@@ -30,7 +30,7 @@ def test_the_vocabulary_imports_nothing_above_itself():
     """Importing a core must not drag in an event loop, a socket or TensorFlow."""
     code = (
         "import sys, dispatcher.core, supervisor.core, controllers.registry\n"
-        "bad = {'aiohttp', 'tensorflow', 'uvloop', 'dispatcher.live', 'roma.launch'}\n"
+        "bad = {'aiohttp', 'tensorflow', 'torch', 'uvloop', 'dispatcher.live', 'roma.launch'}\n"
         "print(sorted(bad & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,11 +22,18 @@ class RuntimeModel:
 
 
 class Runtime(Protocol):
-    """Models on one device; `load` and `unload` come from one thread, `execute` from another.
+    """Models on one device; LOADs come from one thread, and each step of an INFER from another.
 
-    Each blocks until the device is done, and raises what it likes: that is the action's outcome.
-    A TensorError means that the inputs were at fault.
+    An INFER is INPUT, EXEC and OUTPUT: `stage`, `execute`, `fetch` (§5.2). While one batch is
+    executed the inputs of the next may be staged, and the outputs of the last fetched.
+
+    Each call blocks until the device is done, and raises what it likes: that is the action's
+    outcome. A TensorError means that the inputs were at fault.
     """
+
+    @property
+    def copies(self) -> bool:
+        """Whether `stage` and `fetch` take time: then they have threads of their own."""
 
     @property
     def models(self) -> Mapping[str, RuntimeModel]:
@@ -45,8 +52,14 @@ class Runtime(Protocol):
     def unload(self, name: str) -> None:
         """Give the device's memory back."""
 
-    def execute(self, name: str, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs of one batch; the model is loaded and the inputs fit."""
+    def stage(self, name: str, inputs: Mapping[str, Array]) -> Any:
+        """Copy the inputs of one batch to the device."""
+
+    def execute(self, name: str, signature: str, staged: Any) -> Any:
+        """Return the outputs of one batch on the device; the model is loaded, the inputs fit."""
+
+    def fetch(self, name: str, signature: str, outputs: Any) -> dict[str, Array]:
+        """Copy outputs back from the device."""
 
     def close(self) -> None:
         """Give everything back; nothing runs any more."""

@@ -41,6 +41,7 @@ class TensorFlowRuntime:
         self._loaded: dict[str, session.LoadedModel] = {}
         self.models = {name: self._read(name, path) for name, path in self._paths.items()}
         self.memory: int | None = None
+        self.copies = False
 
     def known(self, name: str) -> ModelOffer | None:
         """Nothing is known before it is measured."""
@@ -62,14 +63,22 @@ class TensorFlowRuntime:
         """Close it."""
         self._loaded.pop(name).close()
 
-    def execute(self, name: str, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Nothing need be copied."""
+        return inputs
+
+    def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
         """Run the signature in the calling thread."""
         try:
-            return self._loaded[name].run(signature, inputs)
+            return self._loaded[name].run(signature, staged)
         except RequestError as error:
             if error.code is Code.INVALID_ARGUMENT:
                 raise TensorError(str(error)) from error
             raise
+
+    def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Nothing need be copied."""
+        return outputs
 
     def close(self) -> None:
         """Close every session."""

@@ -7,9 +7,8 @@ back and frees the copy. PyTorch allocates the block itself, so that pages are a
 places: the allocator may split what is free, which the 16 MB pages of Clockwork's own runtime
 (§5.2) rule out.
 
-On a GPU each thread that executes has its own stream, and LOADs have another, so that copies of
-weights overlap with kernels; inputs and outputs take some microseconds and go in the order of
-their batch. On the cores a LOAD is a copy from memory to memory.
+On a GPU each thread has its own stream: LOAD, INPUT, EXEC and OUTPUT overlap, and of each there is
+one at a time. On the cores a LOAD is a copy from memory to memory, and the others need none.
 
 An exported program says what it takes. TorchScript does not: `model.pt.json` beside it says
 
@@ -18,7 +17,8 @@ An exported program says what it takes. TorchScript does not: `model.pt.json` be
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,7 @@ class TorchRuntime:
     def __init__(self, paths: Mapping[str, Path], device: str = "cpu", threads: int = 1) -> None:
         self._device = _device(device)
         torch.set_num_threads(threads)
-        self._is_cuda = self._device.type == "cuda"
-        self._copies: Any = _stream(self._device) if self._is_cuda else None
+        self._is_cuda = self.copies = self._device.type == "cuda"
         self._threads = threading.local()
         self._models = {name: _read(name, path, self._device) for name, path in paths.items()}
         self.models = {
@@ -77,10 +76,9 @@ class TorchRuntime:
         if not self._is_cuda:
             model.use(model.host.clone())
             return
-        with torch.cuda.stream(self._copies):
+        with self._streaming():
             block = torch.empty(model.host.shape, dtype=torch.uint8, device=self._device)
             block.copy_(model.host, non_blocking=True)
-        self._copies.synchronize()
         model.use(block)
 
     def unload(self, name: str) -> None:
@@ -88,33 +86,51 @@ class TorchRuntime:
         # Nothing executes it: whoever asks for an UNLOAD has seen to that.
         self._models[name].use(self._models[name].host)
 
-    def execute(self, name: str, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Copy the inputs there, run the model, copy the outputs back."""
-        model = self._models[name]
-        arrays = [inputs[spec.name] for spec in model.signature.inputs]
-        with torch.inference_mode():
-            if not self._is_cuda:
-                return model.named(model.call(*map(torch.from_numpy, arrays)))
-            stream = self._stream()
-            with torch.cuda.stream(stream):
-                given = [self._to_device(array) for array in arrays]
-                outputs = model.named_tensors(model.call(*given))
-                host = {key: _to_host(value) for key, value in outputs.items()}
-            stream.synchronize()
-            return {key: value.numpy() for key, value in host.items()}
+    def stage(self, name: str, inputs: Mapping[str, Array]) -> list[torch.Tensor]:
+        """Copy the inputs to the device, in the model's order."""
+        tensors = [torch.from_numpy(inputs[s.name]) for s in self._models[name].signature.inputs]
+        if not self._is_cuda:
+            return tensors
+        with self._streaming():
+            return [
+                # Only from pinned memory is it a copy that kernels need not wait for.
+                tensor.pin_memory().to(self._device, non_blocking=True)
+                for tensor in tensors
+            ]
+
+    def execute(self, name: str, signature: str, staged: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the model on what is staged."""
+        with torch.inference_mode(), self._streaming():
+            return _leaves(self._models[name].call(*staged))
+
+    def fetch(self, name: str, signature: str, outputs: list[torch.Tensor]) -> dict[str, Array]:
+        """Copy outputs back from the device; their names are the signature's."""
+        if self._is_cuda:
+            with torch.inference_mode(), self._streaming():
+                outputs = [_to_host(tensor) for tensor in outputs]
+        names = (spec.name for spec in self._models[name].signature.outputs)
+        return dict(zip(names, (tensor.numpy() for tensor in outputs), strict=True))
 
     def close(self) -> None:
         """Free every model."""
         self._models.clear()
 
-    def _stream(self) -> Any:
-        if not hasattr(self._threads, "stream"):
-            self._threads.stream = _stream(self._device)
-        return self._threads.stream
+    @contextmanager
+    def _streaming(self) -> Iterator[None]:
+        """Do what follows in this thread's own stream; when it ends, the device is done with it.
 
-    def _to_device(self, array: Array) -> torch.Tensor:
-        # Only from pinned memory does a copy return before it is done.
-        return torch.from_numpy(array).pin_memory().to(self._device, non_blocking=True)
+        That is why tensors may go from one thread's stream to another's: each is finished before
+        the next thread knows of it, and is used no more when it is freed.
+        """
+        if not self._is_cuda:
+            yield
+            return
+        if not hasattr(self._threads, "stream"):
+            self._threads.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = self._threads.stream
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
 
 
 @dataclass(slots=True)
@@ -134,19 +150,6 @@ class _Model:
             for tensor, start in self.places:
                 tensor.data = _view(block, start, tensor)
 
-    def named(self, outputs: Any) -> dict[str, Array]:
-        """Return outputs as arrays, by name."""
-        return {name: tensor.numpy() for name, tensor in self.named_tensors(outputs).items()}
-
-    def named_tensors(self, outputs: Any) -> dict[str, torch.Tensor]:
-        """Return whatever a model returns as tensors by the signature's names."""
-        tensors = _leaves(outputs)
-        return dict(zip((spec.name for spec in self.signature.outputs), tensors, strict=True))
-
-
-def _stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
 
 def _device(text: str) -> torch.device:
     try:
@@ -157,7 +160,8 @@ def _device(text: str) -> torch.device:
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type != "cuda" or (device.index or 0) >= count:
-        raise ConfigError(f"device = {text}: must be cpu or cuda:N with N < {count} (those here)")
+        here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))])
+        raise ConfigError(f"device = {text}: must be one of {here}, which are here")
     return torch.device("cuda", device.index or 0)
 
 

@@ -1,0 +1,55 @@
+"""How predictable a model is: what is run, how often, and by how many threads."""
+
+import threading
+
+import pytest
+
+from roma.worker import predictability
+from roma.worker.predictability import PERCENTILES, WARM_UP, Row
+from roma.worker.registry import SAMPLE, RuntimeKind, make, save_sample
+
+
+def test_every_row_runs_what_it_says(hand):
+    rows = predictability.run(hand, "m", runs=10, threads=(1, 3))
+    assert [(row.threads, row.runs) for row in rows] == [(1, 10), (3, 12)]
+    warm = 4 * WARM_UP
+    assert hand.done.count(("execute", "m")) == 22 + warm
+    assert hand.done[0] == ("load", "m")
+    assert hand.done[-1] == ("unload", "m")
+
+
+def test_latencies_rise_with_their_percentiles(hand):
+    (row,) = predictability.run(hand, "m", runs=50)
+    latencies = [row.percentiles[p] for p in PERCENTILES]
+    assert latencies == sorted(latencies)
+    assert row.excess(50.0) == 0
+    assert row.excess(100.0) >= 0
+
+
+def test_percentiles_are_told_by_name():
+    row = Row(1, 4, 2.0, {50.0: 0.1, 99.99: 0.15})
+    (told,) = predictability.to_json([row])
+    assert told["latency"] == {"p50": 0.1, "p99.99": 0.15}
+    assert told["excess"]["p99.99"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_what_a_model_raises_is_raised(hand, threads):
+    calls = threading.Semaphore(WARM_UP * threads + 2)
+
+    def fail_after_some(*_):
+        if not calls.acquire(blocking=False):
+            raise ValueError("no more")
+        return {}
+
+    hand.execute = fail_after_some
+    with pytest.raises(ValueError, match="no more"):
+        predictability.run(hand, "m", runs=20, threads=(threads,))
+
+
+@pytest.mark.parametrize("kind", [RuntimeKind.TENSORFLOW, RuntimeKind.TORCH])
+def test_the_models_that_are_made_on_the_spot_run(kind, tmp_path):
+    runtime = make(kind, save_sample(kind, tmp_path), "cpu", 1)
+    (row,) = predictability.run(runtime, SAMPLE, batch=4, runs=3)
+    assert row.runs == 3
+    runtime.close()

@@ -1,0 +1,72 @@
+"""The seed profile: which batch sizes, which models, in which order."""
+
+import numpy as np
+import pytest
+
+from roma.actions import PAGE, ModelOffer
+from roma.actionwire import Signature, TensorSpec, check
+from roma.errors import LaunchError
+from roma.worker.profile import WARM_UP, measure
+from roma.worker.runtimes.base import RuntimeModel, example, sizes
+
+ANY = Signature(
+    (TensorSpec("x", "int64", (-1, -1, 2)), TensorSpec("s", "bytes", (-1,))),
+    (TensorSpec("y", "float32", (-1,)),),
+)
+FOUR = Signature((TensorSpec("x", "float32", (4, 2)),), ())
+
+
+def test_examples_fit_their_signature():
+    for batch in sizes(ANY):
+        check(example(ANY, batch), ANY, batch)
+    assert example(ANY, 2)["x"].shape == (2, 1, 2)
+
+
+def test_a_model_of_a_fixed_batch_has_that_one():
+    assert sizes(FOUR) == [4]
+    assert sizes(Signature((TensorSpec("x", "float32", (3, 2)),), ())) == []
+
+
+async def test_every_batch_size_is_warmed_up_and_measured(hand):
+    hand.known = lambda name: None
+    offers = await measure(hand, 4, runs=3)
+    assert offers.keys() == {"m", "n"}
+    assert list(offers["m"].executions) == [1, 2, 4, 8, 16]
+    assert all(seconds > 0 for seconds in offers["m"].executions.values())
+    assert hand.done.count(("execute", "m")) == 5 * (WARM_UP + 3)
+    # Nothing is left on the device.
+    kinds = [what for what, name in hand.done if name == "m" and what != "execute"]
+    assert kinds == ["load", "unload"] * 3
+
+
+async def test_what_is_known_is_not_measured(hand):
+    offers = await measure(hand, 4)
+    assert offers["m"] == ModelOffer(1, 0.001, {1: 0.001, 2: 0.001})
+    assert hand.done == []
+
+
+async def test_a_model_that_fails_or_is_too_large_is_left_out(hand, caplog):
+    hand.models["large"] = RuntimeModel(9 * PAGE, hand.models["m"].signatures)
+    hand.models["fixed"] = RuntimeModel(1, {"serving_default": FOUR})
+    hand.known = lambda name: None
+    execute = hand.execute
+
+    def fail(name, signature, inputs):
+        if name == "n":
+            raise ValueError("no kernel")
+        return execute(name, signature, inputs)
+
+    hand.execute = fail
+    offers = await measure(hand, 4, runs=1)
+    assert offers.keys() == {"m", "fixed"}
+    assert offers["fixed"].executions.keys() == {4}
+    assert "model large: pages = 9: must be ≤ 4, the device's" in caplog.text
+    assert "model n: cannot be measured, and is left out: no kernel" in caplog.text
+    assert hand.done[-1] != ("load", "n")
+
+
+async def test_a_worker_without_a_model_has_nothing_to_do(hand):
+    hand.known = lambda name: None
+    hand.fault = ValueError(np.float32(1))
+    with pytest.raises(LaunchError, match="models: none can be served"):
+        await measure(hand, 4)

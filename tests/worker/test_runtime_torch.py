@@ -1,0 +1,155 @@
+"""Real PyTorch models on the cores: exported and scripted, over the socket as by hand."""
+
+import warnings
+
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from roma.actions import BATCHES, Infer, Load, Status, Unload
+from roma.errors import ConfigError, LaunchError
+from roma.worker.profile import measure
+from roma.worker.program import pages
+from roma.worker.runtimes.torch import TorchRuntime
+
+
+class Net(torch.nn.Module):
+    """Weights that two layers share, a buffer, integers, two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.second = torch.nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.register_buffer("table", torch.arange(10, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor):
+        y = torch.relu(self.second(self.norm(self.first(x))))
+        return y, self.table[index]
+
+
+SIGNATURE = {
+    "inputs": [["x", "float32", [-1, 8]], ["index", "int64", [-1]]],
+    "outputs": [["y", "float32", [-1, 8]], ["row", "float64", [-1]]],
+}
+
+
+@pytest.fixture(scope="session")
+def net():
+    torch.manual_seed(1)
+    return Net().eval()
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory, net):
+    root = tmp_path_factory.mktemp("torch")
+    example = torch.zeros(2, 8), torch.zeros(2, dtype=torch.int64)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(net, example, dynamic_shapes=({0: batch}, {0: batch}))
+    torch.export.save(program, root / "exported.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(net), str(root / "scripted.pt"))
+    (root / "scripted.pt.json").write_bytes(orjson.dumps(SIGNATURE))
+    return {path.stem: path for path in root.glob("*.pt*") if path.suffix != ".json"}
+
+
+@pytest.fixture
+def runtime(files):
+    return TorchRuntime(files)
+
+
+def some(batch):
+    numbers = np.random.default_rng(batch)
+    return {"x": numbers.random((batch, 8), np.float32), "index": numbers.integers(0, 10, batch)}
+
+
+def executed(runtime, name, inputs):
+    outputs = runtime.execute(name, "serving_default", runtime.stage(name, inputs))
+    return runtime.fetch(name, "serving_default", outputs)
+
+
+def by_hand(net, inputs):
+    with torch.inference_mode():
+        y, row = net(*map(torch.from_numpy, inputs.values()))
+    return [y.numpy(), row.numpy()]
+
+
+def test_what_a_model_takes_is_read_from_it(runtime):
+    for name, outputs in (("exported", ["output_0", "output_1"]), ("scripted", ["y", "row"])):
+        model = runtime.models[name]
+        signature = model.signatures["serving_default"]
+        assert [(s.name, s.dtype, s.shape) for s in signature.inputs] == [
+            ("x", "float32", (-1, 8)),
+            ("index", "int64", (-1,)),
+        ]
+        assert [(s.name, s.dtype) for s in signature.outputs] == list(
+            zip(outputs, ["float32", "float64"], strict=True)
+        )
+
+
+def test_shared_weights_are_there_once(runtime):
+    # Each tensor has 512 bytes at least: weight, two biases, four of the norm, its count, the table.
+    assert {model.weights for model in runtime.models.values()} == {9 * 512}
+
+
+@pytest.mark.parametrize("name", ["exported", "scripted"])
+async def test_outputs_are_those_of_direct_execution(working, runtime, net, name):
+    offers = await measure(runtime, 10, runs=1)
+    async with working(runtime, pages(runtime), offers=offers) as connect:
+        link = await connect()
+        assert await link.status(Load, name) is Status.OK
+        for batch in BATCHES:
+            inputs = some(batch)
+            result = await link.did(Infer, name, batch=batch, inputs=inputs)
+            assert result.outcome.status is Status.OK, result.outcome
+            for found, expected in zip(result.outputs.values(), by_hand(net, inputs), strict=True):
+                assert found.dtype == expected.dtype
+                assert found.tobytes() == expected.tobytes()
+        assert await link.status(Unload, name) is Status.OK
+        assert await link.status(Infer, name, inputs=some(1)) is Status.NOT_LOADED
+        assert await link.status(Load, name) is Status.OK
+        assert await link.status(Infer, name, inputs=some(1)) is Status.OK
+
+
+@pytest.mark.parametrize("name", ["exported", "scripted"])
+def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
+    """LOAD and UNLOAD are for real: what is loaded does not see host memory change."""
+    inputs = some(4)
+    runtime.load(name)
+    host = runtime._models[name].host
+    before = host.clone()
+    host.zero_()
+    loaded = executed(runtime, name, inputs)
+    for found, expected in zip(loaded.values(), by_hand(net, inputs), strict=True):
+        assert found.tobytes() == expected.tobytes()
+    runtime.unload(name)
+    unloaded = executed(runtime, name, inputs)
+    assert not any(array.any() for array in unloaded.values())
+    host.copy_(before)
+    runtime.load(name)
+    again = executed(runtime, name, inputs)
+    for found, expected in zip(again.values(), loaded.values(), strict=True):
+        assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:99", "mps", "meta"])
+def test_a_device_that_is_not_there_is_told(files, device):
+    with pytest.raises(ConfigError, match=f"device = {device}: must be"):
+        TorchRuntime(files, device)
+
+
+def test_a_script_must_say_what_it_takes(files, tmp_path):
+    alone = tmp_path / "alone.pt"
+    alone.write_bytes(files["scripted"].read_bytes())
+    with pytest.raises(LaunchError, match=r"model m: .*alone.pt.json"):
+        TorchRuntime({"m": alone})
+
+
+def test_what_is_no_model_is_told_by_name(tmp_path):
+    file = tmp_path / "m.pt2"
+    file.write_bytes(b"no model")
+    with pytest.raises(LaunchError, match=r"model m: .*m.pt2: cannot be loaded"):
+        TorchRuntime({"m": file})

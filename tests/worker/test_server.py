@@ -1,0 +1,433 @@
+"""A worker over a real socket: what it is told, it does, in its window, for one dispatcher."""
+
+import asyncio
+import math
+import time
+
+import numpy as np
+import pytest
+
+from roma import tokens
+from roma.actions import Infer, Load, Offer, Status, Unload
+from roma.actionwire import (
+    ClockOffset,
+    Connect,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Result,
+    Submit,
+)
+from roma.errors import TensorError
+from roma.worker import models_table, server
+from roma.worker.emulated import EmulatedRuntime
+
+
+async def until(condition):
+    """Wait for what another thread does; the test's own timeout ends it."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def test_the_first_answer_says_what_the_device_can_do(working, hand):
+    async with working(hand, pages=7) as connect:
+        link = await connect()
+        assert link.hello.worker == "w"
+        assert link.hello.offer == Offer(7, {n: hand.known(n) for n in ("m", "n")}, ())
+        assert link.hello.signatures["m"] == hand.models["m"].signatures
+
+
+async def test_load_infer_unload(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        assert await link.status(Infer) is Status.NOT_LOADED
+        assert await link.status(Load) is Status.OK
+        result = await link.did(Infer, batch=2)
+        assert result.outcome.status is Status.OK
+        assert result.outputs["y"].tolist() == [[2, 2], [2, 2]]
+        assert result.outcome.began <= result.outcome.ended
+        assert await link.status(Unload) is Status.OK
+        assert await link.status(Infer) is Status.NOT_LOADED
+        assert await link.status(Load) is Status.OK
+        assert hand.done == [("load", "m"), ("execute", "m"), ("unload", "m"), ("load", "m")]
+
+
+async def test_the_emulated_device_answers_zeros(working):
+    runtime = EmulatedRuntime(models_table.copies({"resnet18": 2}), full=True)
+    async with working(runtime, pages=3) as connect:
+        link = await connect()
+        assert link.hello.offer.models == models_table.offers({"resnet18": 2})
+        assert await link.status(Load, "resnet18-1") is Status.OK
+        assert await link.status(Load, "resnet18-0") is Status.NO_PAGES
+        inputs = {"input": np.zeros((1, 3, 224, 224), np.float32)}
+        result = await link.did(Infer, "resnet18-1", inputs=inputs)
+        assert result.outcome.status is Status.OK
+        assert result.outputs["output"].shape == (1, 1000)
+        assert not result.outputs["output"].any()
+        assert result.outcome.duration >= runtime.known("resnet18-1").executions[1]
+
+
+async def test_an_action_waits_for_its_window(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        earliest = time.monotonic() + 0.05
+        outcome = (await link.did(Infer, earliest=earliest)).outcome
+        assert outcome.status is Status.OK
+        assert outcome.began >= earliest
+
+
+async def test_actions_begin_in_the_order_of_earliest(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        await link.did(Load, "n")
+        hand.gate.clear()
+        first = link.submit(Infer)
+        await until(lambda: len(hand.done) == 3)
+        later = link.submit(Infer, "n", earliest=2.0)
+        sooner = link.submit(Infer, "m", earliest=1.0)
+        link.send(Ping(0.0))
+        assert isinstance(await link.read(), Pong)  # both have come
+        hand.gate.set()
+        results = [await link.read() for _ in range(3)]
+        assert [result.outcome.id for result in results] == [first, sooner, later]
+        assert hand.done[3:] == [("execute", "m"), ("execute", "n")]
+
+
+async def test_a_late_worker_skips_and_is_on_schedule_again(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gate.clear()
+        now = time.monotonic()
+        slow = link.submit(Infer, earliest=now)
+        missed = [link.submit(Infer, earliest=now + i / 1e6, latest=now + 0.05) for i in (1, 2)]
+        on_time = link.submit(Infer, earliest=now + 1e-5)
+        await until(lambda: len(hand.done) == 2 and time.monotonic() > now + 0.05)
+        hand.gate.set()
+        outcomes = {}
+        for _ in range(4):
+            outcome = (await link.read()).outcome
+            outcomes[outcome.id] = outcome.status
+        assert outcomes[slow] is Status.OK
+        assert [outcomes[number] for number in missed] == [Status.MISSED] * 2
+        assert outcomes[on_time] is Status.OK
+        assert hand.done.count(("execute", "m")) == 2
+
+
+async def test_a_window_that_is_over_is_told_at_once(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        outcome = (await link.did(Infer, latest=time.monotonic() - 1)).outcome
+        assert outcome.status is Status.MISSED
+        assert outcome.detail.endswith("ms after `latest`")
+
+
+async def test_an_infer_runs_while_a_load_does(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gate.clear()
+        link.submit(Infer)
+        link.submit(Load, "n")
+        await until(lambda: len(hand.done) == 3)
+        assert set(hand.done[1:]) == {("execute", "m"), ("load", "n")}
+
+
+async def test_load_without_pages(working, hand):
+    async with working(hand, pages=1) as connect:
+        link = await connect()
+        assert await link.status(Load) is Status.OK
+        outcome = (await link.did(Load, "n")).outcome
+        assert outcome.status is Status.NO_PAGES
+        assert outcome.detail == "pages = 1: must be ≤ 0 (free)"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "detail"),
+    [
+        ({"inputs": {}}, "input x: is not there: must be x"),
+        ({"inputs": {"x": np.ones((1, 3), np.float32)}}, "input x: shape = [1, 3]: must be"),
+        ({"inputs": {"x": np.ones((1, 2))}}, "input x: dtype = float64: must be float32"),
+        ({"batch": 3}, "batch = 3: must be one of 1, 2"),
+        ({"model": "z"}, "model = z: must be one that this worker has"),
+    ],
+)
+async def test_what_does_not_fit_never_reaches_the_device(working, hand, kwargs, detail):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        outcome = (await link.did(Infer, **kwargs)).outcome
+        assert outcome.status is Status.INVALID
+        assert outcome.detail.startswith(detail)
+        assert hand.done == [("load", "m")]
+
+
+async def test_an_unknown_signature_is_told_by_name(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        link.send(Submit(Infer(1, "m", 1, 0.0, math.inf), "other"))
+        outcome = (await link.read()).outcome
+        assert outcome.detail == "signature = other: must be one of serving_default"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [(ValueError("no kernel"), Status.ERROR), (TensorError("no kernel"), Status.INVALID)],
+)
+async def test_what_a_model_raises_is_its_outcome(working, hand, fault, status):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.fault = fault
+        outcome = (await link.did(Infer)).outcome
+        assert (outcome.status, outcome.detail) == (status, "no kernel")
+        hand.fault = None
+        assert await link.status(Infer) is Status.OK
+
+
+async def test_a_failed_load_gives_its_pages_back(working, hand):
+    async with working(hand, pages=1) as connect:
+        link = await connect()
+        hand.fault = RuntimeError("out of memory")
+        assert await link.status(Load) is Status.ERROR
+        hand.fault = None
+        assert await link.status(Load, "n") is Status.OK
+
+
+async def test_an_output_that_cannot_be_sent_is_an_error(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.output = np.array(["text"])
+        outcome = (await link.did(Infer)).outcome
+        assert outcome.status is Status.ERROR
+        assert "cannot be sent" in outcome.detail
+
+
+@pytest.mark.parametrize("bounds", [{"max_waiting": 2}, {"max_waiting_bytes": 16}])
+async def test_what_waits_is_bounded(working, hand, bounds):
+    async with working(hand, **bounds) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gate.clear()
+        link.submit(Infer)
+        link.submit(Infer)
+        link.submit(Infer)
+        refused = (await link.read()).outcome
+        assert (refused.id, refused.status) == (4, Status.BUSY)
+        hand.gate.set()
+        assert [(await link.read()).outcome.status for _ in range(2)] == [Status.OK] * 2
+        assert await link.status(Infer) is Status.OK
+
+
+async def test_a_second_dispatcher_is_refused_until_the_first_is_gone(working, hand):
+    async with working(hand) as connect:
+        first = await connect()
+        second = await connect(greet=False)
+        answer = await second.greet()
+        assert isinstance(answer, Refused)
+        assert answer.reason.startswith("a device takes one dispatcher: test at 127.0.0.1:")
+        assert await second.read() is None
+        assert await first.status(Load) is Status.OK
+        await first.close()
+        await until(
+            lambda: connect.server.strangers == 0 and "no dispatcher" in repr(connect.server)
+        )
+        third = await connect()
+        assert third.hello.offer.loaded == ("m",)
+
+
+async def test_a_lost_connection_drops_what_waits_and_keeps_what_is_loaded(working, hand):
+    async with working(hand) as connect:
+        first = await connect()
+        await first.did(Load)
+        hand.gate.clear()
+        first.submit(Infer)
+        first.submit(Load, "n")
+        first.submit(Infer)
+        first.submit(Infer, earliest=time.monotonic() + 3600)
+        await until(lambda: len(hand.done) == 3)
+        await first.close()
+        await until(lambda: "no dispatcher" in repr(connect.server))
+        second = await connect(greet=False)
+        second.send(Connect("again"))
+        await until(lambda: "again" in repr(connect.server))
+        # What the first one left running is not over, so that nothing can be promised yet.
+        hand.gate.set()
+        hello = await second.read()
+        assert isinstance(hello, Hello)
+        assert hello.offer.loaded == ("m", "n")
+        # The second one's numbers begin anew, and mean its own actions.
+        assert await second.status(Infer) is Status.OK
+        assert await second.status(Unload) is Status.OK
+        assert hand.done.count(("execute", "m")) == 2
+
+
+async def test_the_clocks_difference_can_be_found(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        offset = ClockOffset()
+        for _ in range(5):
+            link.send(Ping(time.monotonic() - 1000))  # a clock that is 1000 s behind
+            pong = await link.read()
+            assert isinstance(pong, Pong)
+            offset.add(pong, time.monotonic() - 1000)
+        assert offset.value == pytest.approx(1000, abs=offset.error + 1e-6)
+
+
+async def test_a_token_lets_in_who_shows_it(working, hand, tmp_path):
+    secret = tokens.new()
+    file = tmp_path / "token"
+    file.write_text(secret)
+    async with working(hand, token=tokens.watched(file)) as connect:
+        for wrong in ("", "x" * 43):
+            stranger = await connect(greet=False)
+            answer = await stranger.greet(wrong)
+            assert answer == Refused("token: is not the one that this worker was given")
+            assert await stranger.read() is None
+        link = await connect(greet=False)
+        assert isinstance(await link.greet(secret), Hello)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Ping(1.0), "Ping: must not come now"),
+        (Submit(Unload(1, "m")), "Submit: must not come now"),
+        (Submit(Unload(1, "m"), "", {"x": np.zeros(1)}), "payload = 8 bytes: must be ≤ 0"),
+        (Connect("x" * 2**15), "header = "),
+    ],
+    ids=["ping", "submit", "payload", "header"],
+)
+async def test_a_stranger_can_do_nothing(working, hand, message, reason):
+    async with working(hand) as connect:
+        link = await connect(greet=False)
+        link.send(message)
+        answer = await link.read()
+        assert isinstance(answer, Refused)
+        assert answer.reason.startswith(reason)
+
+
+async def test_another_protocol_is_told(working, hand):
+    async with working(hand) as connect:
+        link = await connect(greet=False)
+        link.writer.write(b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n")
+        answer = await link.read()
+        assert "this is another protocol" in answer.reason
+        assert await link.read() is None
+
+
+async def test_a_second_connect_ends_the_connection_and_frees_the_worker(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        assert await link.greet() == Refused("Connect: must not come now")
+        await until(lambda: "no dispatcher" in repr(connect.server))
+        await connect()
+
+
+async def test_inputs_beyond_the_limit_are_refused(working, hand):
+    async with working(hand, max_payload=64) as connect:
+        link = await connect()
+        link.submit(Infer, inputs={"x": np.zeros((1, 200), np.float32)})
+        assert (await link.read()) == Refused("payload = 800 bytes: must be ≤ 64")
+
+
+async def test_strangers_are_few(working, hand, monkeypatch):
+    monkeypatch.setattr(server, "MAX_STRANGERS", 1)
+    async with working(hand) as connect:
+        await connect(greet=False)
+        second = await connect(greet=False)
+        assert await second.read() == Refused("connections = 2: must be ≤ 1")
+
+
+async def test_who_says_nothing_is_let_go(working, hand, monkeypatch):
+    monkeypatch.setattr(server, "CONNECT_LIMIT", 0.01)
+    async with working(hand) as connect:
+        link = await connect(greet=False)
+        assert isinstance(await link.read(), Refused)
+
+
+async def test_a_worker_that_ends_tells_of_what_runs_and_begins_nothing(working, hand):
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gate.clear()
+        running = link.submit(Infer)
+        link.submit(Infer)
+        await until(lambda: len(hand.done) == 2)
+        ending = asyncio.ensure_future(connect.server.stop(60.0))
+        await asyncio.sleep(0)
+        asked = link.submit(Infer)
+        refused = await link.read()
+        assert (refused.outcome.id, refused.outcome.status) == (asked, Status.BUSY)
+        hand.gate.set()
+        result = await link.read()
+        assert isinstance(result, Result)
+        assert (result.outcome.id, result.outcome.status) == (running, Status.OK)
+        assert await link.read() is None
+        assert await ending
+        assert hand.done.count(("execute", "m")) == 1
+
+
+async def test_inputs_are_staged_and_outputs_fetched_beside_executions(working, hand):
+    hand.copies = True
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gated = {"execute"}
+        hand.gate.clear()
+        link.submit(Infer)
+        link.submit(Infer)
+        await until(lambda: len(hand.done) == 4)
+        # The second one's inputs are there while the first is executed.
+        assert sorted(hand.done[1:]) == [("execute", "m"), ("stage", "m"), ("stage", "m")]
+        hand.gate.set()
+        for _ in range(2):
+            result = await link.read()
+            assert result.outcome.status is Status.OK
+            assert result.outputs["y"].tolist() == [[2, 2]]
+        hand.gated = {"fetch"}
+        hand.gate.clear()
+        link.submit(Infer)
+        link.submit(Infer)
+        # The second one is executed while the first one's outputs are fetched.
+        await until(lambda: hand.done.count(("execute", "m")) == 4)
+        await until(lambda: hand.done.count(("fetch", "m")) == 3)
+        hand.gate.set()
+        assert [(await link.read()).outcome.status for _ in range(2)] == [Status.OK] * 2
+
+
+@pytest.mark.parametrize("step", ["stage", "fetch"])
+async def test_a_copy_that_fails_is_its_actions_outcome(working, hand, step):
+    hand.copies = True
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gated = {step}
+        hand.fault = RuntimeError("the bus is gone")
+        result = await link.did(Infer)
+        assert (result.outcome.status, result.outcome.detail) == (Status.ERROR, "the bus is gone")
+        assert not result.outputs
+        hand.fault = None
+        assert await link.status(Infer) is Status.OK
+
+
+async def test_a_worker_that_ends_fetches_what_was_executed(working, hand):
+    hand.copies = True
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        hand.gated = {"fetch"}
+        hand.gate.clear()
+        link.submit(Infer)
+        await until(lambda: hand.done[-1] == ("fetch", "m"))
+        ending = asyncio.ensure_future(connect.server.stop(60.0))
+        await asyncio.sleep(0)
+        hand.gate.set()
+        result = await link.read()
+        assert result.outputs["y"].tolist() == [[2, 2]]
+        assert await ending
