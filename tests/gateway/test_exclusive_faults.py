@@ -3,13 +3,12 @@
 import asyncio
 import dataclasses
 import json
-import logging
 
 import pytest
 
 from dispatcher.live import actions, exclusives
 from roma.actions import Infer, Load, ModelOffer, Status
-from roma.actionwire import Hello, Pong, Result, Submit
+from roma.actionwire import Connect, Hello, Pong, Result, Submit, encode
 from roma.errors import ConfigError
 from roma.tokens import Token
 from roma.watched import Watched
@@ -228,6 +227,8 @@ async def test_what_is_no_protocol_is_told_once(stage, caplog):
     server = await asyncio.start_server(talk, "127.0.0.1", ground.worker_port)
     await ground.serve()
     await stage.until(lambda: len(talks) >= 3)
+    said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
+    assert len(said) == 1
     server.close()
     for writer in talks:
         writer.close()
@@ -262,12 +263,9 @@ async def test_an_offer_that_does_not_hold_together_is_refused(stage, caplog, ch
         return dataclasses.replace(message, offer=new)
 
     ground.tap.change = lie
-    ground.worker = Worker(ground.worker_port)
-    await ground.worker.start()
-    stage.stack.push_async_callback(ground.worker.stop)
-    del stage.backends[:]
-    worker, ground.__dict__["worker"] = ground.__dict__.pop("worker"), None
-    del ground.worker
+    worker = Worker(ground.worker_port)
+    await worker.start()
+    stage.stack.push_async_callback(worker.stop)
     await ground.serve()
     await stage.until(lambda: words in caplog.text)
     await stage.until(lambda: len(ground.tap.hellos) >= 3)
@@ -284,7 +282,6 @@ async def test_another_token_is_refused_and_a_new_one_is_read(stage, tmp_path, c
     file = tmp_path / "token"
     file.write_text(SECRETS[1])
     ground = await Ground(stage).open(serve=False, token=file)
-    ground.tap.change = lambda message: message
     worker = Worker(ground.worker_port, token=Watched([], lambda: Token(SECRETS[0])))
     await worker.start()
     stage.stack.push_async_callback(worker.stop)
@@ -303,12 +300,20 @@ async def test_a_token_file_that_is_not_there_ends_the_start(stage, tmp_path):
         await ground.serve()
 
 
-async def test_a_second_dispatcher_waits_for_the_first(stage, caplog):
-    ground = await Ground(stage).open(worker={})
-    _, writer = await asyncio.open_connection("127.0.0.1", ground.worker_port)
+async def test_a_worker_that_has_a_dispatcher_is_waited_for(stage, caplog):
+    ground = await Ground(stage).open(serve=False)
+    worker = Worker(ground.worker_port)
+    await worker.start()
+    stage.stack.push_async_callback(worker.stop)
+    reader, writer = await asyncio.open_connection("127.0.0.1", ground.worker_port)
+    writer.writelines(encode(Connect("another")))
+    assert await reader.read(1)
+    await ground.serve()
+    await stage.until(
+        lambda: "it refuses us: a device takes one dispatcher: another" in caplog.text
+    )
+    assert not ground.executor.live
     writer.close()
-    ground.tap.cut()
-    await ground.stage.until(lambda: not ground.executor.live)
     await ground.ready()
 
 

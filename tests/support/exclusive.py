@@ -193,7 +193,7 @@ class Ground:
         sla = {"response_time": how["deadline"], "deadline": how["deadline"]}
         model = {"sla": sla, "max_waiting": how["max_waiting"]}
         self.data = {
-            "models": {name: model for name in models},
+            "models": dict.fromkeys(models, model),
             "workers": [{"backend": "static", "cores": 2, "executables": [listed]}],
             "scheduling": {"gpu": "clockwork"},
             "gateway": {
