@@ -23,8 +23,6 @@ JSON: Final = "application/json"
 class Example(Call):
     """One example of a request: `inputs` have the batch dimension, which is 1."""
 
-    __slots__ = ("inputs", "place", "whole")
-
     def __init__(self, whole: "Whole", place: int, inputs: Mapping[str, Array]) -> None:
         call = whole.call
         super().__init__(call.model, call.message, deadline=call.deadline, priority=call.priority)

@@ -169,7 +169,7 @@ def test_faults_are_one_line(listed, more, fault):
 
 def test_what_needs_a_rest_port_says_so():
     plant = CLOCKWORK + "\nplant: {models: {m: {cost: 0.1, load: {profile: 1}}}}"
-    with pytest.raises(ConfigError, match="roma simulate. has no exclusive devices"):
+    with pytest.raises(ConfigError, match=r"roma simulate. has no exclusive devices"):
         scenario.from_config(read(more=plant))
     with pytest.raises(ConfigError, match=r"models\.m: cannot be profiled"):
         plan.make(read(), machine=2.0)

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import dataclasses
 import json
-import os
 import re
 import signal
 import subprocess
@@ -69,14 +68,11 @@ class Program:
         self.process = None
 
     async def start(self):
-        self.process = subprocess.Popen(
-            self._command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
-        while True:
-            line = await asyncio.to_thread(self.process.stderr.readline)
-            assert line, "the worker ended"
-            if re.match("roma worker: ready on", line):
-                break
+        await asyncio.to_thread(self._start)
+
+    def _start(self):
+        self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert any(re.match("roma worker: ready on", line) for line in self.process.stderr)
 
     def end(self, number=signal.SIGTERM):
         if self.process is not None:

@@ -186,7 +186,7 @@ class Ground:
         if worker is not None:
             self.worker = Worker(behind, **worker)
             await self.worker.start()
-            self.stage.stack.push_async_callback(lambda: self.worker.stop())
+            self.stage.stack.push_async_callback(self._stop)
         listed = {"actions": f"127.0.0.1:{tap}", "device": "gpu"}
         if how["token"] is not None:
             listed["token"] = str(how["token"])
@@ -208,6 +208,9 @@ class Ground:
         if serve:
             await self.serve()
         return self
+
+    async def _stop(self):
+        await self.worker.stop()  # the one that is there at the end
 
     async def serve(self):
         gateway = self.data["gateway"]
