@@ -10,23 +10,11 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
+from dispatcher.live.link import Link
 from roma.actions import Action, Unload
-from roma.actionwire import (
-    Array,
-    ClockOffset,
-    Connect,
-    Decoder,
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    Refused,
-    Result,
-    Submit,
-    encode,
-)
+from roma.actionwire import Array, ClockOffset, Connect, Hello, Pong, Result, Submit
 from roma.errors import BackendError, BackendLost, WireError
 from roma.tokens import Token
 from roma.watched import Watched
@@ -51,8 +39,6 @@ PATIENCE: Final = (0.1, 2.0)
 
 STEADY: Final = 10.0
 """Seconds after which a connection counts as a good one: its end is no reason to wait longer."""
-
-T = TypeVar("T")
 
 log: Final = logging.getLogger(__name__)
 
@@ -90,7 +76,7 @@ class ActionClient:
         self._owner = owner
         self._clock = clock
         self._token = token
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._said = ""
 
     def __repr__(self) -> str:
@@ -129,7 +115,7 @@ class ActionClient:
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
                 _, link = await loop.create_connection(
-                    lambda: _Link(self._owner, self._clock), host, port
+                    lambda: Link(self._owner.on_result, self._clock), host, port
                 )
         except (OSError, TimeoutError) as error:
             why = f"cannot connect to {host}:{port}: {str(error) or 'no answer'}"
@@ -140,7 +126,7 @@ class ActionClient:
         finally:
             link.end("it is given up")
 
-    async def _greet(self, link: "_Link") -> None:
+    async def _greet(self, link: "Link") -> None:
         token = ""
         if self._token is not None:
             await asyncio.to_thread(self._token.look)
@@ -158,7 +144,7 @@ class ActionClient:
             raise
         self._said = ""
 
-    async def _look_after(self, link: "_Link") -> None:
+    async def _look_after(self, link: "Link") -> None:
         try:
             while not link.is_over:
                 await asyncio.wait([link.gone], timeout=PERIOD)
@@ -184,89 +170,6 @@ class ActionClient:
         if why != self._said:
             self._said = why
             log.warning("worker at %s:%d: %s", *self.address, why)
-
-
-class _Link(asyncio.Protocol):
-    """One connection; `heard` is when the worker said something last."""
-
-    def __init__(self, owner: Owner, clock: Callable[[], float]) -> None:
-        self.offset = ClockOffset()
-        self.heard = clock()
-        self.why = "the connection was closed"
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = owner
-        self._clock = clock
-        self._decoder = Decoder()
-        self._transport: asyncio.Transport
-        self._expected: asyncio.Future[Message] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self._transport.is_closing()
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.heard = self._clock()
-        try:
-            for message in self._decoder.feed(data):
-                if self.is_over:
-                    return
-                self._on_message(message)
-        except WireError as error:
-            self.end(str(error))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
-            self.why = f"the connection broke: {exc}"
-        self.gone.set_result(None)
-        if self._expected is not None and not self._expected.done():
-            self._expected.set_exception(BackendLost(self.why))
-
-    async def expect(self, kind: type[T], limit: float) -> T:
-        """Return the next message, which must be of this kind; raises BackendLost or WireError."""
-        self._expected = asyncio.get_running_loop().create_future()
-        if self.gone.done():
-            raise BackendLost(self.why)
-        try:
-            message = await asyncio.wait_for(self._expected, limit)
-        except TimeoutError:
-            raise BackendLost(f"no {kind.__name__} within {limit:g} s") from None
-        finally:
-            self._expected = None
-        if not isinstance(message, kind):
-            raise WireError(f"{type(message).__name__}: must be {kind.__name__} here")
-        return message
-
-    def send(self, message: Message) -> None:
-        """Send a message; raises WireError, and then nothing is sent."""
-        self._transport.writelines(encode(message))
-
-    def ping(self) -> None:
-        """Ask for the time."""
-        if not self.is_over:
-            self.send(Ping(self._clock()))
-
-    def end(self, why: str) -> None:
-        """Close the connection now."""
-        if not self.is_over:
-            self.why = why
-            self._transport.abort()
-
-    def _on_message(self, message: Message) -> None:
-        if isinstance(message, Pong):
-            self.offset.add(message, self.heard)
-        if isinstance(message, Refused):
-            self.end(f"it refuses us: {message.reason}")
-        elif self._expected is not None:
-            if not self._expected.done():
-                self._expected.set_result(message)
-        elif isinstance(message, Result):
-            self._owner.on_result(message)
-        elif not isinstance(message, Pong):
-            raise WireError(f"{type(message).__name__}: must not come now")
 
 
 def _on_its_clock(action: Action, offset: ClockOffset) -> Action:
