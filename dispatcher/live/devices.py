@@ -24,6 +24,7 @@ from roma.events import (
     Execute,
     ExecutionEnded,
     ExecutionMissed,
+    ExecutionUnreached,
     ExecutorReady,
     Fail,
     LoadEnded,
@@ -44,6 +45,9 @@ log: Final = logging.getLogger(__name__)
 
 _DISAGREES: Final = frozenset({Status.NOT_LOADED, Status.NO_PAGES, Status.BUSY})
 """What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
+
+
+_CLOSED: Final = "the connection is closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +117,41 @@ class Device:
         rows += [rows[-1]] * (len(calls) - len(rows))  # the batch has the size that was planned
         batch, (earliest, latest) = len(rows), command.window
         number = self._number(command)
-        self._submit(Infer(number, command.model, batch, earliest, latest), joined(rows))
+        infer = Infer(number, command.model, batch, earliest, latest)
+        try:
+            is_sent = self._is_sent(infer, joined(rows))
+        except (WireError, ValueError) as fault:  # it must end in the core's books
+            del self._asked[number]
+            self._fail(command, f"cannot send: {fault}")
+            return
+        if not is_sent:  # another device may run it
+            log.warning("executable %s is lost: %s", self.name, _CLOSED)
+            self._driver.handle(ExecutionUnreached(command.execution))
+            self._client.drop(_CLOSED)
 
     def load(self, command: LoadModel) -> None:
         """Copy a model's weights to the device."""
         number = self._number(command)
-        self._submit(Load(number, command.model, self._driver.clock(), command.latest))
+        self._send(Load(number, command.model, self._driver.clock(), command.latest))
 
     def unload(self, command: UnloadModel) -> None:
         """Free a model's memory."""
-        self._submit(Unload(self._number(command), command.model))
+        self._send(Unload(self._number(command), command.model))
 
     def _number(self, command: Execute | LoadModel | UnloadModel) -> int:
         self._last_action += 1
         self._asked[self._last_action] = command, self._driver.clock()
         return self._last_action
 
-    def _submit(self, action: Action, inputs: Mapping[str, Array] | None = None) -> None:
-        try:
-            is_sent = self._client.submit(action, inputs)
-            why = "the connection is closed"
-        except WireError as fault:
-            is_sent, why = False, str(fault)
-        if not is_sent:
-            self._asked.pop(action.id, None)
-            self._client.drop(why)
+    def _send(self, action: Load | Unload) -> None:
+        if not self._is_sent(action):
+            self._client.drop(_CLOSED)
+
+    def _is_sent(self, action: Action, inputs: Mapping[str, Array] | None = None) -> bool:
+        if self._client.submit(action, inputs):
+            return True
+        del self._asked[action.id]
+        return False
 
     # The client's news
 

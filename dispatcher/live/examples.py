@@ -68,7 +68,6 @@ class Whole:
             if self._is_over:  # one before was refused at once
                 return
             driver.submit(part)
-            call.id = call.id or part.id  # what the log calls it
 
     def cancel(self) -> object:
         """Give the request up: its client went away."""
@@ -89,6 +88,7 @@ class Whole:
         """Take one example's outputs."""
         if self._is_over:
             return
+        self.call.id = example.id
         self._outputs[example.place] = outputs
         self._left -= 1
         if not self._left:
@@ -97,6 +97,7 @@ class Whole:
     def on_refused(self, example: Example, outcome: Outcome) -> None:
         """Take that an example is not computed."""
         if not self._is_over:
+            self.call.id = example.id  # what the log calls the request
             self._give_up()
             self._end(outcome)
 

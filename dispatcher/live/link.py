@@ -61,7 +61,9 @@ class Link(asyncio.Protocol):
         if self.gone.done():
             raise BackendLost(self.why)
         try:
-            message = await asyncio.wait_for(self._expected, limit)
+            # Not wait_for: in Python 3.11 a cancellation is lost on it if the answer comes as well.
+            async with asyncio.timeout(limit):
+                message = await self._expected
         except TimeoutError:
             raise BackendLost(f"no {kind.__name__} within {limit:g} s") from None
         finally:

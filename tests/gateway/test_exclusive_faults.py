@@ -218,20 +218,23 @@ async def test_a_result_that_nobody_asked_for_ends_the_connection(ground, caplog
 
 async def test_what_is_no_protocol_is_told_once(stage, caplog):
     ground = await Ground(stage).open(serve=False)
+    talks = 0
 
     async def talk(reader, writer):
-        talks.append(writer)
+        nonlocal talks
+        talks += 1
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
 
-    talks = []
     server = await asyncio.start_server(talk, "127.0.0.1", ground.worker_port)
+    stage.stack.callback(server.close)
+    (worker,) = ground.data["workers"]
+    worker["executables"][0]["actions"] = f"127.0.0.1:{ground.worker_port}"
     await ground.serve()
-    await stage.until(lambda: len(talks) >= 3)
+    await stage.until(lambda: talks >= 3)
     said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
     assert len(said) == 1
-    server.close()
-    for writer in talks:
-        writer.close()
     assert not ground.executor.live
 
 
@@ -327,8 +330,7 @@ async def test_every_request_ends_once_whatever_the_wire_does(ground):
     for round_ in range(4):
         asked += [ground.ask((i, i), (i, i), model="mn"[i % 2]) for i in range(12)]
         await asyncio.sleep(0.01 * round_)
-        ground.tap.cut()
-        await ground.ready()
+        await ground.reconnected()
     statuses = [(await told(a))[0] for a in asked]
     assert set(statuses) <= {200, 502, 503}
     core = ground.stage.core

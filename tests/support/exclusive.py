@@ -222,6 +222,12 @@ class Ground:
     async def ready(self):
         await self.stage.until(lambda: self.executor.live)
 
+    async def reconnected(self):
+        """Cut the connection, and wait until there is another one."""
+        count = len(self.tap.hellos)
+        self.tap.cut()
+        await self.stage.until(lambda: len(self.tap.hellos) > count and self.executor.live)
+
     @property
     def executor(self):
         (executor,) = self.stage.core.executors
