@@ -38,6 +38,9 @@ def checked(hello: Hello, models: Collection[str]) -> Offer:
         raise WireError(f"pages = {offer.pages}: must be ≥ 1")
     for name, model in offer.models.items():
         _check(name, model)
+        if name in models and 1 not in model.executions:
+            # What remains of any number of requests can be run by ones.
+            raise WireError(f"models.{name}: batch sizes: must have 1")
     unknown = sorted(set(offer.loaded) - offer.models.keys())
     if unknown or len(set(offer.loaded)) < len(offer.loaded):
         raise WireError(f"loaded: names {', '.join(unknown) or 'a model twice'}")
@@ -72,8 +75,6 @@ def _check(name: str, model: ModelOffer) -> None:
             raise WireError(f"models.{name}: batch = {batch}: must be one of {known}")
         if not _is_time(seconds):
             raise WireError(f"models.{name}: batch {batch} = {seconds}: must be seconds, ≥ 0")
-    if 1 not in model.executions:  # what remains of any number of requests can be run by ones
-        raise WireError(f"models.{name}: batch sizes: must have 1")
 
 
 def _is_time(seconds: float) -> bool:
@@ -86,7 +87,7 @@ def _joins(signatures: Mapping[str, actionwire.Signature]) -> bool:
 
 
 def _one_by_one(model: ModelOffer) -> ModelOffer:
-    return replace(model, executions={1: model.executions[1]})
+    return replace(model, executions={b: t for b, t in model.executions.items() if b == 1})
 
 
 def _specs(specs: tuple[actionwire.TensorSpec, ...]) -> dict[str, TensorSpec]:
