@@ -62,16 +62,24 @@ async def _measured(runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs:
     which = default_signature(model.signatures)
     signature = model.signatures[which]
     load = await _median(loads, partial(runtime.load, name), 1)
+    executions: dict[int, float] = {}
+    faults: list[str] = []
     try:
-        executions = {}
         for batch in sizes(signature):
             staged = runtime.stage(name, example(signature, batch))
             work = partial(runtime.execute, name, which, staged)
-            for _ in range(WARM_UP):
-                await infers.run(work)
-            executions[batch] = await _median(infers, work, runs)
+            try:
+                for _ in range(WARM_UP):
+                    await infers.run(work)
+                executions[batch] = await _median(infers, work, runs)
+            except Exception as error:  # it was exported for smaller batches, say
+                faults.append(f"batch {batch}: {error}")
     finally:
         await loads.run(partial(runtime.unload, name))
+    for fault in faults:
+        _log.warning("model %s: is not executed in this size: %s", name, fault)
+    if not executions:
+        raise LaunchError(faults[0] if faults else "its signature takes no batch")
     again = []
     for _ in range(2):  # the first load of all finds nothing in caches
         again.append(await _median(loads, partial(runtime.load, name), 1))

@@ -41,6 +41,8 @@ MAX_STRANGERS = 16
 _STRANGER_HEADER = 16 * 2**10
 _BUFFER = 8 * 2**20
 """Bytes of unread results at which nothing more is taken from a dispatcher that reads slowly."""
+MAX_UNREAD = 512 * 2**20
+"""Bytes of unread results at which a dispatcher counts as gone; those of running actions add up."""
 
 # A dispatcher's host that is gone says nothing: the kernel finds out within 15 s, whether it waits
 # for what was sent to be acknowledged or has nothing to send.
@@ -247,8 +249,13 @@ class _Link(asyncio.Protocol):
             self._send(Result(outcome))
 
     def _send(self, message: Message) -> None:
-        if not self._transport.is_closing():
-            self._transport.writelines(encode(message))
+        if self._transport.is_closing():
+            return
+        self._transport.writelines(encode(message))
+        unread = self._transport.get_write_buffer_size()
+        if unread > MAX_UNREAD:
+            _log.error("%s: does not read: %d bytes: must be ≤ %d", self, unread, MAX_UNREAD)
+            self._transport.abort()
 
     def _on_silence(self) -> None:
         self.refuse(f"nothing came in {CONNECT_LIMIT:g} s: a dispatcher begins with Connect")

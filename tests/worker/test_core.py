@@ -125,3 +125,15 @@ def test_an_unknown_model_is_told_by_name():
     (outcome,) = WorkerCore(4, NEEDS).submit(infer(1, "other"), 0.0)
     assert outcome.status is Status.INVALID
     assert outcome.detail == "model = other: must be one that this worker has"
+
+
+def test_what_is_dropped_holds_its_model_no_longer_and_what_runs_goes_on():
+    core = loaded("small")
+    core.submit(infer(1), 0.0)
+    core.submit(infer(2), 0.0)
+    core.submit(load(3, "large", earliest=9.0), 0.0)
+    assert sorted(core.drop()) == [2, 3]
+    assert core.next_wakeup() is None
+    assert core.end(1, Status.OK, 0.5) == [Outcome(1, Status.OK, 0.0, 0.5)]
+    (outcome,) = core.submit(Unload(4, "small"), 0.5)
+    assert outcome.status is Status.OK

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -148,3 +149,4 @@ class Device(RuleBasedStateMachine):
 
 
 TestDevice = Device.TestCase
+TestDevice.settings = settings(max_examples=200)

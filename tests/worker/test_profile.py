@@ -61,8 +61,23 @@ async def test_a_model_that_fails_or_is_too_large_is_left_out(hand, caplog):
     assert offers.keys() == {"m", "fixed"}
     assert offers["fixed"].executions.keys() == {4}
     assert "model large: pages = 9: must be ≤ 4, the device's" in caplog.text
-    assert "model n: cannot be measured, and is left out: no kernel" in caplog.text
-    assert hand.done[-1] != ("load", "n")
+    assert "model n: cannot be measured, and is left out: batch 1: no kernel" in caplog.text
+    assert [what for what, name in hand.done if name == "n"] == ["load", "unload"]
+
+
+async def test_a_batch_size_that_fails_is_left_out(hand, caplog):
+    hand.known = lambda name: None
+    execute = hand.execute
+
+    def fail(name, signature, inputs):
+        if len(inputs["x"]) > 4:
+            raise ValueError("no kernel")
+        return execute(name, signature, inputs)
+
+    hand.execute = fail
+    offers = await measure(hand, 4, runs=1)
+    assert list(offers["m"].executions) == [1, 2, 4]
+    assert "model m: is not executed in this size: batch 8: no kernel" in caplog.text
 
 
 async def test_a_worker_without_a_model_has_nothing_to_do(hand):

@@ -1,17 +1,19 @@
 """Real PyTorch models on the cores: exported and scripted, over the socket as by hand."""
 
+import threading
 import warnings
 
 import numpy as np
 import orjson
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 from roma.actions import BATCHES, Infer, Load, Status, Unload
 from roma.errors import ConfigError, LaunchError
 from roma.worker.profile import measure
 from roma.worker.program import pages
-from roma.worker.runtimes.torch import TorchRuntime
+from roma.worker.runtimes.torch import TorchRuntime, save_sample
 
 
 class Net(torch.nn.Module):
@@ -133,6 +135,23 @@ def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
     again = executed(runtime, name, inputs)
     for found, expected in zip(again.values(), loaded.values(), strict=True):
         assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_thread_that_executes_has_as_many_threads_as_it_was_told(tmp_path, count):
+    runtime = TorchRuntime({"m": save_sample(tmp_path / "m.pt2")}, threads=count)
+    runtime.load("m")
+    found = []
+
+    def execute():
+        runtime.execute("m", "serving_default", [torch.zeros(1, 512)])
+        pools = threadpool_info()
+        found.extend(pool["num_threads"] for pool in pools if "torch" in pool["filepath"])
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    thread.join()
+    assert set(found) == {count}
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:99", "mps", "meta"])

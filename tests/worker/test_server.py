@@ -431,3 +431,52 @@ async def test_a_worker_that_ends_fetches_what_was_executed(working, hand):
         result = await link.read()
         assert result.outputs["y"].tolist() == [[2, 2]]
         assert await ending
+
+
+async def test_nothing_is_left_of_dispatchers_that_are_gone(working, hand):
+    hand.copies = True
+    async with working(hand, pages=2) as connect:
+        for turn in range(20):
+            link = await connect()
+            for model in ("m", "n"):
+                link.submit(Load, model, earliest=float(turn))
+                link.submit(Infer, model, batch=1 + turn % 2)
+                link.submit(Infer, model, earliest=time.monotonic() + 3600)
+                link.submit(Unload, model)
+            for _ in range(turn % 7):
+                await link.read()
+            link.writer.transport.abort()
+            await until(lambda: "no dispatcher" in repr(connect.server))
+            await connect.device.quiet()
+            assert not connect.device._tasks
+            assert connect.device._bytes == 0
+        assert hand.done.count(("execute", "m")) > 0
+        link = await connect()
+        assert set(link.hello.offer.loaded) <= {"m", "n"}
+
+
+async def test_a_dispatcher_that_reads_late_misses_nothing(working, hand):
+    hand.output = np.zeros((1, 2**18), np.float32)
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        link.writer.transport.pause_reading()
+        numbers = [link.submit(Infer) for _ in range(40)]
+        await until(lambda: hand.done.count(("execute", "m")) > 20)
+        link.writer.transport.resume_reading()
+        found = [(await link.read()).outcome for _ in numbers]
+        assert [outcome.id for outcome in found] == numbers
+        assert {outcome.status for outcome in found} == {Status.OK}
+
+
+async def test_a_dispatcher_that_never_reads_is_let_go(working, hand, monkeypatch):
+    monkeypatch.setattr(server, "MAX_UNREAD", 2**20)
+    hand.output = np.zeros((1, 2**18), np.float32)
+    async with working(hand) as connect:
+        link = await connect()
+        await link.did(Load)
+        link.writer.transport.pause_reading()
+        for _ in range(100):  # 100 MiB: more than the kernel keeps for both ends
+            link.submit(Infer)
+        await until(lambda: "no dispatcher" in repr(connect.server))
+        assert (await connect()).hello.offer.loaded == ("m",)

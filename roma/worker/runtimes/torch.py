@@ -7,8 +7,8 @@ back and frees the copy. PyTorch allocates the block itself, so that pages are a
 places: the allocator may split what is free, which the 16 MB pages of Clockwork's own runtime
 (§5.2) rule out.
 
-On a GPU each thread has its own stream: LOAD, INPUT, EXEC and OUTPUT overlap, and of each there is
-one at a time. On the cores a LOAD is a copy from memory to memory, and the others need none.
+On a GPU each step has its own stream: LOAD, INPUT, EXEC and OUTPUT overlap, and a device asks for
+one of each at a time. On the cores a LOAD is a copy from memory to memory; the others need none.
 
 An exported program says what it takes. TorchScript does not: `model.pt.json` beside it says
 
@@ -28,7 +28,7 @@ import torch
 from torch.utils import _pytree
 
 from roma.actions import ModelOffer
-from roma.actionwire import DTYPES, Array, Signature, TensorSpec
+from roma.actionwire import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.actionwire.tensors import specs_from_json
 from roma.errors import ConfigError, LaunchError, RomaError
 from roma.worker.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
@@ -50,9 +50,11 @@ class TorchRuntime:
 
     def __init__(self, paths: Mapping[str, Path], device: str = "cpu", threads: int = 1) -> None:
         self._device = _device(device)
-        torch.set_num_threads(threads)
+        self._count = threads
+        self._counted = threading.local()
         self._is_cuda = self.copies = self._device.type == "cuda"
-        self._threads = threading.local()
+        self._idle: dict[str, list[Any]] = {"load": [], "input": [], "execute": [], "output": []}
+        """Streams that nobody uses, by step: one of each, unless several threads execute."""
         self._models = {name: _read(name, path, self._device) for name, path in paths.items()}
         self.models = {
             name: RuntimeModel(model.host.numel(), {DEFAULT_SIGNATURE: model.signature})
@@ -76,7 +78,7 @@ class TorchRuntime:
         if not self._is_cuda:
             model.use(model.host.clone())
             return
-        with self._streaming():
+        with self._streaming("load"):
             block = torch.empty(model.host.shape, dtype=torch.uint8, device=self._device)
             block.copy_(model.host, non_blocking=True)
         model.use(block)
@@ -91,7 +93,7 @@ class TorchRuntime:
         tensors = [torch.from_numpy(inputs[s.name]) for s in self._models[name].signature.inputs]
         if not self._is_cuda:
             return tensors
-        with self._streaming():
+        with self._streaming("input"):
             return [
                 # Only from pinned memory is it a copy that kernels need not wait for.
                 tensor.pin_memory().to(self._device, non_blocking=True)
@@ -100,13 +102,18 @@ class TorchRuntime:
 
     def execute(self, name: str, signature: str, staged: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the model on what is staged."""
-        with torch.inference_mode(), self._streaming():
+        if not hasattr(self._counted, "done"):
+            # OpenMP counts for each thread of ours, and BLAS asks it alone: 0.2 ms became 40 ms
+            # where two threads shared cores with other programs.
+            torch.set_num_threads(self._count)
+            self._counted.done = True
+        with torch.inference_mode(), self._streaming("execute"):
             return _leaves(self._models[name].call(*staged))
 
     def fetch(self, name: str, signature: str, outputs: list[torch.Tensor]) -> dict[str, Array]:
         """Copy outputs back from the device; their names are the signature's."""
         if self._is_cuda:
-            with torch.inference_mode(), self._streaming():
+            with torch.inference_mode(), self._streaming("output"):
                 outputs = [_to_host(tensor) for tensor in outputs]
         names = (spec.name for spec in self._models[name].signature.outputs)
         return dict(zip(names, (tensor.numpy() for tensor in outputs), strict=True))
@@ -116,21 +123,24 @@ class TorchRuntime:
         self._models.clear()
 
     @contextmanager
-    def _streaming(self) -> Iterator[None]:
-        """Do what follows in this thread's own stream; when it ends, the device is done with it.
+    def _streaming(self, step: str) -> Iterator[None]:
+        """Do what follows in a stream of this step; when it ends, the device is done with it.
 
-        That is why tensors may go from one thread's stream to another's: each is finished before
-        the next thread knows of it, and is used no more when it is freed.
+        That is why tensors may go from one step's stream to another's: each is finished before the
+        next step knows of it, and is used no more when it is freed. Streams are used again, because
+        PyTorch keeps what was freed in one for that one alone.
         """
         if not self._is_cuda:
             yield
             return
-        if not hasattr(self._threads, "stream"):
-            self._threads.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream = self._threads.stream
-        with torch.cuda.stream(stream):
-            yield
-        stream.synchronize()
+        idle = self._idle[step]
+        stream: Any = idle.pop() if idle else _stream(self._device)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+            stream.synchronize()
+        finally:
+            idle.append(stream)
 
 
 @dataclass(slots=True)
@@ -149,6 +159,10 @@ class _Model:
         with torch.no_grad():
             for tensor, start in self.places:
                 tensor.data = _view(block, start, tensor)
+
+
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _device(text: str) -> torch.device:
@@ -179,6 +193,8 @@ def _read(name: str, path: Path, device: torch.device) -> _Model:
 def _read_script(path: Path) -> tuple[Any, Signature]:
     told = orjson.loads(path.with_name(path.name + ".json").read_bytes())
     signature = Signature(specs_from_json(told["inputs"]), specs_from_json(told["outputs"]))
+    if any(spec.dtype == BYTES for spec in (*signature.inputs, *signature.outputs)):
+        raise ConfigError(f"{path.name}.json: dtype = {BYTES}: PyTorch has no strings")
     with warnings.catch_warnings():
         # TorchScript gets no more features; what there is still runs, and is meant here.
         warnings.simplefilter("ignore", DeprecationWarning)
