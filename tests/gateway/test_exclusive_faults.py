@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -200,6 +201,27 @@ async def test_a_worker_that_says_nothing_is_given_up(ground, monkeypatch, caplo
     ground.tap.change = lambda message: message
     await ground.ready()
     assert (await told(ground.ask((2, 2))))[0] == 200
+
+
+async def test_windows_are_told_on_the_workers_clock(stage):
+    ahead = 1000.0
+    ground = await Ground(stage).open(worker={}, serve=False)
+
+    def change(message):  # the worker's clock is ahead, as that of another host may be
+        if isinstance(message, Pong):
+            return dataclasses.replace(message, clock=message.clock + ahead)
+        if isinstance(message, Submit):
+            action = message.action
+            window = {key: getattr(action, key) - ahead for key in ("earliest", "latest")}
+            return dataclasses.replace(message, action=dataclasses.replace(action, **window))
+        return message
+
+    ground.tap.change = change
+    await ground.serve()
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    for message in ground.tap.asked:
+        assert message.action.latest - time.monotonic() > ahead / 2
+        assert message.action.earliest <= time.monotonic() + ahead + 0.1
 
 
 async def test_a_result_that_nobody_asked_for_ends_the_connection(ground, caplog):
