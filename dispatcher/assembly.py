@@ -13,6 +13,11 @@ def build_core(config: Config) -> Dispatcher:
         config.model_specs,
         gpu=registry.GPU[scheduling.gpu],
         cpu=registry.CPU[scheduling.cpu],
-        options=Options(beta=scheduling.beta, spill=scheduling.spill),
+        options=Options(
+            beta=scheduling.beta,
+            spill=scheduling.spill,
+            ahead=scheduling.ahead,
+            latency=scheduling.latency,
+        ),
         window=config.control.window or config.control.period,
     )

@@ -6,8 +6,10 @@
 import asyncio
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -17,6 +19,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.live import metrics as dispatcher_metrics
 from dispatcher.live.http.server import Server
 from dispatcher.schedulers.registry import CPU, GPU
+from roma.actions import ModelOffer, Offer, Status
 from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
 from roma.exchange import ExchangeReply, ExecutorReport
 from roma.gateway_config import LimitsConfig
@@ -60,6 +63,16 @@ def door() -> list[Metric]:
     return asyncio.run(collected())
 
 
+def devices() -> list[Metric]:
+    """Return what is told of exclusive devices, after one action."""
+    core = Dispatcher([MODEL], gpu=GPU["clockwork"], cpu=CPU["round_robin"])
+    core.handle(ExecutorAdded(ExecutorSpec("g@w", Device.GPU, ("m",), is_exclusive=True)), now=0.0)
+    offer = Offer(4, {"m": ModelOffer(1, 0.01, {1: 0.01})}, ("m",))
+    core.handle(ExecutorReady("g@w", offer), now=0.0)
+    device: Any = SimpleNamespace(actions=Counter({("infer", Status.OK): 1}))
+    return list(dispatcher_metrics.collect_devices(core, {"g@w": device}))
+
+
 def supervisor() -> list[Metric]:
     """Return what a supervisor tells after three ticks, on a host with a GPU."""
     core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], _law, capacity=4.0)
@@ -77,7 +90,7 @@ def _law(state: Any, _: Measurement, **__: float) -> tuple[Demand, Any]:
 def render(text: str) -> str:
     """Return the document with fresh tables between its markers."""
     tables: Mapping[str, Iterable[Sequence[str]]] = {
-        "dispatcher": map(_metric, [*dispatcher(), *door()]),
+        "dispatcher": map(_metric, [*dispatcher(), *devices(), *door()]),
         "supervisor": map(_metric, supervisor()),
         "alerts": (
             (

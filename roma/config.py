@@ -113,7 +113,11 @@ class ModelConfig(Section):
 class SchedulingConfig(Section):
     """What runs next where."""
 
-    gpu: Literal["roma", "round_robin", "fcfs", "edf", "advantage"] = "roma"
+    gpu: Literal[
+        "roma", "round_robin", "fcfs", "edf", "advantage", "clockwork", "clockwork_paper"
+    ] = "roma"
+    """`clockwork` plans batches and loads models on GPUs with `actions`, and on no others;
+    `clockwork_paper` takes the paper's order where ours would let a larger batch go first."""
     cpu: Literal["round_robin", "balance"] = "round_robin"
     """`gpu: advantage` with `cpu: balance` and `spill: 0.2` needs the fewest cores (decision 0004);
     the defaults are the paper's."""
@@ -121,6 +125,16 @@ class SchedulingConfig(Section):
     """Weight of expected against measured response time in the GPU policy `roma`."""
     spill: Annotated[float, Field(ge=0, le=1)] = 0.0
     """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
+    ahead: Annotated[float, Field(ge=0.0005, le=1)] = 0.005
+    """Seconds of work that an exclusive GPU is given before it needs it. More bridges a slower
+    network or a gateway that is late; less decides later, with more requests to choose from."""
+    latency: Annotated[float, Field(ge=0, le=0.1)] = 0.0005
+    """Seconds that a message takes to an exclusive GPU, and back again."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether the GPU policy gives exclusive devices actions."""
+        return self.gpu in ("clockwork", "clockwork_paper")
 
 
 class ControlConfig(Section):
@@ -202,6 +216,7 @@ class Config(Section):
         for i, worker in enumerate(self.workers):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
+        self._check_exclusive()
         self._check_served()
         self._check_several()
         for name in self.plant.models if self.plant else ():
@@ -220,8 +235,8 @@ class Config(Section):
     def _check_served(self) -> None:
         """Refuse a model that nothing serves, and two executables at one address."""
         listed = [e for worker in self.workers for e in worker.executables]
-        urls = [e.url for e in listed]
-        for key, addresses in (("url", urls), ("grpc", [e.grpc for e in listed if e.grpc])):
+        for key in ("url", "actions", "grpc"):
+            addresses = [value for e in listed if (value := getattr(e, key)) is not None]
             for address in addresses:
                 if addresses.count(address) > 1:
                     raise Fault(f"workers.executables.{key}", address, "listed once")
@@ -232,6 +247,34 @@ class Config(Section):
         for name in self.models:
             if all(e.model != name for e in listed):
                 raise Fault(f"models.{name}", name, "served by an executable of a worker")
+
+    def _check_exclusive(self) -> None:
+        """Refuse exclusive GPUs beside other executables, or with a policy that is not theirs.
+
+        Their policy refuses what they cannot answer in time, also if a CPU still could.
+        """
+        listed = {
+            f"workers.{i}.executables.{k}": executable
+            for i, worker in enumerate(self.workers)
+            for k, executable in enumerate(worker.executables)
+        }
+        exclusive = [key for key, e in listed.items() if e.actions is not None]
+        gpu, policies = self.scheduling.gpu, "clockwork or clockwork_paper"
+        for i, worker in enumerate(self.workers):
+            if worker.gpus and self.scheduling.is_exclusive:
+                bound = f"another one where GPUs have no actions (workers.{i}.gpus = {worker.gpus})"
+                raise Fault("scheduling.gpu", gpu, bound)
+            if exclusive and worker.backend is not Backend.STATIC:
+                bound = f"static where GPUs have actions ({exclusive[0]})"
+                raise Fault(f"workers.{i}.backend", worker.backend.value, bound)
+        for key, executable in listed.items():
+            if executable.actions is not None:
+                if not self.scheduling.is_exclusive:
+                    raise Fault("scheduling.gpu", gpu, f"{policies} where {key} has actions")
+            elif executable.device is Device.GPU and self.scheduling.is_exclusive:
+                raise Fault("scheduling.gpu", gpu, f"another one where {key} has no actions")
+            elif exclusive:
+                raise Fault(f"{key}.url", executable.url, f"absent: {exclusive[0]} has actions")
 
     def _check_several(self) -> None:
         """Refuse several dispatchers where one alone may know what is sent, or writes."""

@@ -8,7 +8,6 @@ request makes are not frozen and make themselves: see `roma.model.Request`.
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from roma.actions import Offer
 from roma.model import ExecutorSpec, ModelSpec, Request
@@ -201,8 +200,6 @@ Event = (
 
 # Commands
 
-ANY_TIME: Final = (0.0, math.inf)
-
 
 @dataclass(slots=True, init=False)
 class Execute:
@@ -223,7 +220,8 @@ class Execute:
         executor: str,
         model: str,
         requests: tuple[int, ...],
-        window: tuple[float, float] = ANY_TIME,
+        # Written out: mypyc takes a Final of two floats for one that was never set.
+        window: tuple[float, float] = (0.0, math.inf),
     ) -> None:
         self.execution = execution
         self.executor = executor

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roma.config import Config
 from roma.model import Device, ExecutorSpec
-from roma.workers import Backend, WorkerConfig
+from roma.workers import Backend, ExecutableConfig, WorkerConfig
 
 CONTAINER_PORT = 8501
 """TensorFlow Serving's REST port, inside a container."""
@@ -38,6 +38,8 @@ class Executable:
     container: str | None = None
     grpc: tuple[str, int] | None = None
     """Host and port of its gRPC, if it is to be called so."""
+    token: Path | None = None
+    """File with the secret that an exclusive device asks for."""
 
     @property
     def name(self) -> str:
@@ -46,7 +48,8 @@ class Executable:
 
     @property
     def url(self) -> str:
-        """Its REST address."""
+        """Its REST address; an exclusive device has none, `host` and `port` take its actions."""
+        assert not self.spec.is_exclusive, f"{self.name} has no URL"
         return f"http://{self.host}:{self.port}"
 
     @property
@@ -128,7 +131,11 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
         if listed.grpc is not None:
             name, _, number = listed.grpc.rpartition(":")
             grpc = name, int(number)
-        host, _, port = listed.url.removeprefix("http://").rpartition(":")
+        address = listed.actions or (listed.url or "").removeprefix("http://")
+        host, _, port = address.rpartition(":")
+        if listed.actions is not None:
+            found.append(_exclusive(_gpu(config, worker, i, host=host, port=int(port)), listed))
+            continue
         if listed.model is None:
             executable = _gpu(config, worker, i, host=host, port=int(port))
         else:
@@ -143,6 +150,11 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
             )
         found.append(replace(executable, grpc=grpc))
     return found
+
+
+def _exclusive(executable: Executable, listed: ExecutableConfig) -> Executable:
+    """Return a GPU as one that takes actions."""
+    return replace(executable, spec=replace(executable.spec, is_exclusive=True), token=listed.token)
 
 
 def _gpu(

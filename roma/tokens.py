@@ -34,6 +34,11 @@ class Token:
         """What a caller sends as `Authorization`."""
         return f"Bearer {self._sent}"
 
+    @property
+    def text(self) -> str:
+        """What a caller sends where there are no headers."""
+        return self._sent
+
     def matches(self, text: str) -> bool:
         """Compare in constant time: neither length nor common beginning shows."""
         found = hashlib.sha256(text.encode("utf-8", "replace")).digest()

@@ -45,8 +45,13 @@ class Backend(StrEnum):
 class ExecutableConfig(Section):
     """A model server that somebody else started (backend `static`)."""
 
-    url: Url
+    url: Url | None = None
     """Its TensorFlow Serving REST address, http://host:port."""
+    actions: Address | None = None
+    """Instead of `url`, the address of a `roma worker`, host:port: a GPU that works exclusively for
+    this gateway (scheduling.gpu `clockwork`)."""
+    token: FilePath | None = None
+    """File with the secret that this worker asks for, relative to roma.yaml; default: none."""
     grpc: Address | None = None
     """Its gRPC address, host:port, for clients of gateway.grpc_port; default: it has none."""
     device: Device = Device.CPU
@@ -57,12 +62,32 @@ class ExecutableConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "ExecutableConfig":
-        for key, address in (("url", self.url), ("grpc", self.grpc)):
+        for key, address in (("url", self.url), ("actions", self.actions), ("grpc", self.grpc)):
             if address is not None and not 1 <= int(address.rpartition(":")[2]) <= 65535:
                 raise Fault(key, address, "at a port from 1 to 65535")
+        if self.actions is not None:
+            self._check_exclusive(self.actions)
+        elif self.url is None:
+            raise Fault("url", None, "set, or actions for an exclusive GPU")
+        elif self.token is not None:
+            raise Fault("token", str(self.token), "absent where actions is")
         if (self.model is None) != (self.device is Device.GPU):
             raise Fault("model", self.model, "set for device cpu, absent for device gpu")
         return self
+
+    def _check_exclusive(self, actions: str) -> None:
+        if self.url is not None:
+            raise Fault("actions", actions, f"absent where url is set ({self.url})")
+        if self.device is not Device.GPU:
+            raise Fault("device", self.device.value, "gpu where actions is set")
+        for key in ("grpc", "cgroup"):
+            value = getattr(self, key)
+            if value is not None:
+                raise Fault(key, value, "absent where actions is set")
+
+    def relative_to(self, base: Path) -> "ExecutableConfig":
+        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        return self if self.token is None else self.model_copy(update={"token": base / self.token})
 
 
 class ModelServer(StrEnum):
@@ -154,10 +179,12 @@ class WorkerConfig(Section):
 
     def relative_to(self, base: Path) -> "WorkerConfig":
         """Return it with its paths taken from `base`, the directory of roma.yaml."""
-        if self.docker is None or self.docker.tls is None:
-            return self
-        docker = self.docker.model_copy(update={"tls": base / self.docker.tls})
-        return self.model_copy(update={"docker": docker})
+        update: dict[str, object] = {
+            "executables": tuple(e.relative_to(base) for e in self.executables)
+        }
+        if self.docker is not None and self.docker.tls is not None:
+            update["docker"] = self.docker.model_copy(update={"tls": base / self.docker.tls})
+        return self.model_copy(update=update)
 
     @model_validator(mode="after")
     def _check(self) -> "WorkerConfig":

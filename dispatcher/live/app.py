@@ -33,6 +33,7 @@ from roma.tls import server_context
 from roma.watched import keep_looking
 
 if TYPE_CHECKING:
+    from dispatcher.live.exclusives import Exclusives
     from dispatcher.live.grpc.server import GrpcServer
     from dispatcher.live.tracing import Tracer
 
@@ -87,6 +88,7 @@ async def running(
     journal = Journal(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
+    exclusives = _exclusives(config, driver)
     held = contextlib.AsyncExitStack()
     doorkeeper = await held.enter_async_context(access.opened(gateway_config))
     service = Service(
@@ -96,6 +98,7 @@ async def running(
         doorkeeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
+        exclusives=exclusives,
     )
     server = Server(
         Gateway(service), gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes
@@ -106,6 +109,8 @@ async def running(
         def collect() -> Iterator[Metric]:
             yield from metrics.collect(driver.core, driver.clock())
             yield from metrics.collect_door(server, doorkeeper.denied)
+            if exclusives is not None:
+                yield from metrics.collect_devices(driver.core, exclusives.devices)
 
         doors = admin.Admin(driver, watch, epoch, collect)
         await held.enter_async_context(doors.listening(config))
@@ -258,6 +263,15 @@ async def _listen_for_grpc(
         credentials = None if tls is None else tls.credentials
         await server.listen(config.host, config.grpc_port, credentials)
     return server
+
+
+def _exclusives(config: Config, driver: Driver) -> "Exclusives | None":
+    if not any(e.actions is not None for worker in config.workers for e in worker.executables):
+        return None
+    # Nobody shall wait for an import that is not used.
+    from dispatcher.live.exclusives import Exclusives  # noqa: PLC0415
+
+    return Exclusives(config, driver)
 
 
 def _tracer(config: GatewayConfig) -> "Tracer":

@@ -8,9 +8,9 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from mypy_extensions import mypyc_attr
 
@@ -99,6 +99,19 @@ class Call:
         raise NotImplementedError
 
 
+class ExclusiveDevice(Protocol):
+    """What carries out the commands for an exclusive executor; it feeds the events itself."""
+
+    def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
+        """Run the calls as one batch; those that are None were given up meanwhile."""
+
+    def load(self, command: LoadModel) -> None:
+        """Copy a model's weights to the device."""
+
+    def unload(self, command: UnloadModel) -> None:
+        """Free a model's memory."""
+
+
 class Driver:
     """The live side of one dispatcher core.
 
@@ -117,6 +130,8 @@ class Driver:
         self.core = core
         self.clock = clock
         self._endpoints = endpoints
+        self.devices: dict[str, ExclusiveDevice] = {}
+        """By executor; where there are any, there are no endpoints."""
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
@@ -185,6 +200,10 @@ class Driver:
         if wakeup is not None:
             self._arm(wakeup)
 
+    def take(self, request: int) -> Call | None:
+        """Return a call that is told its outcome in another way; None if it has it already."""
+        return self._calls.pop(request, None)
+
     def on_ready(self, executor: str) -> None:
         """Report that an executable is loaded and reachable."""
         known = self.core.executors[executor]
@@ -217,13 +236,15 @@ class Driver:
             case Execute():
                 self._execute(command)
             case Reject() | Fail():
-                self._resolve(command.request, command)
+                self.resolve(command.request, command)
             case Abort(execution):
                 attempt = self._attempts.pop(execution, None)
                 if attempt is not None:
                     attempt.abort()
-            case LoadModel() | UnloadModel():
-                raise NotImplementedError  # no endpoint is exclusive yet
+            case LoadModel():
+                self.devices[command.executor].load(command)
+            case UnloadModel():
+                self.devices[command.executor].unload(command)
             case _:
                 assert_never(command)
 
@@ -236,7 +257,11 @@ class Driver:
         return limit if call.deadline is None else min(call.deadline, limit)
 
     def _execute(self, command: Execute) -> None:
-        # The policies of this release run requests one by one; a batch needs its inputs joined.
+        if self.devices:
+            calls = [self._calls.get(request) for request in command.requests]
+            self.devices[command.executor].execute(command, calls)
+            return
+        # Policies of other devices run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
         call = self._calls.get(request)
         if call is None:
@@ -297,7 +322,7 @@ class Driver:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()
             self.handle(ExecutionEnded(command.execution, Result.ERROR))
-            self._resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
+            self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
         if verdict is Result.ERROR and call.deadline is not None:
@@ -305,11 +330,12 @@ class Driver:
             late = self.clock() >= call.arrived + call.deadline - EARLY
             verdict = Result.INVALID if late else verdict
         self.handle(ExecutionEnded(command.execution, verdict))
-        self._resolve(call.id, answer)
+        self.resolve(call.id, answer)
 
-    def _resolve(self, request: int, outcome: Outcome) -> None:
+    def resolve(self, request: int, outcome: Outcome) -> None:
+        """Tell a call its outcome, unless it was cancelled or has been told."""
         call = self._calls.get(request)
-        if call is not None:  # else cancelled, or told already
+        if call is not None:
             del self._calls[request]
             call.on_outcome(outcome)
 

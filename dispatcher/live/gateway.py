@@ -18,7 +18,7 @@ import asyncio
 import logging
 from functools import cache
 from importlib import resources
-from typing import Final, assert_never
+from typing import Final, assert_never, cast
 
 import orjson
 
@@ -100,6 +100,7 @@ class Gateway(Handler):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._driver = service.driver
+        self._exclusives = service.exclusives
         self._looking_up: set[asyncio.Task[None]] = set()
 
     # The server's handler
@@ -129,6 +130,9 @@ class Gateway(Handler):
             connection.respond(self._told(request, self._other(request)))
             return None
         if not route.is_inference:
+            if self._exclusives is not None:
+                connection.respond(self._told(request, self._exclusives.found(route)))
+                return None
             return self._look_up(request, route, connection)
         headers, deadline, priority = request.headers, None, _INTERACTIVE
         try:
@@ -146,8 +150,21 @@ class Gateway(Handler):
             priority = Priority.BATCH
         call = HttpCall(self, connection, route, _message(request, route), context)
         call.deadline, call.priority = deadline, priority
+        if self._exclusives is not None:
+            return self._begin(call, route)
         self._driver.submit(call)
         return call
+
+    def _begin(self, call: HttpCall, route: routes.Route) -> Pending | None:
+        """Begin a call that exclusive devices answer."""
+        assert self._exclusives is not None
+        begun = self._exclusives.begin(call, route, cast(Message, call.message))
+        if not isinstance(begun, Response):
+            return begun
+        if call.context is not None:
+            self._end(call.context, begun)
+        call.connection.respond(begun)
+        return None
 
     def error(self, request: Request, status: int, message: str) -> Response:
         """Return an error that ends the connection."""

@@ -1,6 +1,7 @@
 """The dispatcher's side of the metrics: requests, queues and executables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
@@ -12,6 +13,9 @@ from roma.exchange import ModelReport
 from roma.exposition import counter, gauge, histogram
 from roma.model import Device
 from roma.stats import Histogram
+
+if TYPE_CHECKING:
+    from dispatcher.live.devices import Device as ExclusiveDevice
 
 _MODEL, _EXECUTABLE, _PLACE = ["model"], ["executable"], ["executable", "device"]
 
@@ -220,4 +224,37 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
         "Times that the executable could no longer be reached.",
         _EXECUTABLE,
         (((e.spec.name,), e.losses) for e in found),
+    )
+
+
+def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") -> Iterator[Metric]:
+    """Yield what is known of exclusive devices; of their memory only while they are live."""
+    live = [(e.spec.name, e.exclusive) for e in core.executors if e.exclusive is not None]
+    yield gauge(
+        "device_pages",
+        "Pages of 16 MiB for weights that an exclusive device has.",
+        _EXECUTABLE,
+        (((name,), device.offer.pages) for name, device in live),
+    )
+    yield gauge(
+        "device_free_pages",
+        "Those of them that no model takes.",
+        _EXECUTABLE,
+        (((name,), device.free) for name, device in live),
+    )
+    yield gauge(
+        "device_models",
+        "Models whose weights an exclusive device has, or is loading.",
+        _EXECUTABLE,
+        (((name,), len(device.held)) for name, device in live),
+    )
+    yield counter(
+        "device_actions",
+        "Actions that an exclusive device has ended, by how.",
+        [*_EXECUTABLE, "action", "status"],
+        (
+            ((name, action, status.value), count)
+            for name, device in devices.items()
+            for (action, status), count in sorted(device.actions.items())
+        ),
     )

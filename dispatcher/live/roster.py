@@ -73,11 +73,16 @@ class Roster:
             self._service.joining.add(model)
         self._add(e for e in new if e not in old)
         self._config = config
+        if self._service.exclusives is not None:
+            self._service.exclusives.max_body = config.gateway.max_body_bytes
         log.info("models: %s", ", ".join(config.models))
 
     def _add(self, placed: Iterable[Executable]) -> None:
         for executable in placed:
             name = executable.name
+            if executable.spec.is_exclusive:
+                self._add_device(executable)
+                continue
             endpoint = self._endpoint(executable)
             self._endpoints[name] = endpoint
             self._driver.handle(ExecutorAdded(executable.spec))
@@ -85,6 +90,13 @@ class Roster:
                 self._driver.on_applied(name, executable.spec.cores, part)
             watching = watch(name, executable.spec.models, endpoint, self._driver)
             self._watching[name] = self._watchers.create_task(watching)
+
+    def _add_device(self, executable: Executable) -> None:
+        exclusives = self._service.exclusives
+        assert exclusives is not None
+        device = exclusives.add(executable)
+        self._driver.handle(ExecutorAdded(executable.spec))
+        self._watching[executable.name] = self._watchers.create_task(device.run())
 
     def _first_part(self, executable: Executable) -> float:
         """Return which part of an executable's slots is ours until a supervisor says.
@@ -110,12 +122,19 @@ class Roster:
 
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]
-        self._watching.pop(name).cancel()
+        watching, is_exclusive = self._watching.pop(name), executor.spec.is_exclusive
+        if not is_exclusive:  # else its answers come by way of its watcher
+            watching.cancel()
         if executor.live:
             self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
-        await self._endpoints.pop(name).close()
+        watching.cancel()
+        if is_exclusive:
+            assert self._service.exclusives is not None
+            self._service.exclusives.remove(name)
+        else:
+            await self._endpoints.pop(name).close()
 
     async def _drained(self, model: str) -> None:
         core = self._driver.core

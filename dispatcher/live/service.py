@@ -6,7 +6,7 @@ need no inference, and the log lines and traces of requests that ended.
 
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dispatcher.live.access import Access, Credentials, Grant
 from dispatcher.live.context import AnyRoute, Context, Tracer, carried
@@ -14,6 +14,9 @@ from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.journal import Journal
 from roma.errors import BackendError, BackendTimeout
+
+if TYPE_CHECKING:
+    from dispatcher.live.exclusives import Exclusives
 
 DRAIN_RETRY = 5.0
 """Seconds after which a client may try again while the gateway restarts."""
@@ -39,8 +42,11 @@ class Service:
         tracer: Tracer | None = None,
         *,
         backend_timeout: float,
+        exclusives: "Exclusives | None" = None,
     ) -> None:
         self.driver = driver
+        self.exclusives = exclusives
+        """The devices, where all executables are exclusive ones."""
         self.endpoints = endpoints
         self.tracer = tracer
         self.backend_timeout = backend_timeout

@@ -3,7 +3,7 @@
 from dispatcher.schedulers.advantage import Advantage
 from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import Scheduler
-from dispatcher.schedulers.clockwork import Clockwork
+from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.heads import Edf, Fcfs
 from dispatcher.schedulers.roma import Roma
@@ -16,6 +16,7 @@ GPU: dict[str, type[Scheduler]] = {
     "edf": Edf,
     "advantage": Advantage,
     "clockwork": Clockwork,
+    "clockwork_paper": ClockworkPaper,
 }
 
 CPU: dict[str, type[Scheduler]] = {

@@ -17,7 +17,7 @@ from roma.errors import ConfigError
 from roma.load import read_bodies
 from roma.serving import versions
 from roma.serving.models import WARM_UP_FILE
-from roma.serving.tfjson import DEFAULT_SIGNATURE
+from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 DIFFERENT_BODIES = 32
 """Most bodies that are made for one batch size; requests cycle through them."""

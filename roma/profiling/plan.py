@@ -70,7 +70,8 @@ def make(
             raise ConfigError(
                 f"--cores = {value:g}: must be from {low:g} to {machine:g}, this machine's cores"
             )
-    gpu_urls = tuple(e.url for e in _executables(config, Backend.STATIC, Device.GPU))
+    gpus = _executables(config, Backend.STATIC, Device.GPU)
+    gpu_urls = tuple(e.url for e in gpus if not e.spec.is_exclusive)
     targets, skipped = [], []
     for name in config.models:
         if only and name not in only:

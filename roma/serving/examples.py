@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from roma.serving.errors import RequestError
-from roma.serving.jsontext import Document, preview, type_name
-from roma.serving.tensors import Array, Signature, decode_b64, encode_text, is_b64, plain
+from roma.tensors.arrays import Array, Signature, decode_b64, encode_text, is_b64, plain
+from roma.tensors.jsontext import Document, preview, type_name
 
 INPUT = "inputs"
 Kind = Literal["bytes", "float", "int64"]

@@ -6,12 +6,13 @@ return. TensorFlow Serving's JSON has the shortest way there and stands here too
 
 from collections.abc import Callable, Mapping
 
-from roma.serving import examples, session, tfjson
+from roma.serving import examples, session
 from roma.serving.api import Action
 from roma.serving.errors import RequestError
-from roma.serving.jsontext import Document
 from roma.serving.session import LoadedModel
-from roma.serving.tensors import Array, Signature
+from roma.tensors import tfjson
+from roma.tensors.arrays import Array, Signature
+from roma.tensors.jsontext import Document
 
 
 def infer(model: LoadedModel, action: Action, document: Document) -> bytes:

@@ -20,10 +20,10 @@ from roma.serving import session, versions
 from roma.serving.api import Action, Call
 from roma.serving.errors import Code, ModelDirectoryError, ModelLoadError, RequestError
 from roma.serving.inference import infer
-from roma.serving.jsontext import parse
 from roma.serving.session import LoadedModel
-from roma.serving.tensors import NUMPY_TYPES, Array, Signature
-from roma.serving.tfjson import DEFAULT_SIGNATURE
+from roma.tensors.arrays import NUMPY_TYPES, Array, Signature
+from roma.tensors.jsontext import parse
+from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 WARM_UP_FILE = Path("assets.extra/roma_warmup.json")
 """One predict body, inside the version's folder: the warm-up that the model's author wants."""

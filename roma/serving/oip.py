@@ -17,8 +17,8 @@ from roma.serving.api import Action, Call
 from roma.serving.errors import Code, RequestError
 from roma.serving.models import Models
 from roma.serving.oip_tensors import BY_TENSORFLOW, Header, brief
-from roma.serving.tensors import Array, TensorSpec, check_shape
-from roma.serving.tfjson import DEFAULT_SIGNATURE
+from roma.tensors.arrays import Array, TensorSpec, check_shape
+from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 SERVER = "roma"
 EXTENSIONS = ("binary_tensor_data",)

@@ -21,7 +21,7 @@ from roma.serving.models import Models
 from roma.serving.oip import InferAnswer, InferRequest
 from roma.serving.oip_tensors import Header
 from roma.serving.rpc import Message, Method, parse
-from roma.serving.tensors import Array
+from roma.tensors.arrays import Array
 
 SERVICE = "inference.GRPCInferenceService"
 

@@ -23,14 +23,15 @@ from urllib.parse import unquote
 import numpy as np
 import orjson
 
-from roma.serving import jsontext, oip, oip_tensors
+from roma.serving import oip, oip_tensors
 from roma.serving.api import Action, Call
 from roma.serving.errors import Code, RequestError
 from roma.serving.models import Models
 from roma.serving.oip import InferAnswer, InferRequest
 from roma.serving.oip_tensors import Header
 from roma.serving.route import Answer, Route
-from roma.serving.tensors import Array, TensorSpec, decode, is_finite, plain
+from roma.tensors import jsontext
+from roma.tensors.arrays import Array, TensorSpec, decode, is_finite, plain
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Where the JSON ends and the binary data begins."""

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from roma.serving.errors import RequestError
-from roma.serving.tensors import MAX_RANK, Array
+from roma.tensors.arrays import MAX_RANK, Array
 
 
 @dataclass(frozen=True, slots=True)

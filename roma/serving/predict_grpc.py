@@ -24,8 +24,8 @@ from roma.serving.models import Models
 from roma.serving.rpc import Message, Method, parse
 from roma.serving.session import LoadedModel
 from roma.serving.tensorproto import decode, encode
-from roma.serving.tensors import Array
-from roma.serving.tfjson import DEFAULT_SIGNATURE
+from roma.tensors.arrays import Array
+from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 METADATA_FIELD = "signature_def"
 _CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"

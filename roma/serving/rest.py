@@ -6,7 +6,6 @@ request speaks, its path says.
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import Answer, Route
 from roma.serving.workers import Workers
+from roma.tensors.inflate import inflate
 
 BODY_TIMEOUT = 60.0
 """Seconds a client may take to send a body once its headers are here."""
@@ -152,20 +152,3 @@ def timeout(headers: Mapping[str, str]) -> float | None:
             f"an integer from 1 to {MAX_TIMEOUT_MS}"
         )
     return int(text) / 1000
-
-
-def inflate(body: bytes, limit: int) -> bytes:
-    """Return what a compressed body holds; raises RequestError, or BodyTooLarge beyond `limit`.
-
-    Like TensorFlow Serving it knows gzip, and like Triton zlib's format, which HTTP calls deflate.
-    """
-    reader = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32 asks for either header
-    try:
-        plain = reader.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise RequestError(f"Malformed gzip body: {error}") from error
-    if len(plain) > limit:
-        raise BodyTooLarge
-    if not reader.eof:
-        raise RequestError("Malformed gzip body: it ends too early")
-    return plain

@@ -5,10 +5,10 @@ import orjson
 from roma.serving import api
 from roma.serving.api import Action, Call
 from roma.serving.inference import infer
-from roma.serving.jsontext import parse
 from roma.serving.models import Models, metadata_json, status_json
 from roma.serving.route import Answer, Route
-from roma.serving.tfjson import signature_name
+from roma.tensors.jsontext import parse
+from roma.tensors.tfjson import signature_name
 
 
 def route(method: str, target: str) -> Route:

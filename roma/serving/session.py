@@ -21,7 +21,7 @@ import numpy as np
 
 from roma.serving.errors import Code, RequestError
 from roma.serving.examples import Features
-from roma.serving.tensors import Array, Signature, TensorSpec
+from roma.tensors.arrays import Array, Signature, TensorSpec
 
 SERVE_TAG = "serve"
 _IMPORTING = threading.Lock()

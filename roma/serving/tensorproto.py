@@ -11,7 +11,7 @@ import numpy as np
 
 from roma.serving.errors import RequestError
 from roma.serving.rpc import Message
-from roma.serving.tensors import Array, TensorSpec, check_shape
+from roma.tensors.arrays import Array, TensorSpec, check_shape
 
 _FIELDS = {
     "float": "float_val",

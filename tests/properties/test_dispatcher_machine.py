@@ -39,7 +39,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     """Plays driver, clients and executables; keeps books of its own."""
 
     @initialize(
-        gpu=st.sampled_from(sorted(registry.GPU)),
+        # Those of exclusive devices have a machine of their own: none is here.
+        gpu=st.sampled_from(sorted(n for n, p in registry.GPU.items() if not p.knows_requests)),
         cpu=st.sampled_from(sorted(registry.CPU)),
         spill=st.sampled_from([0.0, 0.3]),
         costs=st.sampled_from([None, 0.3]),

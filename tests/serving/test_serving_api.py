@@ -3,9 +3,10 @@
 import orjson
 import pytest
 
-from roma.serving import api, examples, jsontext, versions
+from roma.serving import api, examples, versions
 from roma.serving.api import Action, Call
 from roma.serving.errors import Code, ModelDirectoryError, RequestError
+from roma.tensors import jsontext
 
 
 @pytest.mark.parametrize(

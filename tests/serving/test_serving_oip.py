@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from tritonclient.grpc import service_pb2
 
-from roma.serving import jsontext, oip_grpc, oip_rest, oip_tensors
+from roma.serving import oip_grpc, oip_rest, oip_tensors
 from roma.serving.api import Action, Call
 from roma.serving.errors import Code, RequestError
 from roma.serving.oip import InferAnswer
 from roma.serving.oip_rest import Form
 from roma.serving.oip_tensors import DATATYPES, Header
+from roma.tensors import jsontext
 
 SHAPES = nps.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 CALL = Call(Action.PREDICT, "m")

@@ -8,10 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
-from roma.serving import jsontext, tfjson
 from roma.serving.errors import Code, RequestError
-from roma.serving.tensors import Signature, TensorSpec
-from roma.serving.tfjson import Layout
+from roma.tensors import jsontext, tfjson
+from roma.tensors.arrays import Signature, TensorSpec
+from roma.tensors.tfjson import Layout
 
 NAN, INF = float("nan"), float("inf")
 

@@ -135,6 +135,9 @@ class Rpc:
             raise Refused(_Code.NOT_FOUND, route.missing)
         if service.draining and route.is_inference:
             raise Refused(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
+        if service.exclusives is not None:
+            text = f"model {route.model}: exclusive devices are called over REST alone"
+            raise Refused(_Code.UNIMPLEMENTED, text)
         for executor in service.driver.core.executors.of(route.model):
             endpoint = service.endpoints.get(executor.spec.name)
             if endpoint is not None and endpoint.channel is None:

@@ -12,8 +12,8 @@ from roma.actions import ModelOffer
 from roma.actionwire import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.errors import LaunchError, TensorError
 from roma.serving import session, versions
-from roma.serving import tensors as serving
 from roma.serving.errors import Code, RequestError
+from roma.tensors import arrays as serving
 from roma.worker.runtimes.base import (
     DEFAULT_SIGNATURE,
     RuntimeModel,

@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from roma.serving.errors import Code, RequestError
-from roma.serving.jsontext import preview, type_name
+from roma.tensors.errors import Code, RequestError
+from roma.tensors.jsontext import preview, type_name
 
 Array = NDArray[Any]
 

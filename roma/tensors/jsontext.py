@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from roma.serving.errors import RequestError
+from roma.tensors.errors import RequestError
 
 PREVIEW_CHARACTERS = 256
 """`kMaxJsonDebugStringBytes`: an error text quotes no more of a value than this."""

@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from roma.serving.errors import RequestError
-from roma.serving.jsontext import Document, preview
-from roma.serving.tensors import (
+from roma.tensors.arrays import (
     NUMPY_TYPES,
     Array,
     Signature,
@@ -33,6 +31,8 @@ from roma.serving.tensors import (
     is_finite,
     plain,
 )
+from roma.tensors.errors import RequestError
+from roma.tensors.jsontext import Document, preview
 
 DEFAULT_SIGNATURE = "serving_default"
 

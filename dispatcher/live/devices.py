@@ -1,0 +1,260 @@
+"""One exclusive device: the core's commands as its actions, their results as the core's events.
+
+The core's books of a device are exact only while both agree. A result that shows that they do not
+(a model that we thought loaded is not there, pages that we thought free are taken) ends the
+connection: the next one begins with what the device says that it holds. What runs then has failed.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from dispatcher.live.actions import ActionClient
+from dispatcher.live.driver import Call, Driver
+from dispatcher.live.examples import Example, joined, split
+from dispatcher.live.gateway import error
+from dispatcher.live.offers import checked, readable
+from roma.actions import Action, Infer, Load, Status, Unload
+from roma.actionwire import Array, Hello, Result, Signature
+from roma.errors import TensorError, WireError
+from roma.events import (
+    Execute,
+    ExecutionEnded,
+    ExecutionMissed,
+    ExecutionUnreached,
+    ExecutorReady,
+    Fail,
+    LoadEnded,
+    LoadModel,
+    UnloadModel,
+)
+from roma.events import Result as Verdict
+from roma.logs import Limited
+from roma.placement import Executable
+from roma.tensors import arrays
+from roma.tokens import Token
+from roma.watched import Watched
+
+Signatures = dict[str, "Known"]
+"""By model."""
+
+log: Final = logging.getLogger(__name__)
+
+_DISAGREES: Final = frozenset({Status.NOT_LOADED, Status.NO_PAGES, Status.BUSY})
+"""What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
+
+
+_CLOSED: Final = "the connection is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model's signatures by name: as a worker checks them, and as JSON is read by them."""
+
+    told: Mapping[str, Signature]
+    readable: Mapping[str, arrays.Signature]
+
+
+class Device:
+    """Carries out what the core commands for one exclusive executor.
+
+    `signatures` are those of all devices, by model, as the last of them told. `timeout` is how long
+    an action may take before the device counts as hung, in seconds.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        driver: Driver,
+        signatures: Signatures,
+        *,
+        timeout: float,
+        token: Watched[Token] | None = None,
+    ) -> None:
+        self.name = executable.name
+        self.actions: Counter[tuple[str, Status]] = Counter()
+        """How many have ended, by their kind and how."""
+        self._models = executable.spec.models
+        self._driver = driver
+        self._signatures = signatures
+        self._timeout = timeout
+        self._complaints = Limited(log, asyncio.get_running_loop())
+        self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float]] = {}
+        """By action: what the core wants by it, and since when; the oldest first."""
+        self._last_action = 0
+        self._client = ActionClient(
+            f"roma dispatcher, {self.name}",
+            (executable.host, executable.port),
+            self,
+            clock=driver.clock,
+            token=token,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name}: {len(self._asked)} actions, {self._client!r}>"
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        try:
+            await self._client.run()
+        finally:
+            self._complaints.close()
+
+    # The driver's commands
+
+    def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
+        """Run a batch; a call is None if it was given up between the command and now."""
+        examples = [call for call in calls if isinstance(call, Example)]
+        if not examples:  # the core still has it in its books
+            self._driver.handle(ExecutionMissed(command.execution))
+            return
+        for example in examples:
+            example.whole.on_executing(self.name, self._client.address)
+        rows = [example.inputs for example in examples]
+        rows += [rows[-1]] * (len(calls) - len(rows))  # the batch has the size that was planned
+        batch, (earliest, latest) = len(rows), command.window
+        number = self._number(command)
+        infer = Infer(number, command.model, batch, earliest, latest)
+        try:
+            is_sent = self._is_sent(infer, joined(rows))
+        except (WireError, ValueError) as fault:  # it must end in the core's books
+            del self._asked[number]
+            self._fail(command, f"cannot send: {fault}")
+            return
+        if not is_sent:  # another device may run it
+            log.warning("executable %s is lost: %s", self.name, _CLOSED)
+            self._driver.handle(ExecutionUnreached(command.execution))
+            self._client.drop(_CLOSED)
+
+    def load(self, command: LoadModel) -> None:
+        """Copy a model's weights to the device."""
+        number = self._number(command)
+        self._send(Load(number, command.model, self._driver.clock(), command.latest))
+
+    def unload(self, command: UnloadModel) -> None:
+        """Free a model's memory."""
+        self._send(Unload(self._number(command), command.model))
+
+    def _number(self, command: Execute | LoadModel | UnloadModel) -> int:
+        self._last_action += 1
+        self._asked[self._last_action] = command, self._driver.clock()
+        return self._last_action
+
+    def _send(self, action: Load | Unload) -> None:
+        if not self._is_sent(action):
+            self._client.drop(_CLOSED)
+
+    def _is_sent(self, action: Action, inputs: Mapping[str, Array] | None = None) -> bool:
+        if self._client.submit(action, inputs):
+            return True
+        del self._asked[action.id]
+        return False
+
+    # The client's news
+
+    def on_hello(self, hello: Hello) -> None:
+        """Take what the device offers; raises WireError if it cannot be used."""
+        offer = checked(hello, self._models)
+        others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
+        for model in self._models:
+            told, known = hello.signatures.get(model, {}), self._signatures.get(model)
+            if others and known is not None and known.told != told:
+                raise WireError(f"models.{model}: other signatures than another worker's")
+        for model in self._models:
+            told = hello.signatures.get(model, {})
+            self._signatures[model] = Known(told, readable(told))
+        log.info(
+            "executable %s is ready: worker %s, %d pages, %d models loaded",
+            self.name,
+            hello.worker,
+            offer.pages,
+            len(offer.loaded),
+        )
+        self._driver.handle(ExecutorReady(self.name, offer))
+
+    def on_lost(self, why: str) -> None:
+        """Take that the device is gone, with everything it was asked."""
+        self._asked.clear()
+        if self.name in self._driver.core.executors:
+            self._driver.on_lost(self.name, why)
+
+    def overdue(self, now: float) -> str | None:
+        """Return which answer should have come long ago."""
+        for command, since in self._asked.values():
+            if now - since > self._timeout:
+                kind = type(command).__name__
+                return f"{kind} of {command.model}: no result within {self._timeout:g} s"
+            return None
+        return None
+
+    def on_result(self, result: Result) -> None:
+        """Take how an action ended; raises WireError if nobody asked for it."""
+        outcome = result.outcome
+        command, _ = self._asked.pop(outcome.id, (None, 0.0))
+        if command is None:
+            raise WireError(f"action {outcome.id}: was not asked for")
+        status = outcome.status
+        match command:
+            case Execute():
+                self.actions["infer", status] += 1
+                self._on_executed(command, result)
+            case LoadModel():
+                self.actions["load", status] += 1
+                is_loaded = status is Status.OK
+                took = max(0.0, outcome.duration) if is_loaded else None
+                self._driver.handle(LoadEnded(command.load, is_loaded, took))
+            case UnloadModel():
+                self.actions["unload", status] += 1
+            case _:
+                assert_never(command)
+        if status not in (Status.OK, Status.MISSED):
+            told = f"{type(command).__name__} of {command.model}: {status}: {outcome.detail}"
+            self._complain(told, status)
+            is_wrong = status in _DISAGREES
+            if isinstance(command, Execute):  # a device that is full, or ending, is BUSY
+                is_wrong = status is Status.NOT_LOADED
+            if is_wrong:
+                self._client.drop(f"its state is not what it should be: {told}")
+
+    def _complain(self, told: str, status: Status) -> None:
+        if status is Status.INVALID:
+            return  # the client's fault, and the client is told
+        label = f"executable {self.name}: {status}"
+        fields = {"executable": self.name, "reason": status.value}
+        self._complaints.log(
+            label, logging.WARNING, "executable %s: %s", self.name, told, fields=fields
+        )
+
+    def _on_executed(self, command: Execute, result: Result) -> None:
+        outcome, driver = result.outcome, self._driver
+        detail = outcome.detail or outcome.status.value
+        match outcome.status:
+            case Status.MISSED:
+                driver.handle(ExecutionMissed(command.execution))
+            case Status.OK:
+                try:
+                    rows = split(result.outputs, len(command.requests))
+                except TensorError as fault:
+                    self._fail(command, str(fault))
+                    return
+                took = max(0.0, outcome.duration)
+                driver.handle(ExecutionEnded(command.execution, Verdict.OK, took))
+                for request, outputs in zip(command.requests, rows, strict=True):
+                    call = driver.take(request)
+                    if isinstance(call, Example):  # else given up meanwhile
+                        call.on_outputs(outputs)
+            case Status.INVALID:
+                driver.handle(ExecutionEnded(command.execution, Verdict.INVALID))
+                for request in command.requests:
+                    driver.resolve(request, error(400, detail))
+            case _:
+                self._fail(command, detail)
+
+    def _fail(self, command: Execute, detail: str) -> None:
+        self._driver.handle(ExecutionEnded(command.execution, Verdict.ERROR))
+        for request in command.requests:
+            what = f"executable {self.name}: {detail}"
+            self._driver.resolve(request, Fail(request, what))

@@ -1,0 +1,97 @@
+"""What a worker offers, checked before the dispatcher's books are built on it.
+
+The core trusts an offer: it counts pages by it and looks times up in it. So a worker whose offer
+does not hold together is refused as a whole, with one line that says why.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from roma import actionwire
+from roma.actions import BATCHES, ModelOffer, Offer
+from roma.actionwire import BYTES, Hello
+from roma.errors import WireError
+from roma.tensors.arrays import Signature, TensorSpec
+from roma.tensors.tfjson import DEFAULT_SIGNATURE
+
+TYPES: Mapping[str, str] = {
+    "float16": "half",
+    "float32": "float",
+    "float64": "double",
+    BYTES: "string",
+}
+"""TensorFlow's names of the types that it calls otherwise than NumPy does."""
+
+
+def checked(hello: Hello, models: Collection[str]) -> Offer:
+    """Return the offer as the core may use it; raises WireError.
+
+    Inputs of several requests are joined along their first dimension, the batch. A model that has
+    another free dimension takes requests that cannot be joined: it runs them one by one.
+    """
+    offer = hello.offer
+    missing = sorted(set(models) - offer.models.keys())
+    if missing:
+        raise WireError(f"models: lacks {', '.join(missing)} of roma.yaml")
+    if offer.pages < 1:
+        raise WireError(f"pages = {offer.pages}: must be ≥ 1")
+    for name, model in offer.models.items():
+        _check(name, model)
+        if name in models and 1 not in model.executions:
+            # What remains of any number of requests can be run by ones.
+            raise WireError(f"models.{name}: batch sizes: must have 1")
+    unknown = sorted(set(offer.loaded) - offer.models.keys())
+    if unknown or len(set(offer.loaded)) < len(offer.loaded):
+        raise WireError(f"loaded: names {', '.join(unknown) or 'a model twice'}")
+    taken = sum(offer.models[name].pages for name in offer.loaded)
+    if taken > offer.pages:
+        raise WireError(f"loaded = {taken} pages: must be ≤ {offer.pages}")
+    return replace(
+        offer,
+        models={
+            name: model if _joins(hello.signatures.get(name, {})) else _one_by_one(model)
+            for name, model in offer.models.items()
+        },
+    )
+
+
+def readable(signatures: Mapping[str, actionwire.Signature]) -> dict[str, Signature]:
+    """Return a model's signatures as requests in JSON are read by them."""
+    return {
+        name: Signature(name, _specs(signature.inputs), _specs(signature.outputs))
+        for name, signature in signatures.items()
+    }
+
+
+def _check(name: str, model: ModelOffer) -> None:
+    if model.pages < 1:
+        raise WireError(f"models.{name}.pages = {model.pages}: must be ≥ 1")
+    if not _is_time(model.load):
+        raise WireError(f"models.{name}.load = {model.load}: must be seconds, ≥ 0")
+    for batch, seconds in model.executions.items():
+        if batch not in BATCHES:
+            known = ", ".join(map(str, BATCHES))
+            raise WireError(f"models.{name}: batch = {batch}: must be one of {known}")
+        if not _is_time(seconds):
+            raise WireError(f"models.{name}: batch {batch} = {seconds}: must be seconds, ≥ 0")
+
+
+def _is_time(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds >= 0
+
+
+def _joins(signatures: Mapping[str, actionwire.Signature]) -> bool:
+    signature = signatures.get(DEFAULT_SIGNATURE)
+    return signature is None or all(-1 not in spec.shape[1:] for spec in signature.inputs)
+
+
+def _one_by_one(model: ModelOffer) -> ModelOffer:
+    return replace(model, executions={b: t for b, t in model.executions.items() if b == 1})
+
+
+def _specs(specs: tuple[actionwire.TensorSpec, ...]) -> dict[str, TensorSpec]:
+    return {
+        spec.name: TensorSpec(spec.name, TYPES.get(spec.dtype, spec.dtype), spec.shape)
+        for spec in specs
+    }

@@ -1,0 +1,22 @@
+"""Compressed request bodies."""
+
+import zlib
+
+from roma.tensors.errors import BodyTooLarge, RequestError
+
+
+def inflate(body: bytes, limit: int) -> bytes:
+    """Return what a compressed body holds; raises RequestError, or BodyTooLarge beyond `limit`.
+
+    Like TensorFlow Serving it knows gzip, and like Triton zlib's format, which HTTP calls deflate.
+    """
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32 asks for either header
+    try:
+        plain = reader.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise RequestError(f"Malformed gzip body: {error}") from error
+    if len(plain) > limit:
+        raise BodyTooLarge
+    if not reader.eof:
+        raise RequestError("Malformed gzip body: it ends too early")
+    return plain

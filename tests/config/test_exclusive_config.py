@@ -1,0 +1,175 @@
+"""Exclusive GPUs in roma.yaml: what they say, and what does not go with them."""
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.assembly import build_core
+from roma import config, placement
+from roma.errors import ConfigError
+from roma.model import Device
+from roma.profiling import plan
+from roma.sim import scenario
+
+YAML = """
+models:
+  m: {{sla: {{response_time: 1}}, path: x}}
+workers:
+  - {{name: w, cores: 2, backend: static, executables: [{listed}]}}
+{more}
+"""
+GPU = "{actions: 'x:1', device: gpu}"
+CLOCKWORK = "scheduling: {gpu: clockwork}"
+
+
+def read(listed=GPU, more=CLOCKWORK):
+    return config.parse(YAML.format(listed=listed, more=more))
+
+
+def test_an_exclusive_gpu_has_an_address_for_actions_and_no_url():
+    (found,) = placement.executables(read("{actions: 'x.y:9', device: gpu, token: secret}"))
+    assert (found.spec.is_exclusive, found.spec.device) == (True, Device.GPU)
+    assert found.spec.models == ("m",)
+    assert (found.host, found.port, found.token) == ("x.y", 9, Path("secret"))
+    assert not found.controlled
+    with pytest.raises(AssertionError, match="gpu0@w has no URL"):
+        found.url  # noqa: B018
+
+
+def test_its_token_is_relative_to_the_file(tmp_path):
+    file = tmp_path / "roma.yaml"
+    listed = "{actions: 'x:1', device: gpu, token: secret}, {actions: 'x:2', device: gpu}"
+    file.write_text(YAML.format(listed=listed, more=CLOCKWORK))
+    assert [e.token for e in placement.executables(config.load(file))] == [
+        tmp_path / "secret",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"), [("clockwork", "Clockwork"), ("clockwork_paper", "ClockworkPaper")]
+)
+def test_policies_and_their_options(policy, name):
+    more = f"scheduling: {{gpu: {policy}, ahead: 0.01, latency: 0.002}}"
+    core = build_core(read(more=more))
+    assert core._chosen[Device.GPU].__name__ == name
+    assert (core._options.ahead, core._options.latency) == (0.01, 0.002)
+    assert (build_core(read())._options.ahead, build_core(read())._options.latency) == (
+        0.005,
+        0.0005,
+    )
+
+
+LISTED = "workers.0.executables.0"
+
+
+@pytest.mark.parametrize(
+    ("listed", "more", "fault"),
+    [
+        (
+            "{actions: 'x:1', url: 'http://x:2', device: gpu}",
+            CLOCKWORK,
+            f"{LISTED}.actions = x:1: must be absent where url is set (http://x:2)",
+        ),
+        (
+            "{device: gpu}",
+            CLOCKWORK,
+            f"{LISTED}.url = None: must be set, or actions for an exclusive GPU",
+        ),
+        (
+            "{actions: 'x:1', model: m}",
+            CLOCKWORK,
+            f"{LISTED}.device = cpu: must be gpu where actions is set",
+        ),
+        (
+            "{actions: 'x:1', device: gpu, model: m}",
+            CLOCKWORK,
+            f"{LISTED}.model = m: must be set for device cpu, absent for device gpu",
+        ),
+        (
+            "{actions: 'x:1', device: gpu, grpc: 'x:2'}",
+            CLOCKWORK,
+            f"{LISTED}.grpc = x:2: must be absent where actions is set",
+        ),
+        (
+            "{actions: 'x:1', device: gpu, cgroup: a}",
+            CLOCKWORK,
+            f"{LISTED}.cgroup = a: must be absent where actions is set",
+        ),
+        (
+            "{url: 'http://x:1', device: gpu, token: secret}",
+            "",
+            f"{LISTED}.token = secret: must be absent where actions is",
+        ),
+        (
+            "{actions: 'x:0', device: gpu}",
+            CLOCKWORK,
+            f"{LISTED}.actions = x:0: must be at a port from 1 to 65535",
+        ),
+        (
+            f"{GPU}, {GPU}",
+            CLOCKWORK,
+            "workers.executables.actions = x:1: must be listed once",
+        ),
+        (
+            GPU,
+            "",
+            f"scheduling.gpu = roma: must be clockwork or clockwork_paper where {LISTED} has "
+            "actions",
+        ),
+        (
+            "{url: 'http://x:1', device: gpu}",
+            CLOCKWORK,
+            f"scheduling.gpu = clockwork: must be another one where {LISTED} has no actions",
+        ),
+        (
+            f"{GPU}, {{url: 'http://x:1', device: gpu}}",
+            CLOCKWORK,
+            "scheduling.gpu = clockwork: must be another one where workers.0.executables.1 has no "
+            "actions",
+        ),
+        (
+            f"{GPU}, {{url: 'http://x:1', model: m}}",
+            CLOCKWORK,
+            f"workers.0.executables.1.url = http://x:1: must be absent: {LISTED} has actions",
+        ),
+        (
+            GPU,
+            "  - {name: v, cores: 2, backend: docker}\n" + CLOCKWORK,
+            f"workers.1.backend = docker: must be static where GPUs have actions ({LISTED})",
+        ),
+        (
+            "{url: 'http://x:1', model: m}",
+            "  - {name: v, cores: 2, backend: docker, gpus: 1}\n" + CLOCKWORK,
+            "scheduling.gpu = clockwork: must be another one where GPUs have no actions "
+            "(workers.1.gpus = 1)",
+        ),
+        (
+            GPU,
+            CLOCKWORK + "\ngateway: {workers: 2}",
+            "gateway.workers = 2: must be 1 with GPUs: each would send to one at once",
+        ),
+        (
+            GPU,
+            "scheduling: {gpu: clockwork, ahead: 0}",
+            "scheduling.ahead = 0: input should be greater than or equal to 0.0005",
+        ),
+        (
+            GPU,
+            "scheduling: {gpu: clockwork, latency: -1}",
+            "scheduling.latency = -1: input should be greater than or equal to 0",
+        ),
+    ],
+)
+def test_faults_are_one_line(listed, more, fault):
+    with pytest.raises(ConfigError) as caught:
+        read(listed, more)
+    assert str(caught.value).splitlines() == [f"roma.yaml: {fault}"]
+
+
+def test_what_needs_a_rest_port_says_so():
+    plant = CLOCKWORK + "\nplant: {models: {m: {cost: 0.1, load: {profile: 1}}}}"
+    with pytest.raises(ConfigError, match=r"roma simulate. has no exclusive devices"):
+        scenario.from_config(read(more=plant))
+    with pytest.raises(ConfigError, match=r"models\.m: cannot be profiled"):
+        plan.make(read(), machine=2.0)

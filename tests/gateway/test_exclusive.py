@@ -1,0 +1,329 @@
+"""Requests that exclusive devices answer: a real gateway, a real wire, a worker in this process."""
+
+import asyncio
+import gzip
+import json
+import logging
+
+import grpc
+import numpy as np
+import pytest
+
+from roma.actions import Status
+from roma.actionwire import Signature, TensorSpec
+from roma.errors import TensorError
+from tests.support.exclusive import PAIR, Ground, doubled
+
+
+@pytest.fixture
+async def ground(stage):
+    return await Ground(stage).open(worker={})
+
+
+async def answer(asking):
+    status, body, _ = await asking
+    return status, json.loads(body)
+
+
+async def error(asking):
+    status, found = await answer(asking)
+    return status, found["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "expected"),
+    [
+        ('{"instances": [[1, 2]]}', "predictions", doubled((1, 2))),
+        ('{"instances": [{"x": [1, 2]}]}', "predictions", doubled((1, 2))),
+        ('{"inputs": [[1, 2]]}', "outputs", doubled((1, 2))),
+        ('{"inputs": {"x": [[1, 2], [3, 4.5]]}}', "outputs", doubled((1, 2), (3, 4.5))),
+        ('{"instances": [[1, 2], [3, 4], [5, 6]]}', "predictions", doubled((1, 2), (3, 4), (5, 6))),
+        ('{"signature_name": "serving_default", "inputs": [[1, 2]]}', "outputs", doubled((1, 2))),
+    ],
+)
+async def test_both_layouts_are_answered(ground, body, key, expected):
+    for path in ("/v1/models/m:predict", "/v1/models/m/versions/1:predict"):
+        asked = ground.stage.predict(body.encode(), path=path)
+        assert await answer(asked) == (200, {key: expected})
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+async def test_requests_that_wait_together_are_one_batch(ground, size):
+    first = await ground.fill()
+    rows = [(i, -i) for i in range(size)]
+    asked = [ground.ask(row) for row in rows]
+    await ground.waiting(size)
+    ground.tap.results.set()
+    for asking, row in zip(asked, rows, strict=True):
+        assert await answer(asking) == (200, {"predictions": doubled(row)})
+    assert [(await one)[0] for one in first] == [200, 200]
+    assert [m.action.batch for m in ground.tap.infers] == [1, 1, 1, size]
+    assert len(ground.tap.infers[-1].inputs["x"]) == size
+
+
+async def test_examples_of_one_request_are_batched_with_others(ground):
+    first = await ground.fill()
+    asked = [ground.ask(*[(i, i)] * 3) for i in (5, 6)] + [ground.ask((7, 7), (8, 8))]
+    await ground.waiting(8)
+    ground.tap.results.set()
+    expected = [doubled(*[(i, i)] * 3) for i in (5, 6)] + [doubled((7, 7), (8, 8))]
+    for asking, rows in zip(asked, expected, strict=True):
+        assert await answer(asking) == (200, {"predictions": rows})
+    await asyncio.gather(*first)
+    assert ground.tap.infers[-1].action.batch == 8
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b'{"instances": [[1]]}', 400, 'Input "x" has shape [1,1], expected [-1,2]'),
+        (b'{"instances": [1]}', 400, 'Input "x" has shape [1], expected [-1,2]'),
+        (b'{"instances": [["a", "b"]]}', 400, "is not of expected type: float"),
+        (b'{"instances": [[1, 2], [1]]}', 400, "Failed to process element: 1"),
+        (b'{"inputs": {"z": [[1, 2]]}}', 400, "Missing named input: x"),
+        (b"{", 400, "JSON Parse error"),
+        (b'{"other": 1}', 400, "Missing 'inputs' or 'instances' key"),
+        (b'{"signature_name": "other", "inputs": [[1, 2]]}', 400, '"other" not found in signature'),
+        (b'{"instances": ' + json.dumps([[1, 2]] * 101).encode() + b"}", 400, "examples = 101:"),
+        (gzip.compress(b'{"instances": [[1')[:-9], 400, "Malformed gzip body"),
+    ],
+)
+async def test_wrong_input_is_refused_before_it_waits(ground, body, status, words):
+    headers = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f\x8b") else {}
+    found = await error(ground.stage.predict(body, headers=headers))
+    assert found[0] == status
+    assert words in found[1]
+    assert ground.stage.queue.arrivals == 0
+
+
+async def test_a_batch_of_numbers_is_no_batch_of_vectors(stage):
+    spec = (TensorSpec("x", "float32", (-1, 1)),)
+    ground = await Ground(stage).open(worker={"models": {"m": Signature(spec, spec)}}, models=["m"])
+    found = await error(stage.predict(b'{"instances": [1, 2]}'))
+    assert found == (400, "input x: shape = [2]: must be [-1, 1]")
+    assert (await ground.ask([1], [2]))[0] == 200
+
+
+async def test_compressed_bodies_are_inflated_up_to_the_bound(stage):
+    ground = await Ground(stage).open(worker={}, gateway={"max_body_bytes": 1024})
+    headers = {"Content-Encoding": "gzip"}
+    body = gzip.compress(b'{"instances": [[1, 2]]}')
+    assert await answer(stage.predict(body, headers=headers)) == (
+        200,
+        {"predictions": doubled((1, 2))},
+    )
+    body = gzip.compress(b'{"instances": [[1, 2]]}' + b" " * 1024)
+    status, words = await error(stage.predict(body, headers=headers))
+    assert (status, words) == (413, "request body is larger than 1024 bytes")
+    assert len(ground.tap.infers) == 1
+
+
+async def test_a_model_with_another_free_dimension_runs_examples_one_by_one(stage):
+    spec = (TensorSpec("x", "float32", (-1, -1)),)
+    models = {"m": Signature(spec, (TensorSpec("y", "float32", (-1, -1)),))}
+    ground = await Ground(stage).open(worker={"models": models}, models=("m",))
+    first = await ground.fill()
+    asked = [ground.ask((1, 2, 3)), ground.ask((4, 5))]
+    await ground.waiting(2)
+    ground.tap.results.set()
+    assert [(await answer(a))[1]["predictions"] for a in asked] == [[[2, 4, 6]], [[8, 10]]]
+    await asyncio.gather(*first)
+    assert {m.action.batch for m in ground.tap.infers} == {1}
+
+
+async def test_models_are_loaded_and_unloaded_as_they_are_asked_for(stage):
+    ground = await Ground(stage).open(worker={"pages": 1})
+    for model in ("m", "n", "m"):
+        assert (await ground.ask((1, 1), model=model))[0] == 200
+    assert ground.worker.runtime.loaded == ["m", "n", "m"]
+    assert ground.executor.exclusive.free == 0
+
+
+async def test_what_the_model_refuses_is_the_clients_fault(ground):
+    ground.worker.runtime.fault = TensorError("no such word")
+    assert await error(ground.ask((1, 1))) == (400, "no such word")
+    assert (await ground.ask((1, 1)))[0] == 200
+    assert (ground.stage.queue.invalid, ground.executor.losses) == (1, 0)
+
+
+async def test_what_the_model_fails_at_is_a_failure_of_the_executable(ground):
+    ground.worker.runtime.fault = RuntimeError("out of memory")
+    status, words = await error(ground.ask((1, 1)))
+    assert (status, words) == (502, "executable gpu0@local: out of memory")
+    assert (await ground.ask((1, 1)))[0] == 200
+    assert (ground.stage.queue.failed, ground.executor.losses) == (1, 0)
+
+
+async def test_outputs_without_the_batch_are_a_failure(ground):
+    ground.worker.runtime.execute = lambda *_: {"y": np.zeros((3, 2), np.float32)}
+    status, words = await error(ground.ask((1, 1)))
+    assert status == 502
+    assert "output y: shape = [3, 2]: must have batch 1 first" in words
+
+
+async def test_a_request_is_refused_whole_if_one_example_is(stage):
+    ground = await Ground(stage).open(worker={}, max_waiting=3)
+    first = await ground.fill()
+    one = ground.ask((1, 1), (2, 2))
+    await ground.waiting(2)
+    status, words = await error(ground.ask((3, 3), (4, 4)))
+    assert status == 429
+    assert "3 requests of model m wait" in words
+    await ground.waiting(2)  # its first example waits no longer
+    ground.tap.results.set()
+    assert [(await a)[0] for a in (*first, one)] == [200, 200, 200]
+    assert stage.queue.cancelled == 1
+
+
+async def test_a_client_that_goes_takes_its_examples_along(ground):
+    first = await ground.fill()
+    gone = ground.ask((1, 1), (2, 2))
+    await ground.waiting(2)
+    gone.cancel()
+    await ground.waiting(0)
+    ground.tap.results.set()
+    await asyncio.gather(*first)
+    assert ground.stage.queue.cancelled == 2
+    assert [m.action.batch for m in ground.tap.infers] == [1, 1, 1]
+
+
+async def test_a_client_that_goes_while_it_runs_disturbs_nobody(ground):
+    first = await ground.fill()
+    asked = [ground.ask((i, i)) for i in range(4)]
+    await ground.waiting(4)
+    first[1].cancel()
+    await ground.stage.until(lambda: ground.stage.queue.cancelled == 1)
+    ground.tap.results.set()
+    assert [(await a)[0] for a in (first[0], *asked)] == [200] * 5
+    assert ground.stage.core.live == 0
+    assert not ground.executor.running
+
+
+async def test_a_clients_own_deadline_ends_its_request(ground):
+    first = await ground.fill()
+    status, words = await error(ground.ask((1, 1), (2, 2), headers={"X-Request-Timeout-Ms": "60"}))
+    assert status == 504
+    assert "m" in words
+    ground.tap.results.set()
+    await asyncio.gather(*first)
+    assert ground.stage.core.live == 0
+
+
+async def test_batch_requests_run_too(ground):
+    asked = ground.ask((1, 1), headers={"X-Request-Priority": "batch"})
+    assert (await asked)[0] == 200
+    assert ground.stage.core.batches["m"].completed.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/v1/models/m:classify", 501, "exclusive devices answer :predict alone"),
+        ("/v1/models/m:regress", 501, "exclusive devices answer :predict alone"),
+        ("/v2/models/m/infer", 501, "do not speak the Open Inference Protocol"),
+        ("/v1/models/m/versions/2:predict", 404, "Specific(m, 2)"),
+        ("/v1/models/m/labels/canary:predict", 404, "Servable not found"),
+        ("/v1/models/other:predict", 404, "Latest(other)"),
+    ],
+)
+async def test_other_methods_are_refused(ground, path, status, words):
+    found = await error(ground.stage.predict(path=path))
+    assert found[0] == status
+    assert words in found[1]
+
+
+async def test_grpc_is_unimplemented(ground):
+    for method in ("ModelReady", "ModelInfer"):
+        code, _, text, _ = await ground.stage.call(
+            f"/inference.GRPCInferenceService/{method}", b"\x0a\x01m"
+        )
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert text == "model m: exclusive devices are called over REST alone"
+
+
+async def test_look_ups_are_answered_from_the_books(ground):
+    status, body = await ground.stage.get("/v1/models/m")
+    version = {"version": "1", "state": "AVAILABLE"}
+    version["status"] = {"error_code": "OK", "error_message": ""}
+    assert (status, json.loads(body)) == (200, {"model_version_status": [version]})
+    status, body = await ground.stage.get("/v1/models/m/metadata")
+    found = json.loads(body)["metadata"]["signature_def"]["signature_def"]
+    assert status == 200
+    assert found["serving_default"]["inputs"]["x"] == {
+        "dtype": "DT_FLOAT",
+        "tensor_shape": {
+            "dim": [{"size": "-1", "name": ""}, {"size": "2", "name": ""}],
+            "unknown_rank": False,
+        },
+        "name": "x",
+    }
+    assert (await ground.stage.get("/v1/models/m/versions/2"))[0] == 404
+    assert (await ground.stage.get("/v2/models/m"))[0] == 501
+    assert (await ground.stage.get("/readyz"))[0] == 200
+
+
+async def test_without_a_device_requests_and_look_ups_are_unavailable(stage):
+    ground = await Ground(stage).open()
+    status, words = await error(ground.ask((1, 1)))
+    assert (status, words) == (503, "no executable of model m is ready")
+    status, _ = await stage.get("/v1/models/m")
+    assert status == 503
+    assert (await stage.get("/readyz"))[0] == 503
+    assert stage.queue.rejected.total() == 1
+
+
+async def test_metrics_tell_of_devices(ground):
+    await ground.ask((1, 1))
+    ground.worker.runtime.fault = RuntimeError("x")
+    await ground.ask((1, 1))
+    _, body = await ground.stage.get("/metrics", ground.stage.admin)
+    lines = body.decode().splitlines()
+    for line in (
+        'roma_device_pages{executable="gpu0@local"} 4.0',
+        'roma_device_free_pages{executable="gpu0@local"} 3.0',
+        'roma_device_models{executable="gpu0@local"} 1.0',
+        'roma_device_actions_total{action="infer",executable="gpu0@local",status="ok"} 1.0',
+        'roma_device_actions_total{action="infer",executable="gpu0@local",status="error"} 1.0',
+        'roma_device_actions_total{action="load",executable="gpu0@local",status="ok"} 1.0',
+    ):
+        assert line in lines
+
+
+async def test_a_failed_request_is_logged_once(ground, caplog):
+    caplog.set_level(logging.WARNING)
+    ground.worker.runtime.fault = RuntimeError("out of memory")
+    await ground.ask((1, 1), (2, 2))
+    told = [r for r in caplog.records if r.name == "dispatcher.live.journal"]
+    assert len(told) == 1
+    assert "executable gpu0@local: out of memory" in told[0].getMessage()
+
+
+async def test_models_come_and_go_while_it_runs(stage):
+    models = {"m": PAIR, "n": PAIR}
+    ground = await Ground(stage).open(worker={"models": models}, models=("m",))
+    assert (await ground.ask((1, 1), model="n"))[0] == 404
+    ground.data["models"]["n"] = ground.data["models"]["m"]
+    await stage.roster.follow(_config(ground))
+    await ground.ready()
+    assert [(await ground.ask((1, 1), model=name))[0] for name in models] == [200, 200]
+    del ground.data["models"]["m"]
+    await stage.roster.follow(_config(ground))
+    await ground.ready()
+    assert [(await ground.ask((1, 1), model=name))[0] for name in models] == [404, 200]
+
+
+def _config(ground):
+    import yaml
+
+    from roma import config
+
+    return config.parse(yaml.safe_dump(ground.data))
+
+
+async def test_an_infer_ends_in_the_books_of_both(ground):
+    await asyncio.gather(*(ground.ask((i, i)) for i in range(20)))
+    asked = {m.action.id for m in ground.tap.asked}
+    assert sorted(asked) == sorted(m.outcome.id for m in ground.tap.told)
+    assert {m.outcome.status for m in ground.tap.told} == {Status.OK}
+    device = ground.executor.exclusive
+    assert (len(device.infers), len(device.loads), device.free) == (0, 0, 3)

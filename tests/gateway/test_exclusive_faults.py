@@ -1,0 +1,366 @@
+"""Exclusive devices that go, are late, or are not what the dispatcher thought."""
+
+import asyncio
+import dataclasses
+import json
+import time
+
+import pytest
+
+from dispatcher.live import actions, exclusives
+from roma.actions import Infer, Load, ModelOffer, Status
+from roma.actionwire import Connect, Hello, Pong, Result, Submit, encode
+from roma.errors import ConfigError
+from roma.tokens import Token
+from roma.watched import Watched
+from tests.support.exclusive import Ground, Worker, doubled, passed
+
+SECRETS = ["one-secret-of-at-least-32-characters", "another-secret-of-32-characters-and-more"]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(actions, "PATIENCE", (0.01, 0.05))
+
+
+async def told(asking):
+    status, body, _ = await asking
+    found = json.loads(body)
+    return status, found.get("error", found)
+
+
+@pytest.fixture
+async def ground(stage):
+    return await Ground(stage).open(worker={})
+
+
+async def test_a_broken_connection_fails_what_runs_once_and_serves_again(ground):
+    first = await ground.fill()
+    waiting = ground.ask((3, 3))
+    await ground.waiting(1)
+    ground.tap.cut()
+    for asking in first:
+        status, words = await told(asking)
+        assert status == 502
+        assert "gpu0@local was lost" in words
+    assert (await told(waiting))[0] == 503
+    ground.tap.results.set()
+    await ground.ready()
+    assert await told(ground.ask((4, 4))) == (200, {"predictions": doubled((4, 4))})
+    assert ground.tap.hellos[-1].offer.loaded == ("m",)
+    assert ground.worker.runtime.loaded == ["m"]  # read back, not loaded again
+    queue = ground.stage.queue
+    assert (queue.failed, queue.rejected.total(), queue.completed.total()) == (2, 1, 2)
+    assert queue.arrivals == 5
+    assert ground.executor.losses == 1
+
+
+async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(ground):
+    await ground.ask((0, 0))
+    runtime = ground.worker.runtime
+    runtime.gate.clear()
+    runtime.began.clear()
+    asking = ground.ask((1, 1))
+    await ground.stage.until(runtime.began.is_set)
+    ground.tap.cut()
+    assert (await told(asking))[0] == 502
+    await ground.worker.stop()
+    ground.worker = Worker(ground.worker_port)
+    await ground.worker.start()
+    await ground.ready()
+    assert (await told(ground.ask((2, 2))))[0] == 200
+    assert ground.worker.runtime.loaded == ["m"]
+
+
+async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(stage):
+    ground = await Ground(stage).open(worker={}, deadline=0.4)
+    assert (await told(ground.ask((0, 0))))[0] in (200, 504)  # 504: a machine that was busy
+    await stage.until(lambda: ground.executor.exclusive.has("m"))
+    ground.tap.submits.clear()
+    asked = len(ground.tap.asked)
+    late = ground.ask((1, 1))
+    await stage.until(lambda: len(ground.tap.asked) > asked)
+    await passed(ground.tap.asked[-1].action.latest)
+    ground.tap.submits.set()
+    status, words = await told(late)
+    assert status == 504
+    assert "m" in words
+    assert ground.tap.told[-1].outcome.status is Status.MISSED
+    for row in range(3):  # on a busy machine one may be late as well
+        status, found = await told(ground.ask((row, row)))
+        if status == 200:
+            break
+    assert (status, found) == (200, {"predictions": doubled((row, row))})
+    assert stage.core.live == 0
+    assert ground.executor.losses == 0
+
+
+async def test_a_device_that_sleeps_misses_what_comes_after(stage):
+    ground = await Ground(stage).open(worker={}, deadline=0.5)
+    await stage.until(lambda: ground.executor.live)
+    await ground.ask((0, 0))
+    runtime = ground.worker.runtime
+    runtime.gate.clear()
+    asked = len(ground.tap.infers)
+    slow, late = ground.ask((1, 1)), None
+    await stage.until(lambda: len(ground.tap.infers) == asked + 1)
+    late = ground.ask((2, 2))
+    await stage.until(lambda: len(ground.tap.infers) == asked + 2)
+    await passed(ground.tap.infers[-1].action.latest)
+    runtime.gate.set()
+    assert (await told(slow))[0] == 200  # late, but it ran
+    assert (await told(late))[0] == 504
+    statuses = [m.outcome.status for m in ground.tap.told[-2:]]
+    assert statuses == [Status.OK, Status.MISSED]
+    assert stage.core.live == 0
+
+
+def lying(pages):
+    """Return a change by which a worker promises other pages than it has."""
+
+    def change(message):
+        if not isinstance(message, Hello):
+            return message
+        return dataclasses.replace(message, offer=dataclasses.replace(message.offer, pages=pages))
+
+    return change
+
+
+async def test_a_load_without_pages_ends_and_the_state_is_read_back(stage):
+    ground = await Ground(stage).open(worker={"pages": 1}, serve=False)
+    ground.tap.change = lying(2)
+    await ground.serve()
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    asking = ground.ask((1, 1), model="n")
+    await stage.until(lambda: ground.executor.losses >= 1)
+    assert ground.tap.told[-1].outcome.status is Status.NO_PAGES
+    ground.tap.change = lambda message: message
+    assert (await told(asking))[0] == 503  # it waited when the state was read again
+    await stage.until(lambda: ground.executor.live and ground.executor.exclusive.offer.pages == 1)
+    assert (await told(ground.ask((1, 1), model="n")))[0] == 200
+    assert ground.worker.runtime.loaded == ["m", "n"]
+
+
+async def test_a_model_that_fits_on_no_device_is_refused_in_time(stage):
+    ground = await Ground(stage).open(worker={"pages": 4, "needs": 5}, deadline=0.2)
+    status, words = await told(ground.ask((1, 1)))
+    assert status == 504
+    assert "no device could answer" in words
+    assert not ground.tap.loads
+
+
+async def test_a_model_that_was_not_loaded_after_all(ground):
+    def change(message):
+        if isinstance(message, Result) and message.outcome.id == number:
+            outcome = dataclasses.replace(message.outcome, status=Status.NOT_LOADED)
+            return Result(outcome)
+        return message
+
+    await ground.ask((1, 1))
+    number = ground.tap.asked[-1].action.id + 1
+    ground.tap.change = change
+    assert (await told(ground.ask((2, 2))))[0] == 502
+    await ground.stage.until(lambda: ground.executor.losses == 1 and ground.executor.live)
+    assert (await told(ground.ask((3, 3))))[0] == 200
+    assert len(ground.tap.hellos) == 2
+
+
+async def test_a_load_that_fails_is_tried_again(ground):
+    fails = [RuntimeError("a bus error")]
+    load = ground.worker.runtime.load
+
+    def stumble(name):
+        if fails:
+            raise fails.pop()
+        load(name)
+
+    ground.worker.runtime.load = stumble
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    assert [isinstance(m.action, Load) for m in ground.tap.asked] == [True, True, False]
+    assert ground.executor.losses == 0
+
+
+async def test_a_device_that_hangs_is_given_up(stage):
+    ground = await Ground(stage).open(worker={}, gateway={"backend_timeout": 0.3})
+    await ground.ask((0, 0))
+    ground.worker.runtime.gate.clear()
+    status, words = await told(ground.ask((1, 1)))
+    assert status == 502
+    assert "was lost" in words
+    ground.worker.runtime.gate.set()
+    await ground.ready()
+    assert (await told(ground.ask((2, 2))))[0] == 200
+
+
+async def test_a_worker_that_says_nothing_is_given_up(ground, monkeypatch, caplog):
+    monkeypatch.setattr(actions, "SILENCE", 0.5)
+    monkeypatch.setattr(actions, "PERIOD", 0.05)
+    ground.tap.change = lambda message: None if isinstance(message, Pong) else message
+    await ground.stage.until(lambda: not ground.executor.live)
+    assert "said nothing for 0.5 s" in caplog.text
+    ground.tap.change = lambda message: message
+    await ground.ready()
+    assert (await told(ground.ask((2, 2))))[0] == 200
+
+
+async def test_windows_are_told_on_the_workers_clock(stage):
+    ahead = 1000.0
+    ground = await Ground(stage).open(worker={}, serve=False)
+
+    def change(message):  # the worker's clock is ahead, as that of another host may be
+        if isinstance(message, Pong):
+            return dataclasses.replace(message, clock=message.clock + ahead)
+        if isinstance(message, Submit):
+            action = message.action
+            window = {key: getattr(action, key) - ahead for key in ("earliest", "latest")}
+            return dataclasses.replace(message, action=dataclasses.replace(action, **window))
+        return message
+
+    ground.tap.change = change
+    await ground.serve()
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    for message in ground.tap.asked:
+        assert message.action.latest - time.monotonic() > ahead / 2
+        assert message.action.earliest <= time.monotonic() + ahead + 0.1
+
+
+async def test_a_result_that_nobody_asked_for_ends_the_connection(ground, caplog):
+    def change(message):
+        if isinstance(message, Result):
+            return Result(dataclasses.replace(message.outcome, id=10**6))
+        return message
+
+    ground.tap.change = change
+    assert (await told(ground.ask((1, 1))))[0] in (502, 503)
+    assert "action 1000000: was not asked for" in caplog.text
+    ground.tap.change = lambda message: message
+    await ground.ready()
+    assert (await told(ground.ask((1, 1))))[0] == 200
+
+
+async def test_what_is_no_protocol_is_told_once(stage, caplog):
+    ground = await Ground(stage).open(serve=False)
+    talks = 0
+
+    async def talk(reader, writer):
+        nonlocal talks
+        talks += 1
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", ground.worker_port)
+    stage.stack.callback(server.close)
+    (worker,) = ground.data["workers"]
+    worker["executables"][0]["actions"] = f"127.0.0.1:{ground.worker_port}"
+    await ground.serve()
+    await stage.until(lambda: talks >= 3)
+    said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
+    assert len(said) == 1
+    assert not ground.executor.live
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"models": {}}, "models: lacks m, n of roma.yaml"),
+        ({"pages": 0}, "pages = 0: must be ≥ 1"),
+        ({"loaded": ("m", "m")}, "loaded: names a model twice"),
+        ({"loaded": ("other",)}, "loaded: names other"),
+        ({"pages": 1, "loaded": ("m", "n")}, "loaded = 2 pages: must be ≤ 1"),
+        ({"m": ModelOffer(1, -1.0, {1: 1.0})}, "models.m.load = -1.0: must be seconds, ≥ 0"),
+        ({"m": ModelOffer(1, 1.0, {1: -1.0})}, "models.m: batch 1 = -1.0: must be seconds, ≥ 0"),
+        ({"m": ModelOffer(1, 1.0, {1: 1.0, 3: 1.0})}, "models.m: batch = 3: must be one of 1, 2"),
+        ({"m": ModelOffer(1, 1.0, {2: 1.0})}, "models.m: batch sizes: must have 1"),
+    ],
+)
+async def test_an_offer_that_does_not_hold_together_is_refused(stage, caplog, change, words):
+    ground = await Ground(stage).open(serve=False)
+
+    def lie(message):
+        if not isinstance(message, Hello):
+            return message
+        offer = message.offer
+        if "m" in change:
+            new = dataclasses.replace(offer, models={**offer.models, **change})
+        else:
+            new = dataclasses.replace(offer, **change)
+        return dataclasses.replace(message, offer=new)
+
+    ground.tap.change = lie
+    worker = Worker(ground.worker_port)
+    await worker.start()
+    stage.stack.push_async_callback(worker.stop)
+    await ground.serve()
+    await stage.until(lambda: words in caplog.text)
+    await stage.until(lambda: len(ground.tap.hellos) >= 3)
+    assert not ground.executor.live
+    said = [r for r in caplog.records if words in r.getMessage()]
+    assert len(said) == 1  # however often it is tried
+    ground.tap.change = lambda message: message
+    await ground.ready()
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    assert worker.runtime.loaded == ["m"]
+
+
+async def test_another_token_is_refused_and_a_new_one_is_read(stage, tmp_path, caplog):
+    file = tmp_path / "token"
+    file.write_text(SECRETS[1])
+    ground = await Ground(stage).open(serve=False, token=file)
+    worker = Worker(ground.worker_port, token=Watched([], lambda: Token(SECRETS[0])))
+    await worker.start()
+    stage.stack.push_async_callback(worker.stop)
+    await ground.serve()
+    await stage.until(lambda: "token: is not the one" in caplog.text)
+    assert not ground.executor.live
+    file.write_text(SECRETS[0])
+    await ground.ready()
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    assert not any(secret in caplog.text for secret in SECRETS)
+
+
+async def test_a_token_file_that_is_not_there_ends_the_start(stage, tmp_path):
+    ground = await Ground(stage).open(serve=False, token=tmp_path / "none")
+    with pytest.raises(ConfigError, match="none: cannot be read"):
+        await ground.serve()
+
+
+async def test_a_worker_that_has_a_dispatcher_is_waited_for(stage, caplog):
+    ground = await Ground(stage).open(serve=False)
+    worker = Worker(ground.worker_port)
+    await worker.start()
+    stage.stack.push_async_callback(worker.stop)
+    reader, writer = await asyncio.open_connection("127.0.0.1", ground.worker_port)
+    writer.writelines(encode(Connect("another")))
+    assert await reader.read(1)
+    await ground.serve()
+    await stage.until(
+        lambda: "it refuses us: a device takes one dispatcher: another" in caplog.text
+    )
+    assert not ground.executor.live
+    writer.close()
+    await ground.ready()
+
+
+async def test_an_example_that_is_too_large_for_a_message(ground, monkeypatch):
+    monkeypatch.setattr(exclusives, "MAX_EXAMPLE", 7)
+    assert await told(ground.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
+
+
+async def test_every_request_ends_once_whatever_the_wire_does(ground):
+    asked = []
+    for round_ in range(4):
+        asked += [ground.ask((i, i), (i, i), model="mn"[i % 2]) for i in range(12)]
+        await asyncio.sleep(0.01 * round_)
+        await ground.reconnected()
+    statuses = [(await told(a))[0] for a in asked]
+    assert set(statuses) <= {200, 502, 503}
+    core = ground.stage.core
+    assert core.live == 0
+    for queue in core.queues.values():
+        ends = queue.completed.total(), queue.failed, queue.rejected.total(), queue.cancelled
+        assert sum(ends) == queue.arrivals
+    assert (await told(ground.ask((1, 1))))[0] == 200
+    assert all(isinstance(m, Submit) for m in ground.tap.asked)
+    assert all(m.action.batch == len(m.inputs["x"]) for m in ground.tap.infers)
+    assert all(isinstance(m.action, Infer) for m in ground.tap.infers)

@@ -1,0 +1,265 @@
+"""An exclusive device behind a real gateway: its worker, and a wire between them that is watched."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import numpy as np
+import yaml
+
+from roma import config
+from roma.actions import Infer, Load, ModelOffer
+from roma.actionwire import Decoder, Hello, Result, Signature, Submit, TensorSpec, encode
+from roma.worker.device import Device
+from roma.worker.runtimes.base import RuntimeModel
+from roma.worker.server import ServerSettings, WorkerServer
+from tests.support.up import free_ports
+
+PAIR = Signature((TensorSpec("x", "float32", (-1, 2)),), (TensorSpec("y", "float32", (-1, 2)),))
+TIMES = {1: 0.02, 2: 0.025, 4: 0.03, 8: 0.035, 16: 0.04}
+"""Seconds that a device says it needs: longer than any `ahead`, so that one batch fills it."""
+
+
+class HandRuntime:
+    """Models that double their input; a test holds executions up, or lets them fail."""
+
+    copies = False
+    memory = None
+
+    def __init__(self, models):
+        self.models = {
+            name: RuntimeModel(1, {"serving_default": signature})
+            for name, signature in models.items()
+        }
+        self.gate = threading.Event()
+        self.gate.set()
+        self.began = threading.Event()
+        self.fault = None
+        self.loaded = []
+        """Models in the order of their LOADs."""
+
+    def known(self, name):
+        return None
+
+    def load(self, name):
+        self.loaded.append(name)
+
+    def unload(self, name):
+        pass
+
+    def stage(self, name, inputs):
+        return inputs
+
+    def execute(self, name, signature, staged):
+        self.began.set()
+        assert self.gate.wait(60)
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        (array,) = staged.values()
+        return {"y": array * 2}
+
+    def fetch(self, name, signature, outputs):
+        return outputs
+
+    def close(self):
+        pass
+
+
+class Worker:
+    """A worker in this process, on a port of its own."""
+
+    def __init__(self, port, models=None, *, pages=4, needs=1, token=None, times=TIMES):
+        self.port = port
+        self.runtime = HandRuntime(models or {"m": PAIR, "n": PAIR})
+        self._offers = {name: ModelOffer(needs, 0.001, times) for name in self.runtime.models}
+        self._pages = pages
+        self._token = token
+
+    async def start(self):
+        self.device = Device(self.runtime, self._offers, self._pages)
+        settings = ServerSettings("w", port=self.port, token=self._token)
+        self.server = WorkerServer(settings, self.device, dict(self.runtime.models))
+        await self.server.start()
+        self.device.start()
+
+    async def stop(self):
+        self.runtime.gate.set()
+        assert await self.server.stop(60.0)
+
+
+class Tap:
+    """Passes frames on, remembers them, and changes, holds or cuts as a test says."""
+
+    def __init__(self, port, worker_port):
+        self.port, self._behind = port, worker_port
+        self.asked, self.told, self.hellos = [], [], []
+        self.change = lambda message: message
+        """What becomes of a message of either side; None: it is lost."""
+        self.submits = asyncio.Event()
+        self.results = asyncio.Event()
+        """Set while these pass; else they wait, and everything behind them."""
+        self.submits.set()
+        self.results.set()
+        self._tasks = set()
+        self._writers = set()
+
+    async def start(self):
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def stop(self):
+        self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self):
+        """Break every connection, as the end of a process does."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    @property
+    def infers(self):
+        return [m for m in self.asked if isinstance(m.action, Infer)]
+
+    @property
+    def loads(self):
+        return [m for m in self.asked if isinstance(m.action, Load)]
+
+    async def _accept(self, reader, writer):
+        self._tasks.add(asyncio.current_task())
+        self._writers.add(writer)
+        try:
+            behind, back = await asyncio.open_connection("127.0.0.1", self._behind)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(back)
+        ways = [
+            asyncio.ensure_future(self._pass(reader, back)),
+            asyncio.ensure_future(self._pass(behind, writer)),
+        ]
+        self._tasks.update(ways)
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        for one in (writer, back):
+            one.transport.abort()
+            self._writers.discard(one)
+
+    async def _pass(self, reader, writer):
+        decoder = Decoder()
+        with contextlib.suppress(OSError):
+            while data := await reader.read(2**16):
+                for message in decoder.feed(data):
+                    await self._gate(message)
+                    changed = self.change(message)
+                    if changed is not None:
+                        writer.writelines(encode(changed))
+
+    async def _gate(self, message):
+        if isinstance(message, Submit):
+            self.asked.append(message)
+            await self.submits.wait()
+        elif isinstance(message, Result):
+            await self.results.wait()
+            self.told.append(message)
+        elif isinstance(message, Hello):
+            self.hellos.append(message)
+
+
+class Ground:
+    """A gateway, a tap and perhaps a worker in this process; `stage` is the gateway's."""
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    async def open(self, *, worker=None, models=("m", "n"), serve=True, **how):
+        how = {"deadline": 60.0, "max_waiting": 100, "token": None, "gateway": {}, **how}
+        port, admin, grpc_port, tap, behind = free_ports(5)
+        self.tap = Tap(tap, behind)
+        self.worker_port = behind
+        await self.tap.start()
+        self.stage.stack.push_async_callback(self.tap.stop)
+        if worker is not None:
+            self.worker = Worker(behind, **worker)
+            await self.worker.start()
+            self.stage.stack.push_async_callback(self._stop)
+        listed = {"actions": f"127.0.0.1:{tap}", "device": "gpu"}
+        if how["token"] is not None:
+            listed["token"] = str(how["token"])
+        sla = {"response_time": how["deadline"], "deadline": how["deadline"]}
+        model = {"sla": sla, "max_waiting": how["max_waiting"]}
+        self.data = {
+            "models": dict.fromkeys(models, model),
+            "workers": [{"backend": "static", "cores": 2, "executables": [listed]}],
+            "scheduling": {"gpu": "clockwork"},
+            "gateway": {
+                "port": port,
+                "admin_port": admin,
+                "grpc_port": grpc_port,
+                "drain_timeout": 1,
+                **how["gateway"],
+            },
+        }
+        self.stage.grpc_port = grpc_port
+        if serve:
+            await self.serve()
+        return self
+
+    async def _stop(self):
+        await self.worker.stop()  # the one that is there at the end
+
+    async def serve(self):
+        gateway = self.data["gateway"]
+        where = [f"http://127.0.0.1:{gateway[key]}" for key in ("port", "admin_port")]
+        await self.stage.serve(config.parse(yaml.safe_dump(self.data)), *where)
+        if hasattr(self, "worker"):
+            await self.ready()
+
+    async def ready(self):
+        await self.stage.until(lambda: self.executor.live)
+
+    async def reconnected(self):
+        """Cut the connection, and wait until there is another one."""
+        count = len(self.tap.hellos)
+        self.tap.cut()
+        await self.stage.until(lambda: len(self.tap.hellos) > count and self.executor.live)
+
+    @property
+    def executor(self):
+        (executor,) = self.stage.core.executors
+        return executor
+
+    def ask(self, *rows, model="m", **options):
+        """Return a task that asks for the predictions of these rows."""
+        body = yaml.safe_dump({"instances": [list(row) for row in rows]}, default_flow_style=True)
+        body = body.replace("instances", '"instances"').replace(".nan", "NaN")
+        asking = self.stage.predict(body.encode(), path=f"/v1/models/{model}:predict", **options)
+        return asyncio.ensure_future(asking)
+
+    async def fill(self, model="m"):
+        """Keep the device's results back, and return two requests: one runs, one is next."""
+        await self.ask((0, 0), model=model)  # from now on it is loaded
+        self.tap.results.clear()
+        asked, count = [], len(self.tap.infers)
+        for i in range(2):
+            asked.append(self.ask((i, i), model=model))
+            await self.stage.until(lambda n=count + i + 1: len(self.tap.infers) == n)
+        return asked
+
+    async def waiting(self, count, model="m"):
+        """Wait until as many examples wait in a model's queue."""
+        await self.stage.until(lambda: len(self.stage.core.queues[model]) == count)
+
+
+async def passed(instant):
+    """Wait until a point in time of the monotonic clock has passed."""
+    while time.monotonic() <= instant:
+        await asyncio.sleep(0.005)
+
+
+def doubled(*rows):
+    return (np.asarray(rows, np.float32) * 2).tolist()
