@@ -92,7 +92,8 @@ def test_a_cold_model_is_loaded_and_runs_when_it_is():
     rig = Rig()
     rig.device()
     (load,) = rig.arrive("a", 0.0)
-    assert load == LoadModel(1, "gpu", "a", pytest.approx(SLO - LOAD - 0.010))
+    assert (load.load, load.executor, load.model) == (1, "gpu", "a")
+    assert load.latest == pytest.approx(SLO - LOAD - 0.010)
     assert batch(rig.loaded(1, 0.02)) == (1,)
 
 
