@@ -7,13 +7,13 @@ from typing import Final
 from roma.sim.fleet import Ended
 
 LOWEST: Final = 1e-4
-"""Seconds; what is shorter is in the first bin."""
+"""Seconds; what is shorter is in the first bin, unless something else is asked for."""
 
 GROWTH: Final = 1.01
 """Between the bounds of two bins: a quantile is at most one percent too large."""
 
 BINS: Final = 1500
-"""Up to five minutes."""
+"""Up to three million times the lowest: five minutes."""
 
 KEPT: Final = 1000
 """Late answers whose times are kept."""
@@ -22,11 +22,12 @@ _SCALE: Final = 1 / math.log(GROWTH)
 
 
 class Latencies:
-    """A histogram of seconds with bins of a constant ratio; `largest` is exact."""
+    """A histogram of seconds with bins of a constant ratio from `lowest` on; `largest` is exact."""
 
-    __slots__ = ("bins", "count", "largest", "total")
+    __slots__ = ("bins", "count", "largest", "lowest", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, lowest: float = LOWEST) -> None:
+        self.lowest = lowest
         self.bins = [0] * BINS
         self.count = 0
         self.total = 0.0
@@ -34,7 +35,7 @@ class Latencies:
 
     def add(self, seconds: float) -> None:
         """Record a sample."""
-        place = math.ceil(math.log(seconds / LOWEST) * _SCALE) if seconds > LOWEST else 0
+        place = math.ceil(math.log(seconds / self.lowest) * _SCALE) if seconds > self.lowest else 0
         self.bins[min(place, BINS - 1)] += 1
         self.count += 1
         self.total += seconds
@@ -68,7 +69,7 @@ class Latencies:
         for i, count in enumerate(self.bins):
             if count:
                 reached += count
-                yield LOWEST * GROWTH**i, reached
+                yield self.lowest * GROWTH**i, reached
 
 
 class Counts:
