@@ -21,6 +21,7 @@ from bench import (
     loading,
     overload,
     peers,
+    planned,
     simulation,
     ticks,
 )
@@ -37,6 +38,7 @@ ALL: dict[str, Callable[[], None]] = {
     "overload": overload.run,
     "idle": idle.run,
     "loading": loading.run,
+    "planned": planned.run,
     "peers": peers.run,
 }
 
