@@ -387,9 +387,7 @@ class Dispatcher:
             return  # its executor was lost meanwhile
         executor = self.executors[name]
         assert executor.exclusive is not None
-        executor.exclusive.end_load(
-            event.load, model, now, is_loaded=event.is_loaded, duration=event.duration
-        )
+        executor.exclusive.end_load(event.load, model, event, now)
         self._notify_memory(executor, model, now)
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:

@@ -7,10 +7,10 @@ clock, memory is pages.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 from typing import Final
 
 from roma.actions import Offer
+from roma.events import LoadEnded
 
 SAMPLES: Final = 10
 """Measurements that predict the next one, as in the paper."""
@@ -22,6 +22,12 @@ again."""
 
 DOUBTFUL: Final = 10.0
 """Seconds after which a prediction that nothing confirmed is not held against a model."""
+
+
+RETRY: Final = 0.1
+MOST_RETRY: Final = 60.0
+"""Seconds, doubled each time, until a LOAD that failed is tried again. A device that is out of
+memory says so within a millisecond: without a pause it would do nothing else."""
 
 
 class Profile:
@@ -69,13 +75,26 @@ class Lane:
         return len(self._pending)
 
     def free_at(self, now: float) -> float:
-        """Return when everything it was given is predicted to have ended."""
+        """Return when everything it was given is predicted to have ended.
+
+        What takes longer than predicted is taken to need as long again as it is late: a device that
+        hangs is given nothing more.
+        """
         pending = self._pending
         if not pending:
             return now
         first = pending[0][1]
         ends = self._began + first
-        return (ends if ends > now else now) + self._expected - first
+        return (ends if ends > now else 2 * now - ends) + self._expected - first
+
+    def end_of(self, action: int, now: float) -> float:
+        """Return when one of its actions is predicted to have ended."""
+        ends = now
+        for i, (number, expected) in enumerate(self._pending):
+            ends = max(self._began + expected, now) if i == 0 else ends + expected
+            if number == action:
+                break
+        return ends
 
     def add(self, action: int, expected: float, now: float) -> None:
         """Take that an action was given to the device."""
@@ -97,20 +116,23 @@ class Lane:
 
 
 class Held:
-    """A model in a device's memory: `uses` counts its actions that have not ended."""
+    """A model in a device's memory: `uses` counts its actions that have not ended.
 
-    __slots__ = ("is_loading", "pages", "uses")
+    `load` is the number of the LOAD that is under way, 0 once it has ended.
+    """
 
-    def __init__(self, pages: int, *, is_loading: bool) -> None:
+    __slots__ = ("load", "pages", "uses")
+
+    def __init__(self, pages: int, load: int) -> None:
         self.pages = pages
-        self.is_loading = is_loading
+        self.load = load
         self.uses = 0
 
 
 class Exclusive:
     """One device: `held` are the models in its memory, the least recently used first."""
 
-    __slots__ = ("_executions", "_loads", "free", "held", "infers", "loads", "offer")
+    __slots__ = ("_executions", "_failed", "_loads", "free", "held", "infers", "loads", "offer")
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -120,8 +142,10 @@ class Exclusive:
         # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
         self._executions: dict[str, dict[int, Profile]] = {}
         self._loads: dict[str, Profile] = {}
+        self._failed: dict[str, tuple[float, float]] = {}
+        """By model whose last LOAD failed: until when not to try again, and how long that is."""
         for model in offer.loaded:
-            self._hold(model, is_loading=False)
+            self._hold(model, 0)
 
     def __repr__(self) -> str:
         return (
@@ -152,12 +176,26 @@ class Exclusive:
         profile = self._loads.get(model)
         return self.offer.models[model].load if profile is None else profile.expected
 
+    def cold(self, model: str) -> float:
+        """Return the predicted seconds of a LOAD and one request."""
+        return self.loading(model) + self.execution(model, 1)
+
+    def ready_at(self, model: str, now: float) -> float:
+        """Return when a model that is held here can run."""
+        load = self.held[model].load
+        return self.loads.end_of(load, now) if load else now
+
     # Memory
+
+    def load_pause(self, model: str) -> float:
+        """Return until when a LOAD is not worth a try, because the last one failed."""
+        failed = self._failed.get(model)
+        return 0.0 if failed is None else failed[0]
 
     def has(self, model: str) -> bool:
         """Return whether a model is loaded, so that it can run now."""
         held = self.held.get(model)
-        return held is not None and not held.is_loading
+        return held is not None and not held.load
 
     def room_for(self, model: str) -> int:
         """Return the pages that are free once a model is loaded; negative if it does not fit."""
@@ -166,7 +204,7 @@ class Exclusive:
     def victim(self) -> str | None:
         """Return the model that has not been used for longest, of those that nothing uses."""
         for model, held in self.held.items():
-            if not held.uses and not held.is_loading:
+            if not held.uses and not held.load:
                 return model
         return None
 
@@ -174,8 +212,8 @@ class Exclusive:
         """Take that a model was told to leave."""
         self.free += self.held.pop(model).pages
 
-    def _hold(self, model: str, *, is_loading: bool) -> None:
-        held = self.held[model] = Held(self.offer.models[model].pages, is_loading=is_loading)
+    def _hold(self, model: str, load: int) -> None:
+        held = self.held[model] = Held(self.offer.models[model].pages, load)
         self.free -= held.pages
         assert self.free >= 0, f"{model} does not fit: {self!r}"
 
@@ -183,24 +221,27 @@ class Exclusive:
 
     def begin_load(self, load: int, model: str, now: float) -> None:
         """Take that a LOAD was given to the device."""
-        self._hold(model, is_loading=True)
+        self._hold(model, load)
         self.loads.add(load, self.loading(model), now)
 
-    def end_load(
-        self, load: int, model: str, now: float, *, is_loaded: bool, duration: float | None
-    ) -> None:
+    def end_load(self, load: int, model: str, ended: LoadEnded, now: float) -> None:
         """Take that a LOAD ended."""
         self.loads.end(load, now)
-        if not is_loaded:
+        if not ended.is_loaded:
             self.free += self.held.pop(model).pages
+            if not ended.is_missed:
+                _, last = self._failed.get(model, (0.0, RETRY / 2))
+                wait = min(2 * last, MOST_RETRY)
+                self._failed[model] = now + wait, wait
             return
-        self.held[model].is_loading = False
+        self._failed.pop(model, None)
+        self.held[model].load = 0
         self.held.move_to_end(model)
-        if duration is not None:
+        if ended.duration is not None:
             profile = self._loads.get(model)
             if profile is None:
                 profile = self._loads[model] = Profile(self.offer.models[model].load, now)
-            profile.record(duration, now)
+            profile.record(ended.duration, now)
 
     def begin(self, execution: int, model: str, batch: int, now: float) -> None:
         """Take that an INFER was given to the device."""
@@ -236,7 +277,6 @@ class Exclusive:
         measured = self._executions.get(model)
         if measured and all(now - profile.at > DOUBTFUL for profile in measured.values()):
             del self._executions[model]
-
-    def models(self) -> Iterable[str]:
-        """Return what it can load."""
-        return self.offer.models
+        load = self._loads.get(model)
+        if load is not None and now - load.at > DOUBTFUL:
+            del self._loads[model]

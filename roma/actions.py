@@ -34,6 +34,8 @@ class Status(StrEnum):
     """Its model's weights are not on the device; nothing was done."""
     NO_PAGES = "no_pages"
     """The device has too few free pages for the weights; nothing was done."""
+    ENDING = "ending"
+    """The worker is about to end; nothing was done."""
     BUSY = "busy"
     """The model is being used, or loaded; nothing was done."""
     INVALID = "invalid"

@@ -82,12 +82,14 @@ class ExecutionMissed:
 class LoadEnded:
     """An exclusive device has loaded a model, or has not; one already given up is ignored.
 
-    `duration` in seconds; None if nothing was copied.
+    `duration` in seconds; None if nothing was copied. `is_missed`: it could not begin in time,
+    which says nothing of the next one.
     """
 
     load: int
     is_loaded: bool
     duration: float | None = None
+    is_missed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ PINGS: Final = 8
 PERIOD: Final = 1.0
 """Seconds between two pings of a connection that is in use: clocks drift."""
 
-SILENCE: Final = 10.0
+SILENCE: Final = 3.0
 """Seconds without a word from a worker after which it is given up."""
 
 PATIENCE: Final = (0.1, 2.0)

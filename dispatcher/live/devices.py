@@ -47,6 +47,9 @@ _DISAGREES: Final = frozenset({Status.NOT_LOADED, Status.NO_PAGES, Status.BUSY})
 """What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
 
 
+_NOT_BEGUN: Final = frozenset({Status.MISSED, Status.ENDING})
+"""What is no fault of the device's state: nothing was done, and it may be asked again."""
+
 _CLOSED: Final = "the connection is closed"
 
 
@@ -203,14 +206,14 @@ class Device:
                 self._on_executed(command, result)
             case LoadModel():
                 self.actions["load", status] += 1
-                is_loaded = status is Status.OK
+                is_loaded, is_missed = status is Status.OK, status in _NOT_BEGUN
                 took = max(0.0, outcome.duration) if is_loaded else None
-                self._driver.handle(LoadEnded(command.load, is_loaded, took))
+                self._driver.handle(LoadEnded(command.load, is_loaded, took, is_missed))
             case UnloadModel():
                 self.actions["unload", status] += 1
             case _:
                 assert_never(command)
-        if status not in (Status.OK, Status.MISSED):
+        if status is not Status.OK and status not in _NOT_BEGUN:
             told = f"{type(command).__name__} of {command.model}: {status}: {outcome.detail}"
             self._complain(told, status)
             is_wrong = status in _DISAGREES
@@ -232,7 +235,9 @@ class Device:
         outcome, driver = result.outcome, self._driver
         detail = outcome.detail or outcome.status.value
         match outcome.status:
-            case Status.MISSED:
+            case (
+                Status.MISSED | Status.ENDING | Status.BUSY
+            ):  # they wait again, and may run elsewhere
                 driver.handle(ExecutionMissed(command.execution))
             case Status.OK:
                 try:
@@ -245,13 +250,20 @@ class Device:
                 for request, outputs in zip(command.requests, rows, strict=True):
                     call = driver.take(request)
                     if isinstance(call, Example):  # else given up meanwhile
-                        call.on_outputs(outputs)
+                        self._tell(call, outputs)
             case Status.INVALID:
                 driver.handle(ExecutionEnded(command.execution, Verdict.INVALID))
                 for request in command.requests:
                     driver.resolve(request, error(400, detail))
             case _:
                 self._fail(command, detail)
+
+    def _tell(self, example: Example, outputs: Mapping[str, Array]) -> None:
+        try:
+            example.on_outputs(outputs)
+        except Exception:  # a bug: it costs this client, not the others of the batch
+            log.exception("executable %s: an answer could not be given", self.name)
+            example.on_outcome(Fail(example.id, "the answer could not be written"))
 
     def _fail(self, command: Execute, detail: str) -> None:
         self._driver.handle(ExecutionEnded(command.execution, Verdict.ERROR))

@@ -121,6 +121,10 @@ class Whole:
             return Response(200, JSON, None, encode_predict(joined(self._outputs), self._layout))
         except RequestError as fault:
             return error(400, str(fault))
+        except (KeyError, ValueError):  # a model whose outputs depend on its inputs
+            return error(
+                502, "the examples' outputs differ in name or shape: ask for one at a time"
+            )
 
 
 def joined(rows: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:

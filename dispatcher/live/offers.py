@@ -7,6 +7,7 @@ does not hold together is refused as a whole, with one line that says why.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from roma import actionwire
 from roma.actions import BATCHES, ModelOffer, Offer
@@ -24,6 +25,10 @@ TYPES: Mapping[str, str] = {
 """TensorFlow's names of the types that it calls otherwise than NumPy does."""
 
 
+SHOWN: Final = 5
+"""Names of models in one line of the log."""
+
+
 def checked(hello: Hello, models: Collection[str]) -> Offer:
     """Return the offer as the core may use it; raises WireError.
 
@@ -33,7 +38,9 @@ def checked(hello: Hello, models: Collection[str]) -> Offer:
     offer = hello.offer
     missing = sorted(set(models) - offer.models.keys())
     if missing:
-        raise WireError(f"models: lacks {', '.join(missing)} of roma.yaml")
+        raise WireError(
+            f"models: lacks {_some(missing)} of roma.yaml, has {_some(offer.models) or 'none'}"
+        )
     if offer.pages < 1:
         raise WireError(f"pages = {offer.pages}: must be ≥ 1")
     for name, model in offer.models.items():
@@ -56,6 +63,12 @@ def checked(hello: Hello, models: Collection[str]) -> Offer:
     )
 
 
+def _some(names: Collection[str]) -> str:
+    """Return the first few names."""
+    shown = ", ".join(sorted(names)[:SHOWN])
+    return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
+
+
 def readable(signatures: Mapping[str, actionwire.Signature]) -> dict[str, Signature]:
     """Return a model's signatures as requests in JSON are read by them."""
     return {
@@ -73,8 +86,8 @@ def _check(name: str, model: ModelOffer) -> None:
         if batch not in BATCHES:
             known = ", ".join(map(str, BATCHES))
             raise WireError(f"models.{name}: batch = {batch}: must be one of {known}")
-        if not _is_time(seconds):
-            raise WireError(f"models.{name}: batch {batch} = {seconds}: must be seconds, ≥ 0")
+        if not (_is_time(seconds) and seconds > 0):
+            raise WireError(f"models.{name}: batch {batch} = {seconds}: must be seconds, > 0")
 
 
 def _is_time(seconds: float) -> bool:

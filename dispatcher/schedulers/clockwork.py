@@ -23,7 +23,7 @@ is early goes on, a device that is late skips, and both are back on schedule.
 
 from bisect import bisect_left, insort
 from heapq import heappop, heappush, heapreplace
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -41,11 +41,9 @@ from dispatcher.schedulers.base import (
     Unload,
     WaitUntil,
 )
-from dispatcher.schedulers.fleet import TOUCHED, Book, Gpu, Loading, Place
+from dispatcher.schedulers.fleet import NEVER, TOUCHED, Book, Gpu, Loading, Place
 from roma.events import Reason
 from roma.model import Request
-
-NEVER: Final = float("inf")
 
 
 class _Strategy:
@@ -168,9 +166,7 @@ class Clockwork(Scheduler):
         self._renew(book, now)
 
     def _renew(self, book: Book, now: float) -> None:
-        for gpu in self._gpus.values():
-            self._loading.renew(book, gpu, now)
-            return
+        self._loading.renew(book, now)
 
     def _offer(self, place: Place, now: float, *, is_first: bool) -> None:
         """Enter a strategy for each batch size that waits in full and has none, or a later one.
@@ -200,7 +196,7 @@ class Clockwork(Scheduler):
             return drop
         while self._looks and self._looks[0][0] <= now + TICK:
             time, _, gpu = heappop(self._looks)
-            if time == gpu.look_at:
+            if time == gpu.look_at and self._gpus.get(gpu.name) is gpu:
                 gpu.look_at = 0.0
                 self._ready[gpu.name] = gpu
         while self._ready:
@@ -307,7 +303,8 @@ class Clockwork(Scheduler):
                 continue
             book.drop_at = NEVER
             ready, run = self._soonest(book, now)
-            end = max(now, ready) + run + TICK
+            # Twice: with one TICK, rounding may find the head on neither side, again and again.
+            end = max(now, ready) + run + 2 * TICK
             late = bisect_left(book.due, (end, 0))
             found = [n for _, n in book.due[:late] if self.state.waits(book.name, n)]
             del book.due[:late]
@@ -316,9 +313,9 @@ class Clockwork(Scheduler):
                 if not book.places:
                     book.is_touched = True
                     self._renew(book, now)
-                for place in book.places:
-                    place.gpu.device.doubt(book.name, now)
-                detail = f"model {book.name}: no device could answer before {end - now:.4f} s"
+                for gpu in self._gpus.values():
+                    gpu.device.doubt(book.name, now)
+                detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
                 return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
         return None
 
@@ -341,14 +338,11 @@ class Clockwork(Scheduler):
         for place in book.places:
             device = place.gpu.device
             run = min(run, device.execution(book.name, 1))
-            ready = min(ready, now if place.is_loaded else device.loads.free_at(now))
+            ready = min(ready, device.ready_at(book.name, now))
         if book.places:
             return ready, run + 2 * self.options.latency
-        for gpu in self._gpus.values():
-            device = gpu.device
-            cold = device.loading(book.name) + device.execution(book.name, 1)
-            return now, cold + 4 * self.options.latency
-        return now, 0.0
+        cold = min((gpu.device.cold(book.name) for gpu in self._gpus.values()), default=0.0)
+        return now, cold + 4 * self.options.latency
 
     def _next_load(self, now: float) -> Load | Unload | None:
         """Load the model with the most unmet demand where the least is to be done."""
@@ -361,6 +355,7 @@ class Clockwork(Scheduler):
         idle = self._idle_lanes(now)
         picked = loading.pick(idle, now, self.options.latency) if idle else None
         if picked is None:
+            self._load_at = min(self._load_at, loading.paused_until)
             return None
         loading.is_changed = True  # there may be another
         gpu, book = picked

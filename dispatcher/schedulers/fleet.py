@@ -11,13 +11,15 @@ model), whatever the number of models, devices and requests.
 """
 
 from bisect import bisect_left
-from collections.abc import Sized
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from dispatcher.exclusive import Exclusive
 from dispatcher.executors import Executor
 from dispatcher.schedulers.base import TICK
+
+NEVER: Final = float("inf")
 
 FLOOR: Final = 1e-3
 """Seconds of load below which two devices are alike."""
@@ -71,7 +73,7 @@ class Book:
         self.places: list[Place] = []
         self.priority = 0.0
         self.is_touched = False
-        self.drop_at = float("inf")
+        self.drop_at = NEVER
         self.waiting = 0
 
     def benefit(self, end: float) -> int:
@@ -98,7 +100,7 @@ class Place:
 class Loading:
     """Which model to load next: the one with the most demand that is not met."""
 
-    def __init__(self, gpus: Sized) -> None:
+    def __init__(self, gpus: Mapping[str, Gpu]) -> None:
         self._gpus = gpus
         self._candidates: list[tuple[float, int, Book]] = []
         self._sequence = 0
@@ -107,15 +109,16 @@ class Loading:
         """Whether a model became a candidate since the last decision."""
         self.is_short = False
         """Whether one found no pages then, because all models there were in use."""
+        self.paused_until = NEVER
+        """When one can be tried again whose last LOAD had failed."""
 
-    def renew(self, book: Book, gpu: Gpu, now: float) -> None:
-        """Renew a model's demand, its shares and its priority; `gpu` is any that can load it."""
+    def renew(self, book: Book, now: float) -> None:
+        """Renew a model's demand, its shares and its priority."""
         demand = 0.0
-        if book.due:
-            device = book.places[0].gpu.device if book.places else gpu.device
+        device = self._loads_first(book)
+        if book.due and device is not None:
             name = book.name
-            ready = now + device.loading(name) + device.execution(name, 1)
-            demand = device.work(name, book.benefit(ready))
+            demand = device.work(name, book.benefit(now + device.cold(name)))
         priority = demand
         if book.places:
             weights = [1 / max(p.gpu.work - p.share, FLOOR) for p in book.places]
@@ -134,6 +137,17 @@ class Loading:
             book.priority = priority
             if priority > 0:
                 self._enter(book)
+
+    def _loads_first(self, book: Book) -> Exclusive | None:
+        """Return a device that holds a model, else the one that would answer it first."""
+        for place in book.places:
+            return place.gpu.device
+        first, least = None, NEVER
+        for gpu in self._gpus.values():
+            cold = gpu.device.cold(book.name)
+            if cold < least:
+                first, least = gpu.device, cold
+        return first
 
     def _enter(self, book: Book) -> None:
         self._sequence += 1
@@ -160,7 +174,7 @@ class Loading:
         """Return where to load what; `gpus` can begin one, and the first of them does if it can."""
         skipped = []
         found = None
-        self.is_short = False
+        self.is_short, self.paused_until = False, NEVER
         for _ in range(LOOKS):
             book = self.best()
             if book is None:
@@ -173,7 +187,7 @@ class Loading:
         for entry in skipped:
             heappush(self._candidates, entry)
             # Time alone may have taken its reason to be loaded from it (§5.3, iv).
-            self.renew(entry[2], gpus[0], now)
+            self.renew(entry[2], now)
         return found
 
     def _place_for(self, book: Book, gpus: list[Gpu], now: float, latency: float) -> Gpu | None:
@@ -182,11 +196,15 @@ class Loading:
             device = gpu.device
             if name in gpu.places or device.offer.models[name].pages > device.offer.pages:
                 continue
+            pause = device.load_pause(name)
+            if pause > now:
+                self.paused_until = min(self.paused_until, pause)
+                continue
             if book.priority == TOUCHED:
                 if device.room_for(name) >= 0:
                     return gpu
                 continue
-            ends = device.loads.free_at(now) + device.loading(name) + device.execution(name, 1)
+            ends = device.loads.free_at(now) + device.cold(name)
             if not book.benefit(ends + 2 * latency + TICK):
                 continue
             if device.room_for(name) >= 0 or device.victim() is not None:

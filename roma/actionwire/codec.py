@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import orjson
 
 from roma.actions import Action, Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
-from roma.actionwire.fields import Fields
+from roma.actionwire.fields import LARGEST, Fields
 from roma.actionwire.messages import (
     PROTOCOL,
     Connect,
@@ -50,7 +50,10 @@ def encode(message: Message) -> list[Chunk]:
     """
     header, tensors = _header(message)
     header["tensors"], chunks, size = pack(tensors)
-    text = orjson.dumps(header)
+    try:
+        text = orjson.dumps(header)
+    except TypeError as error:  # half a character, in a name or in what an exception says
+        raise WireError(f"header: cannot be written: {error}") from None
     if len(text) > MAX_HEADER:
         raise WireError(f"header = {len(text)} bytes: must be ≤ {MAX_HEADER}")
     return [_PREFIX.pack(_MAGIC, len(text), size), text, *chunks]
@@ -184,8 +187,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise WireError(f"{name} = {value}: must be a number")
+    if not abs(value) <= LARGEST:
+        raise WireError(f"{name} = {value}: must be a number within ± {LARGEST:g}")
     return value
 
 

@@ -1,9 +1,11 @@
 """A header's fields, each with the type that it must have."""
 
-import math
-from typing import Any
+from typing import Any, Final
 
 from roma.errors import WireError
+
+LARGEST: Final = 1e12
+"""Of a number: seconds of thirty thousand years."""
 
 
 class Fields:
@@ -37,8 +39,8 @@ class Fields:
     def number(self, name: str) -> float:
         """Return a finite number."""
         value = self.value(name)
-        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-            raise WireError(f"{name} = {value!r:.40}: must be a number")
+        if type(value) not in (int, float) or not abs(value) <= LARGEST:  # type: ignore[arg-type]
+            raise WireError(f"{name} = {value!r:.40}: must be a number within ± {LARGEST:g}")
         return float(value)  # type: ignore[arg-type]
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -56,6 +58,6 @@ class Fields:
     def by_batch(self, name: str) -> dict[int, float]:
         """Return an object of numbers by batch size."""
         numbers = Fields(self.value(name), name)
-        if not all(key.isascii() and key.isdigit() for key in numbers._value):
+        if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in numbers._value):
             raise WireError(f"{name}: must have batch sizes as keys")
         return {int(key): numbers.number(key) for key in numbers._value}

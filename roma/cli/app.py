@@ -352,7 +352,9 @@ def worker(
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for the torch runtime.")] = "cpu",
     pages: Annotated[
         int | None,
-        typer.Option(min=1, help="Pages of 16 MiB for weights. Default: what the device has."),
+        typer.Option(
+            min=1, max=10**9, help="Pages of 16 MiB for weights. Default: what the device has."
+        ),
     ] = None,
     memory: Annotated[str | None, typer.Option(help="The same in bytes, e.g. 2GiB.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,

@@ -63,7 +63,10 @@ def memory_bytes(text: str) -> int:
     found = _MEMORY.fullmatch(text)
     if found is None:
         raise ConfigError(f"memory = {text}: must be a number with B, KiB, MiB, GiB or TiB")
-    return int(float(found[1]) * _UNITS[f"{found[2] or ''}B"])
+    try:
+        return int(float(found[1]) * _UNITS[f"{found[2] or ''}B"])
+    except OverflowError:
+        raise ConfigError(f"memory = {text:.20}…: must be at most what a device has") from None
 
 
 def runtime_kind(text: str) -> RuntimeKind:

@@ -343,7 +343,8 @@ class Fleet:
             found = Prediction(is_load, expected, outcome.duration, end, self.agenda.now)
             self._on_action(found)
         if number not in self._running:
-            self._handle(LoadEnded(number, is_ok, outcome.duration if is_ok else None))
+            took = outcome.duration if is_ok else None
+            self._handle(LoadEnded(number, is_ok, took, outcome.status is Status.MISSED))
         elif is_ok:
             self._answer((number, outcome.duration))
         else:

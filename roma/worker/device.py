@@ -162,7 +162,7 @@ class Device:
     def _refusal(self, message: Submit, size: int) -> tuple[Status, str] | None:
         """Return what speaks against an action before its time; raises TensorError."""
         if self._is_ending:
-            return Status.BUSY, "the worker is ending"
+            return Status.ENDING, "the worker is ending"
         if len(self._tasks) >= self._max_waiting:
             return Status.BUSY, f"actions = {len(self._tasks)}: must be < {self._max_waiting}"
         if self._bytes + size > self._max_bytes:

@@ -238,7 +238,12 @@ class _Link(asyncio.Protocol):
         self._decoder.max_payload = self._server.settings.max_payload
         self._decoder.max_header = MAX_HEADER
         self._is_greeted = True
-        self._send(self._server.hello())
+        try:
+            self._send(self._server.hello())
+        except WireError as error:
+            _log.error("%s: cannot be told what is here: %s", self, error)
+            self.refuse(str(error))
+            return
         _log.info("%s is connected", self)
 
     def _reply(self, result: Result) -> None:

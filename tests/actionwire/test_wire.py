@@ -27,9 +27,10 @@ from roma.actionwire import (
     check,
     encode,
 )
+from roma.actionwire.fields import LARGEST
 from roma.errors import TensorError, WireError
 
-times = st.floats(allow_nan=False, allow_infinity=False)
+times = st.floats(-LARGEST, LARGEST)
 ids = st.integers(0, 2**63 - 1)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

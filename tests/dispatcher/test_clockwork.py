@@ -185,7 +185,7 @@ def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():
     assert now == pytest.approx(0.011 + 0.030 - 0.010)
     (reject,) = commands
     assert (reject.request, reject.reason) == (18, Reason.DEADLINE)
-    assert reject.detail == "model a: no device could answer before 0.0100 s"
+    assert reject.detail == "an answer takes 0.0100 s from now, the deadline is before that"
 
 
 def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
@@ -216,6 +216,77 @@ def test_that_load_takes_no_others_place():
     rig.device(pages=3, loaded="b")
     (reject,) = rig.arrive("a", 0.0, slo=0.025)
     assert isinstance(reject, Reject)
+
+
+@pytest.mark.parametrize("off", [-2e-6, -1e-6, -1e-9, 0.0, 1e-9, 1e-6])
+def test_a_request_on_the_edge_of_its_last_moment_ends(off):
+    """Between two comparisons, each with its tolerance, it was on neither side, for ever."""
+    for now in (0.5, 31.0, 12345.678, 40000.123456789):
+        rig = Rig("ab")
+        rig.device(pages=2, loaded="b")
+        for i in range(17):
+            rig.arrive("b", now + i / 1e6)
+        rig.arrive("b", now + 0.02, slo=0.0125)
+        rig.core.handle(Woken(), now=now + 0.02 + 0.0125 - 0.010 + off)
+        assert rig.core.next_wakeup() > now
+
+
+def test_what_a_model_needs_is_asked_of_the_device_that_is_quickest():
+    for order in ("slow fast", "fast slow"):
+        rig = Rig()
+        quick = rig.models
+        for name in order.split():
+            rig.models = {m: ModelOffer(2, 2.0, RUNS) for m in quick} if name == "slow" else quick
+            rig.device(name)
+        rig.models = quick
+        (load,) = rig.arrive("a", 0.0)
+        assert (load.executor, load.model) == ("fast", "a")
+
+
+def test_a_load_that_waits_behind_refuses_nobody_of_the_first():
+    rig = Rig(ahead=0.1)
+    rig.device()
+    (first,) = rig.arrive("a", 0.0, slo=0.2)
+    (behind,) = rig.arrive("b", 0.001, slo=0.2)
+    assert (first.executor, behind.executor) == ("gpu", "gpu")
+    assert rig.arrive("a", 0.002, slo=0.030) == []  # 18 ms until it is loaded, 10 ms to run
+    urgent, _ = executes(rig.loaded(first.load, 0.020))
+    assert urgent.requests == (3,)
+
+
+def test_a_slow_load_is_forgotten_too():
+    rig = Rig("abc")
+    rig.device(pages=4, loaded="b")
+    books = rig.books()
+    for i in range(5):
+        books.begin_load(100 + i, "a", 0.0)
+        books.end_load(100 + i, "a", LoadEnded(100 + i, True, 5.0), 5.0)
+        books.unload("a")
+    books.begin_load(200, "c", 5.0)  # no page is free: nothing is loaded on the mere chance
+    assert isinstance(rig.arrive("a", 6.0)[0], Reject)
+    assert books.loading("a") == 5.0
+    rig.arrive("a", 16.0)
+    assert books.loading("a") == LOAD
+
+
+def test_a_device_that_hangs_is_given_nothing_more():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    assert rig.arrive("a", 0.100) == []  # 90 ms late already
+    assert rig.core.next_wakeup() > 0.150
+    assert batch(rig.end(1, 0.120)) == (2,)
+
+
+def test_a_device_that_is_back_is_looked_at_when_a_look_of_its_former_life_is_due():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    rig.arrive("a", 0.001)
+    look = rig.core.next_wakeup()
+    rig.core.handle(ExecutorLost("gpu"), now=0.002)
+    rig.device(loaded="a", now=0.003)
+    assert batch(rig.arrive("a", look)) == (3,)
 
 
 def test_a_request_that_comes_while_its_model_loads_is_refused_if_that_takes_too_long():
@@ -299,9 +370,34 @@ def test_a_load_that_failed_gives_its_pages_back_and_is_tried_again():
     rig = Rig()
     rig.device(pages=2)
     (load,) = rig.arrive("a", 0.0)
-    (again,) = rig.core.handle(LoadEnded(load.load, False), now=0.01)
-    assert (again.model, again.load) == ("a", load.load + 1)
-    assert rig.books().free == 0
+    assert rig.core.handle(LoadEnded(load.load, False), now=0.01) == []
+    assert rig.books().free == 2
+    assert rig.arrive("a", 0.02) == []
+    now, (again,) = rig.wake()
+    assert now == pytest.approx(0.01 + 0.1)
+    assert (again.model, type(again)) == ("a", LoadModel)
+
+
+def test_each_failure_of_a_load_doubles_the_pause_and_a_missed_one_is_none():
+    rig = Rig()
+    rig.device()
+    (load,) = rig.arrive("a", 0.0)
+    (again,) = rig.core.handle(LoadEnded(load.load, False, None, True), now=0.01)
+    for now, pause in ((0.01, 0.1), (0.2, 0.2), (0.5, 0.4)):
+        rig.core.handle(LoadEnded(again.load, False), now=now)
+        assert rig.books().load_pause("a") == pytest.approx(now + pause)
+        rig.arrive("a", now + pause - 0.001)
+        woken, (again,) = rig.wake()
+        assert woken == pytest.approx(now + pause)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_device_to_others():
+    rig = Rig()
+    rig.device()
+    (load,) = rig.arrive("a", 0.0)
+    rig.core.handle(LoadEnded(load.load, False), now=0.01)
+    (other,) = rig.arrive("b", 0.02)
+    assert other.model == "b"
 
 
 def test_models_are_spread_over_devices_though_none_has_work_to_speak_of():

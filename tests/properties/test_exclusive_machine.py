@@ -143,7 +143,8 @@ class ExclusiveMachine(RuleBasedStateMachine):
         is_ok = outcome.status is Status.OK
         requests = self.running.pop(outcome.id, None)
         if requests is None:
-            self.feed(LoadEnded(outcome.id, is_ok, outcome.duration if is_ok else None))
+            took, is_missed = outcome.duration if is_ok else None, not is_ok
+            self.feed(LoadEnded(outcome.id, is_ok, took, is_missed))
         elif is_ok:
             for request in requests:
                 if not self.ended[request]:

@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from roma.actions import BATCHES, Infer, Load, Status, Unload
-from roma.errors import ConfigError, LaunchError
+from roma.errors import ConfigError, LaunchError, TensorError
 from roma.worker.profile import measure
 from roma.worker.program import pages
 from roma.worker.runtimes.torch import TorchRuntime, save_sample
@@ -172,3 +172,27 @@ def test_what_is_no_model_is_told_by_name(tmp_path):
     file.write_bytes(b"no model")
     with pytest.raises(LaunchError, match=r"model m: .*m.pt2: cannot be loaded"):
         TorchRuntime({"m": file})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ([["y", "float32", [-1, 8]]], "outputs = 2: must be 1, as the .json says"),
+        (
+            [["y", "int64", [-1, 8]], ["row", "float64", [-1]]],
+            r"output y = float32 \[1, 8\]: must be int64 \[-1, 8\]",
+        ),
+        ([["y", "float32", [-1]], ["row", "float64", [-1]]], "output y = float32"),
+    ],
+)
+def test_outputs_that_are_not_what_the_json_says_are_told(tmp_path, files, outputs, words):
+    path = tmp_path / "m.pt"
+    path.write_bytes(files["scripted"].read_bytes())
+    told = {**SIGNATURE, "outputs": outputs}
+    path.with_name("m.pt.json").write_bytes(orjson.dumps(told))
+    runtime = TorchRuntime({"m": path})
+    runtime.load("m")
+    inputs = {"x": np.zeros((1, 8), np.float32), "index": np.zeros(1, np.int64)}
+    staged = runtime.stage("m", inputs)
+    with pytest.raises(TensorError, match=words):
+        runtime.fetch("m", "", runtime.execute("m", "", staged))

@@ -363,7 +363,7 @@ async def test_a_worker_that_ends_tells_of_what_runs_and_begins_nothing(working,
         await asyncio.sleep(0)
         asked = link.submit(Infer)
         refused = await link.read()
-        assert (refused.outcome.id, refused.outcome.status) == (asked, Status.BUSY)
+        assert (refused.outcome.id, refused.outcome.status) == (asked, Status.ENDING)
         hand.gate.set()
         result = await link.read()
         assert isinstance(result, Result)

@@ -29,8 +29,8 @@ from torch.utils import _pytree
 
 from roma.actions import ModelOffer
 from roma.actionwire import BYTES, DTYPES, Array, Signature, TensorSpec
-from roma.actionwire.tensors import specs_from_json
-from roma.errors import ConfigError, LaunchError, RomaError
+from roma.actionwire.tensors import dtype_of, specs_from_json
+from roma.errors import ConfigError, LaunchError, RomaError, TensorError
 from roma.worker.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
 
 RESERVED = 2**30
@@ -115,8 +115,19 @@ class TorchRuntime:
         if self._is_cuda:
             with torch.inference_mode(), self._streaming("output"):
                 outputs = [_to_host(tensor) for tensor in outputs]
-        names = (spec.name for spec in self._models[name].signature.outputs)
-        return dict(zip(names, (tensor.numpy() for tensor in outputs), strict=True))
+        specs = self._models[name].signature.outputs
+        if len(outputs) != len(specs):
+            raise TensorError(f"outputs = {len(outputs)}: must be {len(specs)}, as the .json says")
+        found = {s.name: t.numpy() for s, t in zip(specs, outputs, strict=True)}
+        for spec in specs:
+            told, array = (spec.dtype, len(spec.shape)), found[spec.name]
+            if told != (dtype_of(array), array.ndim):
+                shape = f"{dtype_of(array)} {list(array.shape)}"
+                raise TensorError(
+                    f"output {spec.name} = {shape}: must be {spec.dtype} {list(spec.shape)}, "
+                    "as the .json says"
+                )
+        return found
 
     def close(self) -> None:
         """Free every model."""
