@@ -132,13 +132,27 @@ class Held:
 class Exclusive:
     """One device: `held` are the models in its memory, the least recently used first."""
 
-    __slots__ = ("_executions", "_failed", "_loads", "free", "held", "infers", "loads", "offer")
+    __slots__ = (
+        "_executions",
+        "_failed",
+        "_first_executions",
+        "_first_loads",
+        "_loads",
+        "free",
+        "held",
+        "infers",
+        "loads",
+        "offer",
+    )
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
         self.infers, self.loads = Lane(), Lane()
         self.held: OrderedDict[str, Held] = OrderedDict()
         self.free = offer.pages
+        # What the offer says, at hand: it is asked several times per request.
+        self._first_executions = {name: m.executions for name, m in offer.models.items()}
+        self._first_loads = {name: m.load for name, m in offer.models.items()}
         # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
         self._executions: dict[str, dict[int, Profile]] = {}
         self._loads: dict[str, Profile] = {}
@@ -162,19 +176,19 @@ class Exclusive:
             profile = measured.get(batch)
             if profile is not None:
                 return profile.expected
-        return self.offer.models[model].executions[batch]
+        return self._first_executions[model][batch]
 
     def work(self, model: str, requests: int) -> float:
         """Return the predicted seconds of so many requests, in batches as large as they fill."""
         if requests <= 1:
             return requests * self.execution(model, 1)
-        batch = max(size for size in self.offer.models[model].executions if size <= requests)
+        batch = max(size for size in self._first_executions[model] if size <= requests)
         return requests * self.execution(model, batch) / batch
 
     def loading(self, model: str) -> float:
         """Return the predicted seconds of a LOAD."""
         profile = self._loads.get(model)
-        return self.offer.models[model].load if profile is None else profile.expected
+        return self._first_loads[model] if profile is None else profile.expected
 
     def cold(self, model: str) -> float:
         """Return the predicted seconds of a LOAD and one request."""
@@ -240,7 +254,7 @@ class Exclusive:
         if ended.duration is not None:
             profile = self._loads.get(model)
             if profile is None:
-                profile = self._loads[model] = Profile(self.offer.models[model].load, now)
+                profile = self._loads[model] = Profile(self._first_loads[model], now)
             profile.record(ended.duration, now)
 
     def begin(self, execution: int, model: str, batch: int, now: float) -> None:
@@ -257,10 +271,9 @@ class Exclusive:
         self.held[model].uses -= 1
         if duration is None:
             return
-        measured, guesses = (
-            self._executions.setdefault(model, {}),
-            self.offer.models[model].executions,
-        )
+        measured, guesses = self._executions.get(model), self._first_executions[model]
+        if measured is None:
+            measured = self._executions[model] = {}
         profile = measured.get(batch)
         if profile is None:
             profile = measured[batch] = Profile(guesses[batch], now)

@@ -115,20 +115,19 @@ class Loading:
     def renew(self, book: Book, now: float) -> None:
         """Renew a model's demand, its shares and its priority."""
         demand = 0.0
-        device = self._loads_first(book)
-        if book.due and device is not None:
-            name = book.name
-            demand = device.work(name, book.benefit(now + device.cold(name)))
-        priority = demand
-        if book.places:
-            weights = [1 / max(p.gpu.work - p.share, FLOOR) for p in book.places]
+        if book.due:
+            device = self._loads_first(book)
+            if device is not None:
+                name = book.name
+                demand = device.work(name, book.benefit(now + device.cold(name)))
+        priority, places = demand, book.places
+        if len(places) == 1:  # as nearly always
+            priority -= _given(places[0], demand)
+        elif places:
+            weights = [1 / max(p.gpu.work - p.share, FLOOR) for p in places]
             total = sum(weights)
-            for place, weight in zip(book.places, weights, strict=True):
-                share = demand * weight / total
-                work = max(share, place.gpu.work + share - place.share)
-                place.share, place.gpu.work = share, work
-                if share:
-                    priority -= share * book.capacity / work
+            for place, weight in zip(places, weights, strict=True):
+                priority -= _given(place, demand * weight / total)
         elif book.is_touched and demand == 0.0:
             priority = TOUCHED
         if len(book.places) >= len(self._gpus):
@@ -211,3 +210,11 @@ class Loading:
                 return gpu
             self.is_short = True
         return None
+
+
+def _given(place: Place, share: float) -> float:
+    """Give a place its share of its model's demand; return how much of that its device can meet."""
+    gpu = place.gpu
+    work = max(share, gpu.work + share - place.share)  # rounding takes a little now and then
+    place.share, gpu.work = share, work
+    return share * place.book.capacity / work if share else 0.0
