@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import getpass
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -149,8 +150,12 @@ async def test_a_container_that_does_not_run_has_no_reading(write, over_tls, hos
 async def test_wrong_certificates_are_refused_and_named(host, who, why):
     docker = DockerConfig(host=host.tcp, tls=host.tls / who, address=host.address)
     async with connected(docker) as engine:
-        with pytest.raises(EngineError, match=rf"docker\.tls = .*/{who}: .*{why}"):
-            await engine.containers({})
+        for _ in range(10):
+            with pytest.raises(EngineError) as refused:
+                await engine.containers({})
+            if "reset by peer" not in str(refused.value):
+                break  # in TLS 1.3 the end of the connection may overtake what is said of it
+    assert re.search(rf"docker\.tls = .*/{who}: .*{why}", str(refused.value))
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
