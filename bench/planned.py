@@ -24,7 +24,7 @@ MODELS = tuple(
     f"{kind}-{i}" for kind in ("resnet18", "resnet50", "mobile_pose_mobilenetv3") for i in range(12)
 )
 SLO = 0.1
-RATES = (100, 200, 400, 600, 800, 1000)
+RATES = (200, 400, 800, 1000, 1500, 2000)
 SECONDS = 15.0
 AIM = 0.999
 
