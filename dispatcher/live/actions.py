@@ -139,7 +139,9 @@ class ActionClient:
         self._link = link
         try:
             self._owner.on_hello(hello)
-        except BaseException:
+        except (
+            BaseException
+        ):  # refused, or a bug: it was never connected, so nobody is told of a loss
             self._link = None
             raise
         self._said = ""

@@ -151,7 +151,7 @@ class Scheduler(ABC):
     def on_request(self, request: Request, now: float) -> None:  # noqa: B027 - most need it not
         """Observe that a request waits, of either priority: it arrived, or came back unrun."""
 
-    def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027
+    def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027 - likewise
         """Observe that a model is loaded, being loaded or no longer so on an exclusive device."""
 
     @abstractmethod

@@ -39,9 +39,13 @@ class Fields:
     def number(self, name: str) -> float:
         """Return a finite number."""
         value = self.value(name)
-        if type(value) not in (int, float) or not abs(value) <= LARGEST:  # type: ignore[arg-type]
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not abs(value) <= LARGEST
+        ):
             raise WireError(f"{name} = {value!r:.40}: must be a number within ± {LARGEST:g}")
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""

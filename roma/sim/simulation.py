@@ -185,7 +185,9 @@ class Simulation:
             case Abort(execution):
                 del self._running[execution]
             case LoadModel() | UnloadModel():
-                raise NotImplementedError("exclusive devices are simulated by roma.sim.fleet")
+                raise AssertionError(
+                    "the configuration has no exclusive devices: see roma.sim.fleet"
+                )
             case _:
                 assert_never(command)
 

@@ -42,7 +42,7 @@ class Lane:
         value, error = None, None
         try:
             value = work()
-        except Exception as fault:
+        except Exception as fault:  # as in a thread: it is its action's outcome
             error = fault
         done(value, error)
 

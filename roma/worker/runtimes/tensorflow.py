@@ -54,7 +54,7 @@ class TensorFlowRuntime:
             signatures = self.models[name].signatures
             which = default_signature(signatures)
             model.run(which, example(signatures[which], sizes(signatures[which])[0]))
-        except BaseException:
+        except BaseException:  # whatever it is, the session's memory is given back
             model.close()
             raise
         self._loaded[name] = model
@@ -137,7 +137,7 @@ def save_sample(path: Path) -> Path:
     ]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 512], tf.float32, name="x")])
-    def serve(x):  # type: ignore[no-untyped-def]
+    def serve(x):  # type: ignore[no-untyped-def]  # typed by its signature
         for weights in module.weights:
             x = tf.nn.relu(x @ weights) / 16
         return {"y": x}

@@ -173,7 +173,7 @@ class _Model:
 
 
 def _stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # PyTorch has no types there
 
 
 def _device(text: str) -> torch.device:
@@ -209,7 +209,7 @@ def _read_script(path: Path) -> tuple[Any, Signature]:
     with warnings.catch_warnings():
         # TorchScript gets no more features; what there is still runs, and is meant here.
         warnings.simplefilter("ignore", DeprecationWarning)
-        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # likewise
     return module.eval(), signature
 
 
