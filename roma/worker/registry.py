@@ -1,7 +1,7 @@
 """The runtimes by name, and the models that a command line means.
 
-A runtime is imported where it is asked for, and only there: TensorFlow and PyTorch take seconds, and
-either may be missing.
+A runtime is imported where it is asked for, and only there: TensorFlow and PyTorch take seconds,
+and either may be missing.
 """
 
 from collections.abc import Mapping, Sequence
