@@ -2,13 +2,13 @@
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import Options, QualityOptions
 from roma.config import Config
 
 
 def build_core(config: Config) -> Dispatcher:
     """Return the core; executors are added by the caller."""
-    scheduling = config.scheduling
+    scheduling, quality = config.scheduling, config.scheduling.quality
     return Dispatcher(
         config.model_specs,
         gpu=registry.GPU[scheduling.gpu],
@@ -18,6 +18,9 @@ def build_core(config: Config) -> Dispatcher:
             spill=scheduling.spill,
             ahead=scheduling.ahead,
             latency=scheduling.latency,
+            quality=QualityOptions(
+                utility=quality.utility, alpha=quality.alpha, beta=quality.beta, bin=quality.bin
+            ),
         ),
         window=config.control.window or config.control.period,
     )

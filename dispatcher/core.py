@@ -15,6 +15,7 @@ from dispatcher.ejection import Ejections
 from dispatcher.exclusive import Exclusive
 from dispatcher.executors import Execution, Executor, Executors
 from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
+from dispatcher.quality import UTILITIES
 from dispatcher.queues import ModelQueue
 from dispatcher.retries import PER_RETRY
 from dispatcher.schedulers.base import (
@@ -87,13 +88,14 @@ class Dispatcher:
         options: Options | None = None,
         window: float = 1.0,
     ) -> None:
-        self.queues = {spec.name: ModelQueue(spec, window) for spec in models}
+        self._window = window
+        self._options = options or Options()
+        self._utility = UTILITIES[self._options.quality.utility]
+        self.queues = {spec.name: self._new_queue(spec) for spec in models}
         self.batches: dict[str, ModelQueue] = {}
         """Batch requests, with books of their own; of the models that were asked for any."""
         self.executors = Executors()
-        self._window = window
         self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
-        self._options = options or Options()
         self._policies: dict[Device, Scheduler] = {}
         # Only the policies of devices that exist here, GPUs first: what they take, no CPU runs.
         self.schedulers: tuple[Scheduler, ...] = ()
@@ -176,7 +178,7 @@ class Dispatcher:
             case Woken():
                 pass
             case ModelAdded(spec):
-                self.queues[spec.name] = ModelQueue(spec, self._window)
+                self.queues[spec.name] = self._new_queue(spec)
                 self._renew_policies(now)
             case ModelRemoved(model):
                 self._remove_model(self.queues[model], now, commands)
@@ -226,9 +228,7 @@ class Dispatcher:
         executor.finish(execution, now)
         if executor.exclusive is not None:
             measured = ended.duration if result is _OK else None
-            executor.exclusive.end(
-                execution.id, execution.model, len(execution.requests), now, measured
-            )
+            executor.exclusive.end(execution.id, execution.variant, execution.size, now, measured)
         if result is _OK:
             executor.record(execution, now)
         if result is not _ERROR:
@@ -369,8 +369,7 @@ class Dispatcher:
         """Take an execution that never ran out of its executor's books."""
         executor.finish(execution, now)
         if executor.exclusive is not None:
-            batch = len(execution.requests)
-            executor.exclusive.end(execution.id, execution.model, batch, now, None)
+            executor.exclusive.end(execution.id, execution.variant, execution.size, now, None)
 
     def _return(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
         """Let a request that never ran wait again, in its old place."""
@@ -522,10 +521,16 @@ class Dispatcher:
                 tickets = [self._tickets[request] for request in choice.requests]
                 for ticket in tickets:
                     self._take(ticket, self._queue(ticket.request))
-                self._start(name, model, tuple([t.request for t in tickets]), now)
-                device.begin(number, model, len(tickets), now)
+                variant, size = choice.variant or model, choice.size or len(tickets)
+                requests = tuple([t.request for t in tickets])
+                self._start(name, model, requests, now, variant=variant, size=size)
+                device.begin(number, variant, size, now)
                 window = choice.earliest, choice.latest
-                commands.append(Execute(number, name, model, choice.requests, window))
+                commands.append(
+                    Execute(
+                        number, name, model, choice.requests, window, variant=variant, size=size
+                    )
+                )
                 self._notify_queue(self.queues[model], now)
                 self._notify_executor(executor, now)
                 return
@@ -549,11 +554,21 @@ class Dispatcher:
         queue.remove(ticket.request.id)
 
     def _start(
-        self, executor: str, model: str, requests: tuple[Request, ...], now: float
+        self,
+        executor: str,
+        model: str,
+        requests: tuple[Request, ...],
+        now: float,
+        *,
+        variant: str | None = None,
+        size: int = 1,
     ) -> Execution:
         number = self._next_execution
         self._next_execution += 1
-        execution = Execution(number, executor, model, requests, started=now)
+        variant = model if variant is None else variant
+        execution = Execution(
+            number, executor, model, requests, started=now, variant=variant, size=size
+        )
         self._executions[number] = execution
         self.executors[executor].start(execution)
         return execution
@@ -587,6 +602,9 @@ class Dispatcher:
 
     # Books
 
+    def _new_queue(self, spec: ModelSpec) -> ModelQueue:
+        return ModelQueue(spec, self._window, self._utility)
+
     def _queue(self, request: Request) -> ModelQueue:
         """Return the queue that a request belongs to, and its books."""
         queue = self.queues[request.model]
@@ -594,7 +612,7 @@ class Dispatcher:
             return queue
         batch = self.batches.get(request.model)
         if batch is None:
-            batch = self.batches[request.model] = ModelQueue(queue.spec, self._window)
+            batch = self.batches[request.model] = self._new_queue(queue.spec)
         return batch
 
     def _end(self, ticket: Ticket, step: RequestStep) -> None:

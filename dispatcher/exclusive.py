@@ -47,6 +47,11 @@ class Profile:
         self.expected = guess
         self.at = now
 
+    @property
+    def typical(self) -> float:
+        """The median of its last measurements."""
+        return self._order[SAMPLES // 2]
+
     def record(self, duration: float, now: float) -> None:
         """Take a measurement."""
         order, oldest = self._order, self._oldest
@@ -134,10 +139,12 @@ class Exclusive:
 
     __slots__ = (
         "_executions",
+        "_factors",
         "_failed",
         "_first_executions",
         "_first_loads",
         "_loads",
+        "_sizes",
         "free",
         "held",
         "infers",
@@ -153,8 +160,11 @@ class Exclusive:
         # What the offer says, at hand: it is asked several times per request.
         self._first_executions = {name: m.executions for name, m in offer.models.items()}
         self._first_loads = {name: m.load for name, m in offer.models.items()}
+        self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
         # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
         self._executions: dict[str, dict[int, Profile]] = {}
+        self._factors: dict[str, float] = {}
+        """By model that ran: how much slower its last batch size is than it was offered."""
         self._loads: dict[str, Profile] = {}
         self._failed: dict[str, tuple[float, float]] = {}
         """By model whose last LOAD failed: until when not to try again, and how long that is."""
@@ -176,7 +186,33 @@ class Exclusive:
             profile = measured.get(batch)
             if profile is not None:
                 return profile.expected
-        return self._first_executions[model][batch]
+        return self._guess(model, batch)
+
+    def typical(self, model: str, batch: int) -> float:
+        """Return the median seconds of a batch, where `execution` is what to be safe with.
+
+        A size that has not run lately is as much slower than it was offered as the last that ran.
+        """
+        measured = self._executions.get(model)
+        if measured is None:
+            return self._guess(model, batch)
+        profile = measured.get(batch)
+        if profile is not None:
+            return profile.typical
+        return self._guess(model, batch) * self._factors[model]
+
+    def size_for(self, model: str, count: int) -> int:
+        """Return the batch size that so many requests run in; at most the largest there is."""
+        sizes = self._sizes[model]
+        if count >= sizes[-1]:
+            return sizes[-1]
+        if self.offer.models[model].any_batch:
+            return count
+        return sizes[bisect_left(sizes, count)]
+
+    def sizes(self, model: str) -> tuple[int, ...]:
+        """Return the batch sizes of a model, the smallest first."""
+        return self._sizes[model]
 
     def work(self, model: str, requests: int) -> float:
         """Return the predicted seconds of so many requests, in batches as large as they fill."""
@@ -226,6 +262,11 @@ class Exclusive:
         """Take that a model was told to leave."""
         self.free += self.held.pop(model).pages
 
+    def _guess(self, model: str, batch: int) -> float:
+        """Return what the offer says of a batch."""
+        seconds = self._first_executions[model].get(batch)
+        return self.offer.models[model].seconds(batch) if seconds is None else seconds
+
     def _hold(self, model: str, load: int) -> None:
         held = self.held[model] = Held(self.offer.models[model].pages, load)
         self.free -= held.pages
@@ -271,18 +312,21 @@ class Exclusive:
         self.held[model].uses -= 1
         if duration is None:
             return
-        measured, guesses = self._executions.get(model), self._first_executions[model]
+        measured = self._executions.get(model)
         if measured is None:
             measured = self._executions[model] = {}
+            self._factors[model] = 1.0
         profile = measured.get(batch)
         if profile is None:
-            profile = measured[batch] = Profile(guesses[batch], now)
+            guess = self._first_executions[model].get(batch) or self.typical(model, batch)
+            profile = measured[batch] = Profile(guess, now)
         profile.record(duration, now)
+        self._factors[model] = profile.typical / self._guess(model, batch)
         if len(measured) > 1:
             # What a batch of this size shows, those that nobody dares to run are believed to share.
             for size, other in list(measured.items()):
                 if now - other.at > DOUBTFUL:
-                    guess = guesses[size] * profile.expected / guesses[batch]
+                    guess = self._guess(model, size) * profile.expected / self._guess(model, batch)
                     measured[size] = Profile(guess, now)
 
     def doubt(self, model: str, now: float) -> None:

@@ -25,10 +25,11 @@ _DRAIN: Final = ExecutorStep.DRAIN
 class Execution:
     """Requests of one model that run on one executor as one batch since `started`.
 
-    `granted` is what a slot of the executor had been granted until then, in core-seconds.
+    `variant` is what an exclusive device runs, `size` the size of its batch. `granted`
+    is what a slot of the executor had been granted until then, in core-seconds.
     """
 
-    __slots__ = ("executor", "granted", "id", "model", "requests", "started")
+    __slots__ = ("executor", "granted", "id", "model", "requests", "size", "started", "variant")
 
     def __init__(
         self,
@@ -38,12 +39,16 @@ class Execution:
         requests: tuple[Request, ...],
         *,
         started: float,
+        variant: str,
+        size: int,
     ) -> None:
         self.id = id
         self.executor = executor
         self.model = model
         self.requests = requests
         self.started = started
+        self.variant = variant
+        self.size = size
         self.granted = 0.0
 
 

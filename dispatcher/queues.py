@@ -6,6 +6,7 @@ hold whether a queue has one request or a million.
 
 from collections import Counter, OrderedDict, deque
 
+from dispatcher.quality import Utility, linear
 from dispatcher.retries import RetryBudget
 from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
@@ -47,11 +48,16 @@ class ModelQueue:
     `waiting` maps ids to requests, oldest first; only the core changes it. Counters only grow:
     whoever wants a rate takes differences. `cpu` and `gpu` have the durations of its answers there,
     `refusals` the last refusals, each with its time.
+
+    Of a model with variants, whose κ are in `accuracy`: `answers` counts those of each variant,
+    `quality` is the sum of what they were worth.
     """
 
     __slots__ = (
         "_arrived_sum",
         "_head",
+        "accuracy",
+        "answers",
         "arrivals",
         "cancelled",
         "completed",
@@ -60,16 +66,22 @@ class ModelQueue:
         "gpu",
         "invalid",
         "late",
+        "quality",
         "refusals",
         "rejected",
         "response",
         "retries",
         "spec",
+        "utility",
         "waiting",
     )
 
-    def __init__(self, spec: ModelSpec, window: float) -> None:
+    def __init__(self, spec: ModelSpec, window: float, utility: Utility = linear) -> None:
         self.spec = spec
+        self.utility = utility
+        self.accuracy = {variant.name: variant.accuracy for variant in spec.variants}
+        self.answers: Counter[str] = Counter()
+        self.quality = 0.0
         self.response = SlidingWindow(window)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self._head: Request | None = None

@@ -4,6 +4,7 @@ from typing import Final
 
 from dispatcher.executors import Execution
 from dispatcher.lifecycle import RequestState
+from dispatcher.quality import soft_deadline, value
 from dispatcher.queues import ModelQueue
 from roma.events import Result
 from roma.model import Device, Request
@@ -46,5 +47,10 @@ def count(
     response = now - request.arrived
     queue.response.add(response, now)
     queue.late += response > queue.spec.sla.response_time
+    if queue.accuracy:
+        soft = soft_deadline(request, queue.spec)
+        worth = value(queue.utility, now, soft, request.deadline)
+        queue.answers[execution.variant] += 1
+        queue.quality += queue.accuracy[execution.variant] * worth
     durations = queue.gpu if device is _GPU else queue.cpu
     durations.add(request.arrived, execution.started, now)

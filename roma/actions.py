@@ -7,12 +7,16 @@ seconds; whoever sends actions from another host knows how the clocks differ.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 BATCHES = (1, 2, 4, 8, 16)
-"""Batch sizes that are profiled and run, smallest first (§5.1)."""
+"""Batch sizes that are profiled and run unless a worker is told others, smallest first (§5.1)."""
+
+MOST_BATCH = 64
+"""The largest batch size that a worker can be told."""
 
 PAGE = 16 * 2**20
 """Bytes of a page. A model's weights fill whole pages, so that a count says all there is to know
@@ -94,11 +98,31 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
-    """A model as a worker measured it: `load` and `executions` (by batch size) in seconds."""
+    """A model as a worker measured it: `load` and `executions` (by batch size) in seconds.
+
+    `any_batch`: it runs batches of every size up to the largest of these, not of these alone.
+    """
 
     pages: int
     load: float
     executions: Mapping[int, float]
+    any_batch: bool = False
+
+    def seconds(self, batch: int) -> float:
+        """Return the seconds of a batch: on the line between the sizes around it, if not of them.
+
+        Raises KeyError beyond the largest one.
+        """
+        if batch in self.executions:
+            return self.executions[batch]
+        sizes = sorted(self.executions)
+        i = bisect_left(sizes, batch)
+        if i == len(sizes):
+            raise KeyError(batch)
+        high = sizes[i]
+        low = sizes[i - 1] if i else 0
+        before = self.executions[low] if i else 0.0
+        return before + (self.executions[high] - before) * (batch - low) / (high - low)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from roma import logs, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
-from roma.model import Device, ModelSpec, Sla, Statistic
+from roma.model import Device, ModelSpec, Sla, Statistic, Variant
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
+from roma.scheduling_config import EXCLUSIVE, QUALITY, SchedulingConfig
 from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
 from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig
@@ -86,6 +87,13 @@ class CpuConfig(Section):
         return self
 
 
+class VariantConfig(Section):
+    """One version of a model, under the name that workers have it by."""
+
+    accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    """κ: what one of its answers is worth, beside those of the best one. 1 for the best."""
+
+
 class ModelConfig(Section):
     """A model: where it is, what it is promised, what it may use."""
 
@@ -108,33 +116,15 @@ class ModelConfig(Section):
     other model has. `roma models remove` writes it where the default would change."""
     profile: profiles.ModelProfile | None = None
     """What one request costs; default: its entry in the file `profile`, if there is one."""
-
-
-class SchedulingConfig(Section):
-    """What runs next where."""
-
-    gpu: Literal[
-        "roma", "round_robin", "fcfs", "edf", "advantage", "clockwork", "clockwork_paper"
-    ] = "roma"
-    """`clockwork` plans batches and loads models on GPUs with `actions`, and on no others;
-    `clockwork_paper` takes the paper's order where ours would let a larger batch go first."""
-    cpu: Literal["round_robin", "balance"] = "round_robin"
-    """`gpu: advantage` with `cpu: balance` and `spill: 0.2` needs the fewest cores (decision 0004);
-    the defaults are the paper's."""
-    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Weight of expected against measured response time in the GPU policy `roma`."""
-    spill: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
-    ahead: Annotated[float, Field(ge=0.0005, le=1)] = 0.005
-    """Seconds of work that an exclusive GPU is given before it needs it. More bridges a slower
-    network or a gateway that is late; less decides later, with more requests to choose from."""
-    latency: Annotated[float, Field(ge=0, le=0.1)] = 0.0005
-    """Seconds that a message takes to an exclusive GPU, and back again."""
+    variants: dict[Name, VariantConfig] = Field(default_factory=dict)
+    """Versions of the model that may answer for it; default: the model itself. For scheduling.gpu
+    `qos` and its kin, on workers that have all of them."""
 
     @property
-    def is_exclusive(self) -> bool:
-        """Whether the GPU policy gives exclusive devices actions."""
-        return self.gpu in ("clockwork", "clockwork_paper")
+    def ordered_variants(self) -> tuple[Variant, ...]:
+        """The variants, the most accurate first."""
+        found = [Variant(name, v.accuracy) for name, v in self.variants.items()]
+        return tuple(sorted(found, key=lambda v: -v.accuracy))
 
 
 class ControlConfig(Section):
@@ -217,6 +207,7 @@ class Config(Section):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
         self._check_exclusive()
+        self._check_variants()
         self._check_served()
         self._check_several()
         for name in self.plant.models if self.plant else ():
@@ -259,7 +250,7 @@ class Config(Section):
             for k, executable in enumerate(worker.executables)
         }
         exclusive = [key for key, e in listed.items() if e.actions is not None]
-        gpu, policies = self.scheduling.gpu, "clockwork or clockwork_paper"
+        gpu, policies = self.scheduling.gpu, "one of " + ", ".join(EXCLUSIVE)
         for i, worker in enumerate(self.workers):
             if worker.gpus and self.scheduling.is_exclusive:
                 bound = f"another one where GPUs have no actions (workers.{i}.gpus = {worker.gpus})"
@@ -275,6 +266,19 @@ class Config(Section):
                 raise Fault("scheduling.gpu", gpu, f"another one where {key} has no actions")
             elif exclusive:
                 raise Fault(f"{key}.url", executable.url, f"absent: {exclusive[0]} has actions")
+
+    def _check_variants(self) -> None:
+        """Refuse variants that no policy would choose, and a name that stands for two things."""
+        taken: dict[str, str] = {}
+        for name, model in self.models.items():
+            if model.variants and not self.scheduling.has_variants:
+                bound = "one of " + ", ".join(QUALITY) + f" where models.{name} has variants"
+                raise Fault("scheduling.gpu", self.scheduling.gpu, bound)
+            for variant in model.variants or (name,):
+                other = taken.get(variant)
+                if other is not None:
+                    raise Fault(f"models.{name}.variants", variant, f"no variant of {other} too")
+                taken[variant] = name
 
     def _check_several(self) -> None:
         """Refuse several dispatchers where one alone may know what is sent, or writes."""
@@ -383,6 +387,7 @@ class Config(Section):
                 m.sla.effective_deadline,
                 m.max_waiting,
                 None if m.profile is None else m.profile.cost,
+                m.ordered_variants,
             )
             for name, m in self.models.items()
         ]

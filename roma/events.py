@@ -207,7 +207,9 @@ Event = (
 class Execute:
     """Run these requests of one model as one batch on one executor.
 
-    An exclusive device begins it within `window`, a first and a last point in time, or not at all.
+    An exclusive device begins it within `window`, a first and a last point in time, or not at all;
+    it knows the model as `variant`, and runs a batch of `size`, which may be more than there are
+    requests.
     """
 
     execution: int
@@ -215,6 +217,8 @@ class Execute:
     model: str
     requests: tuple[int, ...]
     window: tuple[float, float]
+    variant: str
+    size: int
 
     def __init__(
         self,
@@ -224,12 +228,17 @@ class Execute:
         requests: tuple[int, ...],
         # Written out: mypyc takes a Final of two floats for one that was never set.
         window: tuple[float, float] = (0.0, math.inf),
+        *,
+        variant: str | None = None,
+        size: int | None = None,
     ) -> None:
         self.execution = execution
         self.executor = executor
         self.model = model
         self.requests = requests
         self.window = window
+        self.variant = model if variant is None else variant
+        self.size = len(requests) if size is None else size
 
 
 @dataclass(frozen=True, slots=True)

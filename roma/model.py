@@ -52,11 +52,23 @@ class Sla:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """One of several versions of a model: executables have it under a name of its own.
+
+    `accuracy` is κ in (0, 1], what one of its answers is worth when it is in time.
+    """
+
+    name: str
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model, its promise and the bounds of its queue.
 
     `deadline` is the longest useful response time, in seconds after arrival; `max_waiting` bounds
-    the queue by count.
+    the queue by count. `variants` are what a request of it may be run by, the most accurate first;
+    none: the model itself.
     """
 
     name: str
@@ -64,6 +76,7 @@ class ModelSpec:
     deadline: float
     max_waiting: int = 1000
     cost: float | None = None
+    variants: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,23 @@ class ExecutorSpec:
     is_exclusive: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a client asks of the quality of an answer, beyond what its model has for all.
+
+    `soft` is the point on the core's clock until which an answer has its full value; `variant` the
+    one that shall serve it, `accuracy` the least that one may have.
+    """
+
+    soft: float | None = None
+    variant: str | None = None
+    accuracy: float = 0.0
+
+    def allows(self, variant: Variant) -> bool:
+        """Return whether a variant may serve the request."""
+        return variant.accuracy >= self.accuracy and self.variant in (None, variant.name)
+
+
 @dataclass(slots=True, init=False)
 class Request:
     """One inference request: `arrived` and `deadline` are points on the core's clock.
@@ -102,6 +132,7 @@ class Request:
     deadline: float
     strict: bool
     priority: Priority
+    terms: Terms | None
 
     def __init__(
         self,
@@ -112,6 +143,7 @@ class Request:
         *,
         strict: bool = False,
         priority: Priority = _INTERACTIVE,
+        terms: Terms | None = None,
     ) -> None:
         self.id = id
         self.model = model
@@ -119,3 +151,4 @@ class Request:
         self.deadline = deadline
         self.strict = strict
         self.priority = priority
+        self.terms = terms

@@ -6,7 +6,7 @@ nothing but its own index: the core carries a choice out, then reports the chang
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
@@ -46,7 +46,8 @@ class Run:
 class Batch:
     """Run just these waiting requests of `model` as one batch on an exclusive device.
 
-    It may begin from `earliest` until `latest`.
+    It may begin from `earliest` until `latest`. `variant` is what runs, the model itself if there
+    is none; `size` the batch size that takes them, their number if that is one.
     """
 
     executor: str
@@ -54,11 +55,16 @@ class Batch:
     requests: tuple[int, ...]
     earliest: float
     latest: float
+    variant: str | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load `model` on an exclusive device that has the pages for it, beginning until `latest`."""
+    """Load `model`, or a variant, on an exclusive device that has the pages for it.
+
+    It begins until `latest`.
+    """
 
     executor: str
     model: str
@@ -111,6 +117,21 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class QualityOptions:
+    """What `scheduling.quality:` of roma.yaml says to the policies that choose variants.
+
+    `utility` names what a late answer is worth (see `dispatcher.quality`), `bin` is Δt of the
+    deadlines' bins in seconds. `alpha` weighs the requests that will come against those that wait,
+    `beta` scales both (eq. 2).
+    """
+
+    utility: str = "linear"
+    alpha: float = 0.5
+    beta: float = 0.5
+    bin: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What `scheduling:` of roma.yaml says to the policies.
 
@@ -125,6 +146,7 @@ class Options:
     spill: float = 0.0
     ahead: float = 0.005
     latency: float = 0.0
+    quality: QualityOptions = field(default_factory=QualityOptions)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # a policy of yours works with the compiled build

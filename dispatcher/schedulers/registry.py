@@ -6,6 +6,7 @@ from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.heads import Edf, Fcfs
+from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.roma import Roma
 from dispatcher.schedulers.round_robin import RoundRobin
 
@@ -17,6 +18,8 @@ GPU: dict[str, type[Scheduler]] = {
     "advantage": Advantage,
     "clockwork": Clockwork,
     "clockwork_paper": ClockworkPaper,
+    "fixed": Fixed,
+    "qos": Qos,
 }
 
 CPU: dict[str, type[Scheduler]] = {

@@ -162,6 +162,7 @@ def _model(offer: ModelOffer, signatures: Mapping[str, Signature]) -> dict[str, 
     return {
         "pages": offer.pages,
         "load": _finite("load", offer.load),
+        "any_batch": offer.any_batch,
         "executions": {str(b): _finite("execution", t) for b, t in offer.executions.items()},
         "signatures": {
             name: {"inputs": specs_to_json(s.inputs), "outputs": specs_to_json(s.outputs)}
@@ -252,6 +253,7 @@ def _read_hello(fields: Fields) -> Hello:
             told.whole("pages", 1),
             told.number("load"),
             told.by_batch("executions"),
+            told.flag("any_batch"),
         )
         signatures[name] = {
             signature: Signature(

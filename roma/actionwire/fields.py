@@ -47,6 +47,13 @@ class Fields:
             raise WireError(f"{name} = {value!r:.40}: must be a number within ± {LARGEST:g}")
         return float(value)
 
+    def flag(self, name: str) -> bool:
+        """Return true or false; a peer that does not say means false."""
+        found = self._value.get(name, False)
+        if not isinstance(found, bool):
+            raise WireError(f"{name} = {found!r:.40}: must be true or false")
+        return found
+
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
         value = self.value(name)

@@ -10,13 +10,12 @@ what other policies are compared on.
 
 import math
 import random
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options, Scheduler
+from dispatcher.schedulers.base import Options, QualityOptions, Scheduler
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from roma.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
 from roma.events import (
@@ -38,7 +37,7 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic, Terms, Variant
 from roma.sim.agenda import Agenda
 from roma.worker.core import Begin, Step, WorkerCore
 
@@ -54,14 +53,16 @@ refused at once would ask again at once, and the run would be of nothing else.""
 class Noise:
     """How far actions are from their profile: a lognormal factor, and rare stalls.
 
-    `spread` is the coefficient of variation; with probability `stalls` an action takes `stall`
-    seconds longer. The defaults are the paper's prediction errors (Fig. 10): a p99 of some 50 µs
-    beyond a prediction of 3 ms, and more than 10 ms in a few cases of a million.
+    `spread` is the coefficient of variation; `is_normal` makes the factor a normal one. With
+    probability `stalls` an action takes `stall` seconds longer. The defaults are the prediction
+    errors of Clockwork (Fig. 10): a p99 of some 50 µs beyond a prediction of 3 ms, and more than
+    10 ms in a few cases of a million.
     """
 
     spread: float = 0.004
     stalls: float = 1e-6
     stall: float = 0.01
+    is_normal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +86,47 @@ class Plan:
     late: Sequence[tuple[float, int, float]] = ()
     seed: int = 1
     max_waiting: int = 100_000
+    kinds: Sequence[Mapping[str, ModelOffer]] = ()
+    """What each device offers, where they differ; then `devices` is their number."""
+    variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
+    """By public name: what `models` then are variants of. A model that is none has its own name."""
+    quality: QualityOptions = field(default_factory=QualityOptions)
+    soft: float | None = None
+    """The promise of answers that lose value after it; `deadline` if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request to come: points on the agenda's clock, and its client's terms."""
+
+    time: float
+    deadline: float
+    terms: Terms | None = None
 
 
 @dataclass(slots=True)
 class Ended:
-    """One request's end. `reason` is None for an answer; `is_cold`: its model was not loaded."""
+    """One request's end. `reason` is None for an answer; `is_cold`: its model was not loaded.
 
-    model: str
-    arrived: float
+    `variant` is what answered it.
+    """
+
+    request: Request
     ended: float
     slo: float
     reason: Reason | None
     is_cold: bool
+    variant: str | None = None
+
+    @property
+    def model(self) -> str:
+        """Its model."""
+        return self.request.model
+
+    @property
+    def arrived(self) -> float:
+        """When it arrived."""
+        return self.request.arrived
 
     @property
     def response(self) -> float:
@@ -121,23 +151,33 @@ class Prediction:
 
 
 class _Client:
-    """Where requests come from: `next` gives the send times; None lets answers bring requests."""
+    """Where requests come from: at `times`, or as `arrivals`; without, answers bring requests."""
 
-    __slots__ = ("model", "slo", "times")
+    __slots__ = ("arrivals", "model", "slo", "times")
 
-    def __init__(self, model: str, slo: float, times: Iterator[float] | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        slo: float,
+        times: Iterator[float] | None = None,
+        arrivals: Iterator[Arrival] | None = None,
+    ) -> None:
         self.model = model
         self.slo = slo
         self.times = times
+        self.arrivals = arrivals
 
 
 class _Machine:
     """One device: the rules of an exclusive one, or a plain one that runs what it is given."""
 
-    __slots__ = ("core", "delay", "name", "wakeup")
+    __slots__ = ("core", "delay", "models", "name", "wakeup")
 
-    def __init__(self, name: str, core: WorkerCore | None) -> None:
+    def __init__(
+        self, name: str, models: Mapping[str, ModelOffer], core: WorkerCore | None
+    ) -> None:
         self.name = name
+        self.models = models
         self.core = core
         self.delay = 0.0
         self.wakeup = math.inf
@@ -156,35 +196,35 @@ class Fleet:
         self.plan = plan
         self.agenda = Agenda()
         self._on_end, self._on_action = on_end, on_action
-        patience = plan.patience or plan.deadline
+        patience, promise = plan.patience or plan.deadline, plan.soft or plan.deadline
+        sla, names = Sla(promise, Statistic.EACH), tuple(plan.variants or plan.models)
         specs = [
-            ModelSpec(name, Sla(plan.deadline, Statistic.EACH), patience, plan.max_waiting)
-            for name in plan.models
+            ModelSpec(name, sla, patience, plan.max_waiting, variants=plan.variants.get(name, ()))
+            for name in names
         ]
         self.dispatcher = Dispatcher(
             specs,
             gpu=plan.policy,
             cpu=CpuRoundRobin,
-            options=Options(ahead=plan.ahead, latency=plan.latency),
+            options=Options(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
         )
-        needs = {name: offer.pages for name, offer in plan.models.items()}
-        self.machines = {
-            name: _Machine(name, WorkerCore(plan.pages, needs) if plan.exclusive else None)
-            for name in (f"gpu{i}" for i in range(plan.devices))
-        }
+        self.machines: dict[str, _Machine] = {}
+        for i, models in enumerate(plan.kinds or [plan.models] * plan.devices):
+            needs = {name: offer.pages for name, offer in models.items()}
+            core = WorkerCore(plan.pages, needs) if plan.exclusive else None
+            self.machines[f"gpu{i}"] = _Machine(f"gpu{i}", models, core)
         self._random = random.Random(plan.seed)
         self._sigma = math.sqrt(math.log(1 + plan.noise.spread**2))
-        self._open: dict[int, tuple[_Client, float, float, bool]] = {}
-        self._running: dict[int, tuple[int, ...]] = {}
+        self._open: dict[int, tuple[_Client, Request, float, bool]] = {}
+        self._running: dict[int, Execute] = {}
         self._predicted: dict[int, tuple[float, float]] = {}
         self._last = 0
         self._timer_at = math.inf
         self.loads = 0
         self.handle = self.dispatcher.handle
         """What takes events; a benchmark puts a clock around it."""
-        names = tuple(plan.models)
-        offer = Offer(plan.pages, plan.models) if plan.exclusive else None
-        for name in self.machines:
+        for name, machine in self.machines.items():
+            offer = Offer(plan.pages, machine.models) if plan.exclusive else None
             spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
             self._handle(ExecutorAdded(spec))
             self._handle(ExecutorReady(name, offer))
@@ -201,6 +241,10 @@ class Fleet:
         """Add a client that sends at these times, whatever is answered."""
         self._next(_Client(model, slo or self.plan.deadline, times))
 
+    def ask(self, model: str, arrivals: Iterator[Arrival]) -> None:
+        """Add a client whose requests have deadlines of their own, in the order of arrival."""
+        self._next(_Client(model, self.plan.deadline, arrivals=arrivals))
+
     def loop(self, model: str, concurrency: int, slo: float | None = None) -> None:
         """Add clients that each send a request when the last one has ended."""
         for _ in range(concurrency):
@@ -209,6 +253,11 @@ class Fleet:
             self.agenda.at(self.agenda.now + self._random.uniform(0, 1e-3), self._arrive, client)
 
     def _next(self, client: _Client) -> None:
+        if client.arrivals is not None:
+            arrival = next(client.arrivals, None)
+            if arrival is not None:
+                self.agenda.at(arrival.time, self._arrive_on_terms, (client, arrival))
+            return
         assert client.times is not None
         time = next(client.times, None)
         if time is not None:
@@ -216,24 +265,33 @@ class Fleet:
 
     def _arrive(self, client: _Client) -> None:
         now, plan = self.agenda.now, self.plan
-        self._last += 1
         # Who never refuses lets a request live for `patience`; its SLO is what it is judged by.
         deadline = now + (client.slo if plan.patience is None else plan.patience)
-        self._open[self._last] = client, now, client.slo, not self._is_loaded(client.model)
-        self._handle(RequestArrived(Request(self._last, client.model, now, deadline)))
+        self._submit(client, deadline, None)
         if client.times is not None:
             self._next(client)
+
+    def _arrive_on_terms(self, what: tuple[_Client, Arrival]) -> None:
+        client, arrival = what
+        self._submit(client, arrival.deadline, arrival.terms)
+        self._next(client)
+
+    def _submit(self, client: _Client, deadline: float, terms: Terms | None) -> None:
+        self._last += 1
+        request = Request(self._last, client.model, self.agenda.now, deadline, terms=terms)
+        self._open[request.id] = client, request, client.slo, not self._is_loaded(client.model)
+        self._handle(RequestArrived(request))
 
     def _is_loaded(self, model: str) -> bool:
         if not self.plan.exclusive:
             return True
         return any(m.core is not None and model in m.core.loaded for m in self.machines.values())
 
-    def _finish(self, request: int, reason: Reason | None) -> None:
-        client, arrived, slo, is_cold = self._open.pop(request)
+    def _finish(self, number: int, reason: Reason | None, variant: str | None = None) -> None:
+        client, request, slo, is_cold = self._open.pop(number)
         now = self.agenda.now
-        self._on_end(Ended(client.model, arrived, now, slo, reason, is_cold))
-        if client.times is None:
+        self._on_end(Ended(request, now, slo, reason, is_cold, variant))
+        if client.times is None and client.arrivals is None:
             pause = THINK if reason is None else BACK_OFF
             self.agenda.at(now + pause, self._arrive, client)
 
@@ -271,15 +329,15 @@ class Fleet:
                 assert_never(command)
 
     def _execute(self, command: Execute, now: float) -> None:
-        self._running[command.execution] = command.requests
-        batch, name = len(command.requests), command.executor
+        self._running[command.execution] = command
+        batch, name, variant = command.size, command.executor, command.variant
         if self.plan.exclusive:
-            self._predict(command.execution, name, command.model, batch, now)
+            self._predict(command.execution, name, variant, batch, now)
             earliest, latest = command.window
-            self._give(name, Infer(command.execution, command.model, batch, earliest, latest))
+            self._give(name, Infer(command.execution, variant, batch, earliest, latest))
             return
         offer = self.plan.models[command.model]
-        busy = self._noisy(_interpolated(offer.executions, batch), self.machines[name])
+        busy = self._noisy(_seconds(offer, batch), self.machines[name])
         self.agenda.at(now + 2 * self.plan.latency + busy, self._answer, (command.execution, busy))
 
     def _predict(
@@ -310,8 +368,8 @@ class Fleet:
         for step in steps:
             if isinstance(step, Begin):
                 action = step.action
-                offer = self.plan.models[action.model]
-                seconds = offer.load if isinstance(action, Load) else offer.executions[action.batch]
+                offer = machine.models[action.model]
+                seconds = offer.load if isinstance(action, Load) else offer.seconds(action.batch)
                 busy = self._noisy(seconds, machine)
                 self.agenda.at(now + busy, self._done, (machine, action.id))
             else:
@@ -354,14 +412,18 @@ class Fleet:
 
     def _answer(self, what: tuple[int, float]) -> None:
         execution, busy = what
-        for request in self._running.pop(execution):
+        command = self._running.pop(execution)
+        for request in command.requests:
             if request in self._open:  # else it was refused while it ran
-                self._finish(request, None)
+                self._finish(request, None, command.variant)
         self._handle(ExecutionEnded(execution, Result.OK, busy))
 
     def _noisy(self, seconds: float, machine: _Machine) -> float:
         draw, noise = self._random, self.plan.noise
-        taken = seconds * math.exp(draw.gauss(0.0, self._sigma)) if self._sigma else seconds
+        if noise.is_normal:
+            taken = seconds * max(0.0, draw.gauss(1.0, noise.spread))
+        else:
+            taken = seconds * math.exp(draw.gauss(0.0, self._sigma)) if self._sigma else seconds
         if noise.stalls and draw.random() < noise.stalls:
             taken += noise.stall
         taken += machine.delay
@@ -373,12 +435,11 @@ class Fleet:
         self.machines[name].delay += delay
 
 
-def _interpolated(executions: Mapping[int, float], batch: int) -> float:
-    """Return the seconds of a batch of any size: on the line between the sizes around it."""
-    if batch in executions:
-        return executions[batch]
-    sizes = sorted(executions)
-    i = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
-    low, high = sizes[i - 1], sizes[i]
-    slope = (executions[high] - executions[low]) / (high - low)
-    return executions[low] + slope * (batch - low)
+def _seconds(offer: ModelOffer, batch: int) -> float:
+    """Return the seconds of a batch of any size: as the last sizes grow, beyond the largest."""
+    sizes = sorted(offer.executions)
+    if batch <= sizes[-1]:
+        return offer.seconds(batch)
+    low, high = sizes[-2:]
+    slope = (offer.executions[high] - offer.executions[low]) / (high - low)
+    return offer.executions[high] + slope * (batch - high)

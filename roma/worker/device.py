@@ -173,8 +173,11 @@ class Device:
         return None
 
     def _check(self, action: Infer, message: Submit) -> None:
-        sizes = self._models[action.model].executions
-        if action.batch not in sizes:
+        offer = self._models[action.model]
+        sizes = offer.executions
+        if offer.any_batch and action.batch > max(sizes):
+            raise TensorError(f"batch = {action.batch}: must be ≤ {max(sizes)}")
+        if not offer.any_batch and action.batch not in sizes:
             known = ", ".join(map(str, sorted(sizes)))
             raise TensorError(f"batch = {action.batch}: must be one of {known}")
         signatures = self._runtime.models[action.model].signatures

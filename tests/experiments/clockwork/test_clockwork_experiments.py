@@ -11,6 +11,7 @@ from roma.experiments.clockwork import isolation, low, runs, slo, thousands
 from roma.experiments.clockwork.clipper import LARGEST, Clipper
 from roma.experiments.clockwork.counts import GROWTH, Counts, Latencies
 from roma.experiments.lab import Lab
+from roma.model import Request
 from roma.sim.fleet import Ended, Fleet
 
 LAB = Lab((11,))
@@ -23,7 +24,7 @@ def rows(table):
 
 
 def ended(at, response=0.01, *, slo=0.1, reason=None, is_cold=False):
-    return Ended("m", at - response, at, slo, reason, is_cold)
+    return Ended(Request(1, "m", at - response, at - response + slo), at, slo, reason, is_cold)
 
 
 # What is kept
