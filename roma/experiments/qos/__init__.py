@@ -1,0 +1,1 @@
+"""The evaluation of Fang et al. (CIKM 2017, §4) in virtual time."""

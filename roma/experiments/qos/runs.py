@@ -1,0 +1,89 @@
+"""Runs one policy on one stretch of the day, and keeps what the paper's tables and figures show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dispatcher.quality import linear, value
+from dispatcher.schedulers.base import QualityOptions, Scheduler
+from roma.experiments.qos.setting import HARD, MODEL, TINY, VARIANTS, Part, plan, queries
+from roma.sim.fleet import Ended, Fleet
+
+KAPPA = {v.name: v.accuracy for v in VARIANTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A policy on some devices for some hours, or for the first `seconds` of them."""
+
+    policy: type[Scheduler]
+    options: QualityOptions
+    kinds: tuple[str, ...]
+    part: Part
+    seed: int
+    traces: Path | None = None
+    seconds: int | None = None
+    rate: float | None = None
+    """Mean load instead of the part's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What became of queries, in the order in which they ended.
+
+    `quality` is Q, 0 of those that were not answered; `late` the seconds from soft deadline to
+    end; `is_tiny` whether the simple variant answered.
+    """
+
+    quality: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    late: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    is_tiny: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+
+    @property
+    def mean(self) -> float:
+        """Mean quality."""
+        return float(self.quality.mean())
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the quality."""
+        return float(self.quality.std())
+
+    @property
+    def tiny(self) -> float:
+        """The share of queries that the simple variant answered."""
+        return float(self.is_tiny.mean())
+
+
+def run(trial: Trial) -> Scores:
+    """Simulate a trial."""
+    rate = trial.part.rate(trial.kinds) if trial.rate is None else trial.rate
+    asked = queries(trial.part, rate, trial.seed, traces=trial.traces, seconds=trial.seconds)
+    ends: list[tuple[float, float, bool]] = []
+
+    def on_end(ended: Ended) -> None:
+        terms = ended.request.terms
+        assert terms is not None
+        assert terms.soft is not None
+        worth = 0.0
+        if ended.variant is not None:
+            left = value(linear, ended.ended, terms.soft, ended.request.deadline)
+            worth = KAPPA[ended.variant] * left
+        ends.append((worth, ended.ended - terms.soft, ended.variant == TINY.name))
+
+    fleet = Fleet(plan(trial.policy, trial.kinds, trial.options, trial.seed), on_end=on_end)
+    fleet.ask(MODEL, asked.arrivals())
+    fleet.run(float(asked.arrived.max()) + 2 * HARD)
+    found = np.array(ends)
+    return Scores(found[:, 0], found[:, 1], found[:, 2].astype(bool))
+
+
+def together(scores: Sequence[Scores]) -> Scores:
+    """Return several runs as one."""
+    return Scores(
+        np.concatenate([s.quality for s in scores]),
+        np.concatenate([s.late for s in scores]),
+        np.concatenate([s.is_tiny for s in scores]),
+    )
