@@ -6,7 +6,7 @@ from pydantic import Field
 
 from roma.strict_yaml import Section
 
-QUALITY = ("fixed", "qos")
+QUALITY = ("fixed", "qos", "qos-opt")
 """GPU policies that choose batch size and variant."""
 
 EXCLUSIVE = ("clockwork", "clockwork_paper", *QUALITY)
@@ -40,6 +40,7 @@ class SchedulingConfig(Section):
         "clockwork_paper",
         "fixed",
         "qos",
+        "qos-opt",
     ] = "roma"
     """`clockwork` plans batches and loads models on GPUs with `actions`, and on no others;
     `clockwork_paper` takes the paper's order where ours would let a larger batch go first. `qos`

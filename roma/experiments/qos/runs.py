@@ -27,6 +27,7 @@ class Trial:
     seconds: int | None = None
     rate: float | None = None
     """Mean load instead of the part's own."""
+    speed: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,14 @@ class Scores:
 def run(trial: Trial) -> Scores:
     """Simulate a trial."""
     rate = trial.part.rate(trial.kinds) if trial.rate is None else trial.rate
-    asked = queries(trial.part, rate, trial.seed, traces=trial.traces, seconds=trial.seconds)
+    asked = queries(
+        trial.part,
+        rate,
+        trial.seed,
+        traces=trial.traces,
+        seconds=trial.seconds,
+        speed=trial.speed,
+    )
     ends: list[tuple[float, float, bool]] = []
 
     def on_end(ended: Ended) -> None:

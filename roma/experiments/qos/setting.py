@@ -48,6 +48,10 @@ THROUGHPUTS: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 SINGLE: Final = ("p2",)
 CLUSTER: Final = ("g2",) * 5 + ("p2",) * 5
 
+SPEEDS: Final = {SINGLE: 1, CLUSTER: 6}
+"""How many times as fast the day passes: ten devices are asked as much in half an hour as one is in
+four."""
+
 DELAY, TAIL = 0.03, 2.5
 """Least upstream delay in seconds, and the Pareto distribution's exponent: a mean of 50 ms."""
 
@@ -126,12 +130,21 @@ def day(traces: Path | None) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
 
 
 def queries(
-    part: Part, rate: float, seed: int, *, traces: Path | None = None, seconds: int | None = None
+    part: Part,
+    rate: float,
+    seed: int,
+    *,
+    traces: Path | None = None,
+    seconds: int | None = None,
+    speed: int = 1,
 ) -> Queries:
-    """Draw the queries of a part of the day, or of its first `seconds`; `rate` is the part's."""
+    """Draw the queries of a part of the day, or of its first `seconds`; `rate` is the part's.
+
+    With `speed` the part passes so many times as fast: its shape is the same, in less time.
+    """
     numbers = np.random.default_rng([seed, round(part.begin)])
-    length = round((part.end - part.begin) * 3600)
-    times = np.arange(length) + round(part.begin * 3600)
+    length = round((part.end - part.begin) * 3600 / speed)
+    times = np.arange(length) * speed + round(part.begin * 3600)
     shape = day(traces)[times // STEP]
     mean = rate * shape / shape.mean() * numbers.gamma(BURSTS**-2, BURSTS**2, length)
     counts = numbers.poisson(mean[:seconds])
