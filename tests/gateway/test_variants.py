@@ -91,29 +91,27 @@ async def test_bad_terms_are_refused_before_they_wait(ground, headers, words):
     assert ground.stage.queue.arrivals == 0
 
 
-async def test_terms_and_time_on_the_way_are_the_requests_own(ground, monkeypatch):
-    asked, handle = [], ground.stage.core.handle
-
-    def watched(event, **kwargs):
-        if type(event).__name__ == "RequestArrived":
-            asked.append(event.request)
-        return handle(event, **kwargs)
-
-    monkeypatch.setattr(ground.stage.core, "handle", watched)
+async def test_terms_and_time_on_the_way_are_the_requests_own(ground):
+    first = await held(ground)
     headers = {
         "X-Roma-Variant": "small",
         "X-Roma-Min-Accuracy": "0.75",
         "X-Request-Soft-Timeout-Ms": "30000",
         "X-Request-Start": f"t={time.time() - 10:.3f}",
     }
-    assert (await ground.ask((1, 2), (3, 4), headers=headers))[0] == 200
-    assert (await ground.ask((1, 2)))[0] == 200
-    for request in asked[:2]:
+    asked = [ground.ask((1, 2), (3, 4), headers=headers)]
+    await ground.waiting(2)
+    asked.append(ground.ask((1, 2)))
+    await ground.waiting(3)
+    *examples, other = ground.stage.queue.waiting.values()
+    for request in examples:
         assert request.terms == Terms(request.terms.soft, "small", 0.75)
         assert request.terms.soft - request.arrived <= 20
         assert request.deadline - request.arrived <= 50  # 60 less 10
         assert not request.strict  # the deadline is the model's
-    assert (asked[2].terms, asked[2].deadline - asked[2].arrived) == (None, pytest.approx(60))
+    assert (other.terms, other.deadline - other.arrived) == (None, pytest.approx(60))
+    ground.tap.results.set()
+    assert [(await one)[0] for one in (first, *asked)] == [200] * 3
 
 
 async def test_what_was_too_long_on_the_way_is_too_late(ground):
