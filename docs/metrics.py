@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, Req
 from roma.exchange import ExchangeReply, ExecutorReport
 from roma.gateway_config import LimitsConfig
 from roma.launch.alerts import ALERTS
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla, Variant
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live import metrics as supervisor_metrics
@@ -65,7 +66,8 @@ def door() -> list[Metric]:
 
 def devices() -> list[Metric]:
     """Return what is told of exclusive devices, after one action."""
-    core = Dispatcher([MODEL], gpu=GPU["clockwork"], cpu=CPU["round_robin"])
+    model = replace(MODEL, variants=(Variant("m", 1.0),))
+    core = Dispatcher([model], gpu=GPU["clockwork"], cpu=CPU["round_robin"])
     core.handle(ExecutorAdded(ExecutorSpec("g@w", Device.GPU, ("m",), is_exclusive=True)), now=0.0)
     offer = Offer(4, {"m": ModelOffer(1, 0.01, {1: 0.01})}, ("m",))
     core.handle(ExecutorReady("g@w", offer), now=0.0)

@@ -270,10 +270,15 @@ class Config(Section):
     def _check_variants(self) -> None:
         """Refuse variants that no policy would choose, and a name that stands for two things."""
         taken: dict[str, str] = {}
+        listed = [e for worker in self.workers for e in worker.executables]
+        has_devices = any(e.actions is not None for e in listed)
         for name, model in self.models.items():
             if model.variants and not self.scheduling.has_variants:
                 bound = "one of " + ", ".join(QUALITY) + f" where models.{name} has variants"
                 raise Fault("scheduling.gpu", self.scheduling.gpu, bound)
+            if model.variants and not has_devices:
+                bound = "absent where no executable has actions"
+                raise Fault(f"models.{name}.variants", ", ".join(model.variants), bound)
             for variant in model.variants or (name,):
                 other = taken.get(variant)
                 if other is not None:

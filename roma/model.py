@@ -78,6 +78,11 @@ class ModelSpec:
     cost: float | None = None
     variants: tuple[Variant, ...] = ()
 
+    @property
+    def served_as(self) -> tuple[str, ...]:
+        """The names by which exclusive devices have it: its variants', or its own."""
+        return tuple([variant.name for variant in self.variants]) or (self.name,)
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSpec:

@@ -16,7 +16,7 @@ from dispatcher.live.actions import ActionClient
 from dispatcher.live.driver import Call, Driver
 from dispatcher.live.examples import Example, joined, split
 from dispatcher.live.gateway import error
-from dispatcher.live.offers import checked, readable
+from dispatcher.live.offers import agreed, checked, readable
 from roma.actions import Action, Infer, Load, Status, Unload
 from roma.actionwire import Array, Hello, Result, Signature
 from roma.errors import TensorError, WireError
@@ -55,17 +55,22 @@ _CLOSED: Final = "the connection is closed"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A model's signatures by name: as a worker checks them, and as JSON is read by them."""
+    """A model's signatures by name: as a worker checks them, and as JSON is read by them.
+
+    `most` is the largest batch that a worker takes of it.
+    """
 
     told: Mapping[str, Signature]
     readable: Mapping[str, arrays.Signature]
+    most: int
 
 
 class Device:
     """Carries out what the core commands for one exclusive executor.
 
-    `signatures` are those of all devices, by model, as the last of them told. `timeout` is how long
-    an action may take before the device counts as hung, in seconds.
+    `signatures` are those of all devices, by model, as the last of them told; all variants of a
+    model have one. `timeout` is how long an action may take before the device counts as hung, in
+    seconds.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class Device:
         self.name = executable.name
         self.actions: Counter[tuple[str, Status]] = Counter()
         """How many have ended, by their kind and how."""
-        self._models = executable.spec.models
+        queues = driver.core.queues
+        self._names = {model: queues[model].spec.served_as for model in executable.spec.models}
+        """By model: what the device has it as."""
         self._driver = driver
         self._signatures = signatures
         self._timeout = timeout
@@ -117,10 +124,9 @@ class Device:
         for example in examples:
             example.whole.on_executing(self.name, self._client.address)
         rows = [example.inputs for example in examples]
-        rows += [rows[-1]] * (len(calls) - len(rows))  # the batch has the size that was planned
-        batch, (earliest, latest) = len(rows), command.window
-        number = self._number(command)
-        infer = Infer(number, command.model, batch, earliest, latest)
+        rows += [rows[-1]] * (command.size - len(rows))  # the batch has the size that was planned
+        number, (earliest, latest) = self._number(command), command.window
+        infer = Infer(number, command.variant, command.size, earliest, latest)
         try:
             is_sent = self._is_sent(infer, joined(rows))
         except (WireError, ValueError) as fault:  # it must end in the core's books
@@ -160,15 +166,18 @@ class Device:
 
     def on_hello(self, hello: Hello) -> None:
         """Take what the device offers; raises WireError if it cannot be used."""
-        offer = checked(hello, self._models)
+        offer = checked(hello, [name for names in self._names.values() for name in names])
         others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
-        for model in self._models:
-            told, known = hello.signatures.get(model, {}), self._signatures.get(model)
-            if others and known is not None and known.told != told:
-                raise WireError(f"models.{model}: other signatures than another worker's")
-        for model in self._models:
-            told = hello.signatures.get(model, {})
-            self._signatures[model] = Known(told, readable(told))
+        found: Signatures = {}
+        for model, names in self._names.items():
+            told, known = agreed(names, hello.signatures), self._signatures.get(model)
+            most = max(max(offer.models[name].executions) for name in names)
+            if others and known is not None:
+                if known.told != told:
+                    raise WireError(f"models.{model}: other signatures than another worker's")
+                most = max(most, known.most)
+            found[model] = Known(told, readable(told), most)
+        self._signatures.update(found)
         log.info(
             "executable %s is ready: worker %s, %d pages, %d models loaded",
             self.name,
@@ -188,8 +197,7 @@ class Device:
         """Return which answer should have come long ago."""
         for command, since in self._asked.values():
             if now - since > self._timeout:
-                kind = type(command).__name__
-                return f"{kind} of {command.model}: no result within {self._timeout:g} s"
+                return f"{_named(command)}: no result within {self._timeout:g} s"
             return None
         return None
 
@@ -214,7 +222,7 @@ class Device:
             case _:
                 assert_never(command)
         if status is not Status.OK and status not in _NOT_BEGUN:
-            told = f"{type(command).__name__} of {command.model}: {status}: {outcome.detail}"
+            told = f"{_named(command)}: {status}: {outcome.detail}"
             self._complain(told, status)
             is_wrong = status in _DISAGREES
             if isinstance(command, Execute):  # a device that is full, or ending, is BUSY
@@ -241,16 +249,17 @@ class Device:
                 driver.handle(ExecutionMissed(command.execution))
             case Status.OK:
                 try:
-                    rows = split(result.outputs, len(command.requests))
+                    rows = split(result.outputs, command.size)
                 except TensorError as fault:
                     self._fail(command, str(fault))
                     return
                 took = max(0.0, outcome.duration)
                 driver.handle(ExecutionEnded(command.execution, Verdict.OK, took))
-                for request, outputs in zip(command.requests, rows, strict=True):
+                # What comes after the requests' rows filled the batch up.
+                for request, outputs in zip(command.requests, rows, strict=False):
                     call = driver.take(request)
                     if isinstance(call, Example):  # else given up meanwhile
-                        self._tell(call, outputs)
+                        self._tell(call, outputs, command.variant)
             case Status.INVALID:
                 driver.handle(ExecutionEnded(command.execution, Verdict.INVALID))
                 for request in command.requests:
@@ -258,9 +267,9 @@ class Device:
             case _:
                 self._fail(command, detail)
 
-    def _tell(self, example: Example, outputs: Mapping[str, Array]) -> None:
+    def _tell(self, example: Example, outputs: Mapping[str, Array], variant: str) -> None:
         try:
-            example.on_outputs(outputs)
+            example.on_outputs(outputs, variant)
         except Exception:  # a bug: it costs this client, not the others of the batch
             log.exception("executable %s: an answer could not be given", self.name)
             example.on_outcome(Fail(example.id, "the answer could not be written"))
@@ -270,3 +279,9 @@ class Device:
         for request in command.requests:
             what = f"executable {self.name}: {detail}"
             self._driver.resolve(request, Fail(request, what))
+
+
+def _named(command: Execute | LoadModel | UnloadModel) -> str:
+    """Return what was asked, by the device's name of the model."""
+    model = command.variant if isinstance(command, Execute) else command.model
+    return f"{type(command).__name__} of {model}"

@@ -40,7 +40,7 @@ from roma.events import (
     Woken,
 )
 from roma.logs import Limited
-from roma.model import ModelSpec, Priority, Request
+from roma.model import ModelSpec, Priority, Request, Terms
 
 log: Final = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ speak of the server or of the moment."""
 class Call:
     """What a client asked for, until its outcome is known.
 
-    `deadline` is the client's own, in seconds after arrival, None for the model's default.
+    `deadline` is the client's own, in seconds after arrival, None for the model's default; `spent`
+    are the seconds of it, or of the model's, that were over when the request came.
     """
 
     __slots__ = (
@@ -73,6 +74,8 @@ class Call:
         "message",
         "model",
         "priority",
+        "spent",
+        "terms",
     )
 
     def __init__(
@@ -90,6 +93,8 @@ class Call:
         self.deadline = deadline
         self.priority = priority
         self.context = context
+        self.terms: Terms | None = None
+        self.spent = 0.0
         self.arrived = 0.0
         self.executor: str | None = None
         """The one that it was last sent to."""
@@ -157,7 +162,8 @@ class Driver:
         if context is not None and context.trace is not None:
             context.trace.on_queued(now, sla=spec.sla.response_time)
         own = call.deadline
-        if own is None and call.priority is _INTERACTIVE:
+        terms = call.terms
+        if own is None and call.priority is _INTERACTIVE and terms is None:
             request = Request(request_id, call.model, now, now + spec.deadline)
         else:
             request = Request(
@@ -167,6 +173,7 @@ class Driver:
                 now + self._longest(spec, call),
                 strict=own is not None,
                 priority=call.priority,
+                terms=terms,
             )
         self._feed(RequestArrived(request), now)
 
@@ -254,7 +261,9 @@ class Driver:
         Nobody may loosen a promise for himself: the others of his queue would wait for him.
         """
         limit = self._timeout if call.priority is Priority.BATCH else spec.deadline
-        return limit if call.deadline is None else min(call.deadline, limit)
+        if call.deadline is not None:
+            limit = min(call.deadline, limit)
+        return max(0.0, limit - call.spent)
 
     def _execute(self, command: Execute) -> None:
         if self.devices:

@@ -12,6 +12,7 @@ import numpy as np
 from dispatcher.live.backend import Response
 from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.gateway import HttpCall, error
+from dispatcher.live.terms import VARIANT
 from roma.actionwire import Array
 from roma.errors import BackendError, TensorError
 from roma.tensors.errors import RequestError
@@ -26,13 +27,14 @@ class Example(Call):
     def __init__(self, whole: "Whole", place: int, inputs: Mapping[str, Array]) -> None:
         call = whole.call
         super().__init__(call.model, call.message, deadline=call.deadline, priority=call.priority)
+        self.terms, self.spent = call.terms, call.spent
         self.whole = whole
         self.place = place
         self.inputs = inputs
 
-    def on_outputs(self, outputs: Mapping[str, Array]) -> None:
-        """Take what the model gave; instead of `on_outcome`."""
-        self.whole.on_outputs(self, outputs)
+    def on_outputs(self, outputs: Mapping[str, Array], variant: str) -> None:
+        """Take what the model, as this variant, gave; instead of `on_outcome`."""
+        self.whole.on_outputs(self, outputs, variant)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Take that it is not computed."""
@@ -48,6 +50,8 @@ class Whole:
         self._layout = layout
         self._parts: list[Example] = []
         self._outputs: list[Mapping[str, Array]] = []
+        self._variants: dict[str, None] = {}
+        """Those that answered, in the order of their first answers."""
         self._left = 0
         self._is_over = False
 
@@ -84,10 +88,11 @@ class Whole:
             device = self._driver.core.executors[executor].spec.device
             call.context.trace.on_executing(executor, device, address, self._driver.clock())
 
-    def on_outputs(self, example: Example, outputs: Mapping[str, Array]) -> None:
-        """Take one example's outputs."""
+    def on_outputs(self, example: Example, outputs: Mapping[str, Array], variant: str) -> None:
+        """Take one example's outputs, and which variant gave them."""
         if self._is_over:
             return
+        self._variants[variant] = None
         self.call.id = example.id
         self._outputs[example.place] = outputs
         self._left -= 1
@@ -117,8 +122,12 @@ class Whole:
         call.on_outcome(outcome)
 
     def _answer(self) -> Response:
+        more = ""
+        if self._driver.core.queues[self.call.model].accuracy:
+            more = f"{VARIANT}: {', '.join(self._variants)}\r\n"
         try:
-            return Response(200, JSON, None, encode_predict(joined(self._outputs), self._layout))
+            body = encode_predict(joined(self._outputs), self._layout)
+            return Response(200, JSON, None, body, more)
         except RequestError as fault:
             return error(400, str(fault))
         except (KeyError, ValueError):  # a model whose outputs depend on its inputs

@@ -4,21 +4,22 @@ What cannot be read, or does not fit the model, is refused at once and takes nob
 batch. Look-ups are answered from what the devices told: a worker has no REST port of its own.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
 
 from dispatcher.executors import RECOVERY
+from dispatcher.live import terms
 from dispatcher.live.backend import Message, Response
-from dispatcher.live.devices import Device, Signatures
+from dispatcher.live.devices import Device, Known, Signatures
 from dispatcher.live.driver import Driver
 from dispatcher.live.examples import Whole
 from dispatcher.live.gateway import HttpCall, error
 from dispatcher.live.http.connection import Pending
 from dispatcher.live.offers import TYPES
 from dispatcher.live.routes import Route
-from roma.actions import BATCHES
 from roma.actionwire import MAX_PAYLOAD, Array, Signature, TensorSpec, check
 from roma.config import Config
 from roma.errors import TensorError
@@ -34,9 +35,6 @@ JSON: Final = "application/json"
 
 VERSION: Final = "1"
 """A worker has one version of each model and does not say which: it goes by this number."""
-
-MAX_EXAMPLE: Final = MAX_PAYLOAD // max(BATCHES)
-"""Bytes of one example's inputs: as many as are in the largest batch must fit one message."""
 
 _PREDICT: Final = frozenset(
     {"/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"}
@@ -78,9 +76,16 @@ class Exclusives:
 
     # What clients ask
 
-    def begin(self, call: HttpCall, route: Route, message: Message) -> Pending | Response:
+    def begin(
+        self, call: HttpCall, route: Route, message: Message, headers: Mapping[bytes, bytes]
+    ) -> Pending | Response:
         """Queue a request's examples, or answer at once why not."""
         try:
+            if terms.are_in(headers):
+                spec, now = self._driver.core.queues[route.model].spec, self._driver.clock()
+                call.terms, call.spent = terms.read(
+                    headers, spec, call.deadline, now=now, today=time.time()
+                )
             inputs, count, layout = self._read(route, message)
         except RequestError as fault:
             return error(_STATUS.get(fault.code, 400), str(fault))
@@ -133,19 +138,21 @@ class Exclusives:
                 "requests of different signatures cannot share a batch"
             )
         inputs, layout = decode_predict(document, known.readable[name])
-        return inputs, self._count(model, known.told[name], inputs), layout
+        return inputs, self._count(model, known, inputs), layout
 
-    def _count(self, model: str, signature: Signature, inputs: Mapping[str, Array]) -> int:
+    def _count(self, model: str, known: Known, inputs: Mapping[str, Array]) -> int:
         """Return how many examples inputs are; raises TensorError if they are not what fits."""
         first = next(iter(inputs.values()))
         count = first.shape[0] if first.ndim else 0
         most = self._driver.core.queues[model].spec.max_waiting
         if not 1 <= count <= most:
             raise TensorError(f"examples = {count}: must be from 1 to max_waiting ({most})")
-        check(inputs, signature, count)
+        check(inputs, known.told[DEFAULT_SIGNATURE], count)
         size = sum(map(_size, inputs.values())) / count
-        if size > MAX_EXAMPLE:
-            raise TensorError(f"example = {size:.0f} bytes: must be ≤ {MAX_EXAMPLE}")
+        # As many as are in the largest batch must fit one message.
+        bound = MAX_PAYLOAD // known.most
+        if size > bound:
+            raise TensorError(f"example = {size:.0f} bytes: must be ≤ {bound}")
         return count
 
     def _check_version(self, route: Route) -> None:

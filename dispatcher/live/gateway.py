@@ -11,6 +11,7 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
 A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
 (X-Request-Priority: batch). An X-Request-Id comes back on every
 answer. A request that brings none and leaves no trace goes its way without a look at either.
+What a client may ask of exclusive devices beyond that is in `dispatcher/live/terms.py`.
 `GET /openapi.json` describes all of this.
 """
 
@@ -151,14 +152,15 @@ class Gateway(Handler):
         call = HttpCall(self, connection, route, _message(request, route), context)
         call.deadline, call.priority = deadline, priority
         if self._exclusives is not None:
-            return self._begin(call, route)
+            return self._begin(call, route, request)
         self._driver.submit(call)
         return call
 
-    def _begin(self, call: HttpCall, route: routes.Route) -> Pending | None:
+    def _begin(self, call: HttpCall, route: routes.Route, request: Request) -> Pending | None:
         """Begin a call that exclusive devices answer."""
         assert self._exclusives is not None
-        begun = self._exclusives.begin(call, route, cast(Message, call.message))
+        message = cast(Message, call.message)
+        begun = self._exclusives.begin(call, route, message, request.headers)
         if not isinstance(begun, Response):
             return begun
         if call.context is not None:

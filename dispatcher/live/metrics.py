@@ -229,6 +229,7 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
 
 def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") -> Iterator[Metric]:
     """Yield what is known of exclusive devices; of their memory only while they are live."""
+    yield from _variants(core)
     live = [(e.spec.name, e.exclusive) for e in core.executors if e.exclusive is not None]
     yield gauge(
         "device_pages",
@@ -257,4 +258,21 @@ def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") 
             for name, device in devices.items()
             for (action, status), count in sorted(device.actions.items())
         ),
+    )
+
+
+def _variants(core: Dispatcher) -> Iterator[Metric]:
+    """Yield what became of the choice between variants, of the models that have some."""
+    queues = [queue for queue in core.queues.values() if queue.accuracy]
+    yield counter(
+        "variant_answers",
+        "Answers that did not refuse the input, by the variant that gave them.",
+        ["model", "variant"],
+        (((q.spec.name, v), q.answers[v]) for q in queues for v in q.accuracy),
+    )
+    yield counter(
+        "quality",
+        "What these answers were worth together: each its variant's accuracy, less for being late.",
+        _MODEL,
+        (((q.spec.name,), q.quality) for q in queues),
     )

@@ -5,12 +5,12 @@ does not hold together is refused as a whole, with one line that says why.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from roma import actionwire
-from roma.actions import BATCHES, ModelOffer, Offer
+from roma.actions import MOST_BATCH, ModelOffer, Offer
 from roma.actionwire import BYTES, Hello
 from roma.errors import WireError
 from roma.tensors.arrays import Signature, TensorSpec
@@ -63,6 +63,38 @@ def checked(hello: Hello, models: Collection[str]) -> Offer:
     )
 
 
+def agreed(
+    variants: Sequence[str], signatures: Mapping[str, Mapping[str, actionwire.Signature]]
+) -> Mapping[str, actionwire.Signature]:
+    """Return the signatures of a model that these are variants of: those of the first.
+
+    Raises WireError if a request for one of them would not do for all.
+    """
+    first = signatures.get(variants[0], {})
+    for other in variants[1:]:
+        told = signatures.get(other, {})
+        for key in ("inputs", "outputs"):
+            one, two = (_tensors(s.get(DEFAULT_SIGNATURE), key) for s in (first, told))
+            if one != two:
+                raise WireError(
+                    f"variants {variants[0]}, {other}: {key} of {DEFAULT_SIGNATURE}: must be the "
+                    f"same, are {_listed(one)}; {_listed(two)}"
+                )
+    return first
+
+
+def _tensors(
+    signature: actionwire.Signature | None, key: str
+) -> frozenset[actionwire.TensorSpec] | None:
+    return None if signature is None else frozenset(getattr(signature, key))
+
+
+def _listed(specs: frozenset[actionwire.TensorSpec] | None) -> str:
+    if not specs:
+        return "none"
+    return ", ".join(sorted(f"{s.name} {s.dtype} {list(s.shape)}" for s in specs))
+
+
 def _some(names: Collection[str]) -> str:
     """Return the first few names."""
     shown = ", ".join(sorted(names)[:SHOWN])
@@ -83,9 +115,8 @@ def _check(name: str, model: ModelOffer) -> None:
     if not _is_time(model.load):
         raise WireError(f"models.{name}.load = {model.load}: must be seconds, ≥ 0")
     for batch, seconds in model.executions.items():
-        if batch not in BATCHES:
-            known = ", ".join(map(str, BATCHES))
-            raise WireError(f"models.{name}: batch = {batch}: must be one of {known}")
+        if not 1 <= batch <= MOST_BATCH:
+            raise WireError(f"models.{name}: batch = {batch}: must be from 1 to {MOST_BATCH}")
         if not (_is_time(seconds) and seconds > 0):
             raise WireError(f"models.{name}: batch {batch} = {seconds}: must be seconds, > 0")
 
@@ -100,7 +131,8 @@ def _joins(signatures: Mapping[str, actionwire.Signature]) -> bool:
 
 
 def _one_by_one(model: ModelOffer) -> ModelOffer:
-    return replace(model, executions={b: t for b, t in model.executions.items() if b == 1})
+    alone = {b: t for b, t in model.executions.items() if b == 1}
+    return replace(model, executions=alone, any_batch=False)
 
 
 def _specs(specs: tuple[actionwire.TensorSpec, ...]) -> dict[str, TensorSpec]:

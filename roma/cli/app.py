@@ -361,6 +361,10 @@ def worker(
     profile_runs: Annotated[
         int, typer.Option(min=1, max=1000, help="Runs per model and batch size at start.")
     ] = 5,
+    batches: Annotated[
+        str | None,
+        typer.Option(help="Batch sizes to profile and execute. Default: 1,2,4,8,16."),
+    ] = None,
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8700,
     name: Annotated[
@@ -392,6 +396,7 @@ def worker(
             memory=memory,
             threads=threads,
             profile_runs=profile_runs,
+            batches=batches,
             token_file=token_file,
             insecure=insecure,
             log=worker_command.log_format(log_format),

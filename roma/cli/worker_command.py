@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roma import logs, tokens
-from roma.actions import PAGE
+from roma.actions import BATCHES, MOST_BATCH, PAGE
 from roma.errors import ConfigError
 from roma.worker import registry
 from roma.worker.program import WorkerSettings, check_exposure, run
@@ -14,6 +14,7 @@ from roma.worker.runtimes.base import Runtime
 from roma.worker.server import ServerSettings
 
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BATCH = re.compile(r"[0-9]{1,3}")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i)?B")
 
 
@@ -34,6 +35,7 @@ class Options:
     memory: str | None
     threads: int
     profile_runs: int
+    batches: str | None
     token_file: Path | None
     insecure: bool
     log: logs.Format
@@ -50,6 +52,7 @@ def worker(options: Options) -> None:
         ),
         _pages(options),
         options.profile_runs,
+        batch_sizes(options.batches),
         options.insecure,
     )
     # What is wrong with the command line is told before the models take their seconds.
@@ -67,6 +70,18 @@ def memory_bytes(text: str) -> int:
         return int(float(found[1]) * _UNITS[f"{found[2] or ''}B"])
     except OverflowError:
         raise ConfigError(f"memory = {text:.20}…: must be at most what a device has") from None
+
+
+def batch_sizes(text: str | None) -> tuple[int, ...]:
+    """Return the batch sizes that `1,2,4` means, smallest first; raises ConfigError."""
+    if text is None:
+        return BATCHES
+    parts = [part.strip() for part in text.split(",")]
+    found = {int(part) for part in parts if _BATCH.fullmatch(part)} & set(range(1, MOST_BATCH + 1))
+    if len(found) < len(parts) or 1 not in found:
+        bound = f"different whole numbers from 1 to {MOST_BATCH}, 1 among them: 1,2,4,8 say"
+        raise ConfigError(f"batches = {text}: must be {bound}")
+    return tuple(sorted(found))
 
 
 def runtime_kind(text: str) -> RuntimeKind:
@@ -100,9 +115,12 @@ def _runtime(options: Options) -> Runtime:
     if options.emulate is not None:
         if options.models or options.folder is not None:
             raise ConfigError("emulate, model: an emulated device has the table's models alone")
+        if options.batches is not None:
+            raise ConfigError("emulate, batches: an emulated device has the table's batches alone")
         return registry.emulated(options.emulate, full=options.full)
     kind = options.runtime
     if kind is RuntimeKind.EMULATED:
         raise ConfigError("runtime = emulated: must come with --emulate, resnet50:15 say")
     paths = registry.models(options.models, options.folder, kind)
-    return registry.make(kind, paths, options.device, options.threads)
+    batches = batch_sizes(options.batches)
+    return registry.make(kind, paths, options.device, options.threads, batches)

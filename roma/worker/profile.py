@@ -8,11 +8,12 @@ not make a model look too slow to be served at all.
 import logging
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from roma.actions import ModelOffer, pages_of
+from roma.actions import BATCHES, ModelOffer, pages_of
+from roma.actionwire import Signature
 from roma.errors import LaunchError
 from roma.worker.lane import Lane
 from roma.worker.runtimes.base import Runtime, default_signature, example, sizes
@@ -25,10 +26,13 @@ WARM_UP = 2
 _log = logging.getLogger(__name__)
 
 
-async def measure(runtime: Runtime, pages: int, runs: int = RUNS) -> dict[str, ModelOffer]:
+async def measure(
+    runtime: Runtime, pages: int, runs: int = RUNS, batches: Sequence[int] = BATCHES
+) -> dict[str, ModelOffer]:
     """Return what every model costs; one that fails, or fits on no free device, is left out.
 
-    Raises LaunchError if none is left.
+    `batches` are the sizes to measure, as far as a model takes them, smallest first. Raises
+    LaunchError if no model is left.
     """
     loads, infers = Lane("load"), Lane("infer")
     loads.start()
@@ -42,7 +46,8 @@ async def measure(runtime: Runtime, pages: int, runs: int = RUNS) -> dict[str, M
                 continue
             try:
                 known = runtime.known(name)
-                offers[name] = known or await _measured(runtime, name, (loads, infers), runs)
+                lanes = loads, infers
+                offers[name] = known or await _measured(runtime, name, lanes, runs, batches)
             except Exception as error:  # a model's fault is that model's
                 _log.error("model %s: cannot be measured, and is left out: %s", name, error)
                 continue
@@ -56,24 +61,33 @@ async def measure(runtime: Runtime, pages: int, runs: int = RUNS) -> dict[str, M
     return offers
 
 
-async def _measured(runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs: int) -> ModelOffer:
+async def _measured(
+    runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs: int, batches: Sequence[int]
+) -> ModelOffer:
     loads, infers = lanes
     model = runtime.models[name]
     which = default_signature(model.signatures)
     signature = model.signatures[which]
     load = await _median(loads, partial(runtime.load, name), 1)
     executions: dict[int, float] = {}
+    takes_any = False
     faults: list[str] = []
     try:
-        for batch in sizes(signature):
-            staged = runtime.stage(name, example(signature, batch))
-            work = partial(runtime.execute, name, which, staged)
+        for batch in sizes(signature, batches):
+            work = _work(runtime, name, which, signature, batch)
             try:
                 for _ in range(WARM_UP):
                     await infers.run(work)
                 executions[batch] = await _median(infers, work, runs)
             except Exception as error:  # it was exported for smaller batches, say
                 faults.append(f"batch {batch}: {error}")
+        odd = _between(executions)
+        if odd is not None and all(spec.shape[0] == -1 for spec in signature.inputs):
+            try:
+                await infers.run(_work(runtime, name, which, signature, odd))
+                takes_any = True
+            except Exception as error:  # it only says that it takes any
+                faults.append(f"batch {odd}: {error}")
     finally:
         await loads.run(partial(runtime.unload, name))
     for fault in faults:
@@ -85,7 +99,21 @@ async def _measured(runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs:
         again.append(await _median(loads, partial(runtime.load, name), 1))
         await loads.run(partial(runtime.unload, name))
     load = statistics.median([load, *again])
-    return ModelOffer(pages_of(model.weights), load, executions)
+    return ModelOffer(pages_of(model.weights), load, executions, takes_any)
+
+
+def _work(
+    runtime: Runtime, name: str, which: str, signature: Signature, batch: int
+) -> Callable[[], Any]:
+    """Return the execution of one batch."""
+    staged = runtime.stage(name, example(signature, batch))
+    return partial(runtime.execute, name, which, staged)
+
+
+def _between(executions: Collection[int]) -> int | None:
+    """Return the smallest batch size that was not measured, below the largest that was."""
+    most = max(executions, default=0)
+    return next((size for size in range(2, most) if size not in executions), None)
 
 
 async def _median(lane: Lane, work: Any, runs: int) -> float:
@@ -100,4 +128,5 @@ async def _median(lane: Lane, work: Any, runs: int) -> float:
 def _told(offer: ModelOffer) -> str:
     times: Mapping[int, float] = offer.executions
     executions = ", ".join(f"B{b} {t * 1e3:.2f}" for b, t in times.items())
-    return f"{offer.pages} pages; ms: load {offer.load * 1e3:.2f}, {executions}"
+    sizes_between = ", and any between" if offer.any_batch else ""
+    return f"{offer.pages} pages; ms: load {offer.load * 1e3:.2f}, {executions}{sizes_between}"

@@ -9,7 +9,7 @@ import signal
 import sys
 from dataclasses import dataclass
 
-from roma.actions import PAGE, Offer, pages_of
+from roma.actions import BATCHES, PAGE, Offer, pages_of
 from roma.errors import ConfigError
 from roma.security_config import is_loopback
 from roma.watched import keep_looking
@@ -36,6 +36,8 @@ class WorkerSettings:
     """None: as many as the device has memory for, or as all models need."""
     runs: int = RUNS
     """Of each model and batch size, for the seed profile."""
+    batches: tuple[int, ...] = BATCHES
+    """The sizes that are profiled, smallest first."""
     insecure: bool = False
 
 
@@ -89,7 +91,7 @@ async def run(runtime: Runtime, settings: WorkerSettings) -> None:
 async def _serve(runtime: Runtime, settings: WorkerSettings) -> bool:
     """Serve until cancelled; return whether what ran then ended in time."""
     count = pages(runtime) if settings.pages is None else settings.pages
-    offers = await measure(runtime, count, settings.runs)
+    offers = await measure(runtime, count, settings.runs, settings.batches)
     device = Device(runtime, offers, count)
     server = WorkerServer(settings.server, device, dict(runtime.models))
     await server.start()

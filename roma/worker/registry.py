@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from roma.actions import BATCHES
 from roma.errors import ConfigError, LaunchError
 from roma.worker.runtimes.base import Runtime
 
@@ -44,14 +45,20 @@ def models(named: Sequence[str], folder: Path | None, kind: RuntimeKind) -> dict
     return found
 
 
-def make(kind: RuntimeKind, paths: Mapping[str, Path], device: str, threads: int) -> Runtime:
+def make(
+    kind: RuntimeKind,
+    paths: Mapping[str, Path],
+    device: str,
+    threads: int,
+    batches: Sequence[int] = BATCHES,
+) -> Runtime:
     """Return a runtime with these models; raises ConfigError or LaunchError. Takes seconds."""
     if kind is RuntimeKind.TENSORFLOW:
         if device != "cpu":
             raise ConfigError(f"device = {device}: must be cpu, where runtime = tensorflow")
         from roma.worker.runtimes.tensorflow import TensorFlowRuntime  # noqa: PLC0415
 
-        return TensorFlowRuntime(paths, threads)
+        return TensorFlowRuntime(paths, threads, batches)
     if kind is RuntimeKind.EMULATED:
         raise ConfigError("runtime = emulated: says by --emulate which models it has")
     try:

@@ -272,7 +272,10 @@ async def test_what_is_no_protocol_is_told_once(stage, caplog):
         ({"pages": 1, "loaded": ("m", "n")}, "loaded = 2 pages: must be ≤ 1"),
         ({"m": ModelOffer(1, -1.0, {1: 1.0})}, "models.m.load = -1.0: must be seconds, ≥ 0"),
         ({"m": ModelOffer(1, 1.0, {1: -1.0})}, "models.m: batch 1 = -1.0: must be seconds, > 0"),
-        ({"m": ModelOffer(1, 1.0, {1: 1.0, 3: 1.0})}, "models.m: batch = 3: must be one of 1, 2"),
+        (
+            {"m": ModelOffer(1, 1.0, {1: 1.0, 65: 1.0})},
+            "models.m: batch = 65: must be from 1 to 64",
+        ),
         ({"m": ModelOffer(1, 1.0, {2: 1.0})}, "models.m: batch sizes: must have 1"),
     ],
 )
@@ -345,7 +348,7 @@ async def test_a_worker_that_has_a_dispatcher_is_waited_for(stage, caplog):
 
 
 async def test_an_example_that_is_too_large_for_a_message(ground, monkeypatch):
-    monkeypatch.setattr(exclusives, "MAX_EXAMPLE", 7)
+    monkeypatch.setattr(exclusives, "MAX_PAYLOAD", 16 * 7)
     assert await told(ground.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
 
 

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import dataclasses
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from roma.tensors.tfjson import Layout, encode_predict
 from roma.worker.runtimes.tensorflow import save_sample
 from tests.gateway.conftest import Stage
 from tests.support.exclusive import TIMES, Ground
+from tests.support.program import Program
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,28 +57,6 @@ def direct(saved):
     yield loaded
     for model in loaded.values():
         model.close()
-
-
-class Program:
-    """`roma worker` as a user starts it."""
-
-    def __init__(self, saved, port):
-        self._command = [sys.executable, "-m", "roma", "worker", "--models", str(saved)]
-        self._command += ["--port", str(port), "--profile-runs", "1"]
-        self.process = None
-
-    async def start(self):
-        await asyncio.to_thread(self._start)
-
-    def _start(self):
-        self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        assert any(re.match("roma worker: ready on", line) for line in self.process.stderr)
-
-    def end(self, number=signal.SIGTERM):
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.communicate(timeout=60)
-            self.process = None
 
 
 def slow(message):

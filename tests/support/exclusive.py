@@ -70,10 +70,11 @@ class HandRuntime:
 class Worker:
     """A worker in this process, on a port of its own."""
 
-    def __init__(self, port, models=None, *, pages=4, needs=1, token=None, times=TIMES):
+    def __init__(self, port, models=None, *, pages=4, needs=1, token=None, offers=None):
         self.port = port
         self.runtime = HandRuntime(models or {"m": PAIR, "n": PAIR})
-        self._offers = {name: ModelOffer(needs, 0.001, times) for name in self.runtime.models}
+        alike = {name: ModelOffer(needs, 0.001, TIMES) for name in self.runtime.models}
+        self._offers = offers or alike
         self._pages = pages
         self._token = token
 
@@ -177,7 +178,15 @@ class Ground:
         self.stage = stage
 
     async def open(self, *, worker=None, models=("m", "n"), serve=True, **how):
-        how = {"deadline": 60.0, "max_waiting": 100, "token": None, "gateway": {}, **how}
+        how = {
+            "deadline": 60.0,
+            "max_waiting": 100,
+            "token": None,
+            "gateway": {},
+            "policy": "clockwork",
+            "model": {},
+            **how,
+        }
         port, admin, grpc_port, tap, behind = free_ports(5)
         self.tap = Tap(tap, behind)
         self.worker_port = behind
@@ -191,11 +200,11 @@ class Ground:
         if how["token"] is not None:
             listed["token"] = str(how["token"])
         sla = {"response_time": how["deadline"], "deadline": how["deadline"]}
-        model = {"sla": sla, "max_waiting": how["max_waiting"]}
+        model = {"sla": sla, "max_waiting": how["max_waiting"], **how["model"]}
         self.data = {
             "models": dict.fromkeys(models, model),
             "workers": [{"backend": "static", "cores": 2, "executables": [listed]}],
-            "scheduling": {"gpu": "clockwork"},
+            "scheduling": {"gpu": how["policy"]},
             "gateway": {
                 "port": port,
                 "admin_port": admin,
@@ -212,11 +221,11 @@ class Ground:
     async def _stop(self):
         await self.worker.stop()  # the one that is there at the end
 
-    async def serve(self):
+    async def serve(self, *, ready=True):
         gateway = self.data["gateway"]
         where = [f"http://127.0.0.1:{gateway[key]}" for key in ("port", "admin_port")]
         await self.stage.serve(config.parse(yaml.safe_dump(self.data)), *where)
-        if hasattr(self, "worker"):
+        if ready and hasattr(self, "worker"):
             await self.ready()
 
     async def ready(self):

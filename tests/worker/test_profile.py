@@ -33,10 +33,41 @@ async def test_every_batch_size_is_warmed_up_and_measured(hand):
     assert offers.keys() == {"m", "n"}
     assert list(offers["m"].executions) == [1, 2, 4, 8, 16]
     assert all(seconds > 0 for seconds in offers["m"].executions.values())
-    assert hand.done.count(("execute", "m")) == 5 * (WARM_UP + 3)
+    # Once more, to see whether it takes a batch of 3 as well.
+    assert hand.done.count(("execute", "m")) == 5 * (WARM_UP + 3) + 1
     # Nothing is left on the device.
     kinds = [what for what, name in hand.done if name == "m" and what != "execute"]
     assert kinds == ["load", "unload"] * 3
+
+
+async def test_the_batch_sizes_are_those_that_a_worker_is_told(hand):
+    hand.known = lambda name: None
+    offers = await measure(hand, 4, runs=1, batches=(1, 2, 32))
+    assert list(offers["m"].executions) == [1, 2, 32]
+    assert sizes(FOUR, (1, 4, 5)) == [4]
+
+
+async def test_any_batch_is_run_where_one_between_was(hand, caplog):
+    hand.known = lambda name: None
+    hand.models["fixed"] = RuntimeModel(1, {"serving_default": FOUR})
+    execute = hand.execute
+
+    def fail(name, signature, inputs):
+        if name == "n" and len(inputs["x"]) == 3:
+            raise ValueError("not a power of two")
+        return execute(name, signature, inputs)
+
+    hand.execute = fail
+    offers = await measure(hand, 4, runs=1, batches=(1, 2, 4))
+    assert {name: offer.any_batch for name, offer in offers.items()} == {
+        "m": True,
+        "n": False,
+        "fixed": False,
+    }
+    assert offers["n"].executions.keys() == {1, 2, 4}
+    assert "model n: is not executed in this size: batch 3: not a power of two" in caplog.text
+    offers = await measure(hand, 4, runs=1, batches=(1, 2))
+    assert not offers["m"].any_batch  # there is nothing between
 
 
 async def test_what_is_known_is_not_measured(hand):

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roma.actions import PAGE, Infer, Load, Status
-from roma.cli.worker_command import memory_bytes
+from roma.actions import BATCHES, PAGE, Infer, Load, Status
+from roma.cli.worker_command import batch_sizes, memory_bytes
 from roma.errors import ConfigError
 from roma.worker import program, registry
 from roma.worker.program import WorkerSettings, check_exposure
@@ -92,6 +92,11 @@ def roma(*arguments):
         ("--emulate resnet50:1 --memory 1MiB", "memory = 1MiB: must be ≥ 16MiB"),
         ("--emulate resnet50:1 --memory 1GiB --pages 3", "pages, memory: only one"),
         ("--emulate resnet152:1 --pages 2", "models: none can be served"),
+        ("--emulate resnet50:1 --batches 1,2", "emulate, batches: an emulated device"),
+        (
+            "--model m=x --batches 2,4",
+            "batches = 2,4: must be different whole numbers from 1 to 64",
+        ),
         ("--runtime emulated", "runtime = emulated: must come with --emulate"),
         ("--runtime onnx", "runtime = onnx: must be one of tensorflow, torch, emulated"),
     ],
@@ -108,6 +113,17 @@ def test_a_worker_that_anybody_may_use_must_be_asked_for():
     check_exposure(WorkerSettings(ServerSettings("w", "0.0.0.0"), insecure=True))
     with pytest.raises(ConfigError, match="without --token-file"):
         check_exposure(WorkerSettings(ServerSettings("w", "worker.example")))
+
+
+def test_batch_sizes_are_read_in_any_order():
+    assert batch_sizes(None) == BATCHES
+    assert batch_sizes("32, 1,64 ,3") == (1, 3, 32, 64)
+
+
+@pytest.mark.parametrize("text", ["", "1,1", "0,1", "1,65", "1,2.5", "1,-2", "1,,2", "1 2", "2"])
+def test_batch_sizes_that_make_no_sense(text):
+    with pytest.raises(ConfigError, match=r"batches = .*: must be different whole numbers from 1"):
+        batch_sizes(text)
 
 
 def test_memory_is_read_with_its_unit():

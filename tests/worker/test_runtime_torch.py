@@ -100,10 +100,11 @@ def test_shared_weights_are_there_once(runtime):
 @pytest.mark.parametrize("name", ["exported", "scripted"])
 async def test_outputs_are_those_of_direct_execution(working, runtime, net, name):
     offers = await measure(runtime, 10, runs=1)
+    assert offers[name].any_batch
     async with working(runtime, pages(runtime), offers=offers) as connect:
         link = await connect()
         assert await link.status(Load, name) is Status.OK
-        for batch in BATCHES:
+        for batch in (*BATCHES, 7):
             inputs = some(batch)
             result = await link.did(Infer, name, batch=batch, inputs=inputs)
             assert result.outcome.status is Status.OK, result.outcome

@@ -22,7 +22,11 @@ WANTED: Final = frozenset(
         b"x-api-key",
         b"x-request-id",
         b"x-request-priority",
+        b"x-request-soft-timeout-ms",
+        b"x-request-start",
         b"x-request-timeout-ms",
+        b"x-roma-min-accuracy",
+        b"x-roma-variant",
     }
 )
 """The headers that somebody here reads. All others are dropped, hop-by-hop ones among them."""

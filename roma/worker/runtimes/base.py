@@ -83,6 +83,6 @@ def example(signature: Signature, batch: int) -> dict[str, Array]:
     return inputs
 
 
-def sizes(signature: Signature) -> Sequence[int]:
-    """Return the batch sizes that a signature takes: all, or the one that it is made for."""
-    return [b for b in BATCHES if all(spec.shape[0] in (-1, b) for spec in signature.inputs)]
+def sizes(signature: Signature, batches: Sequence[int] = BATCHES) -> Sequence[int]:
+    """Return those batch sizes that a signature takes: all, or the one that it is made for."""
+    return [b for b in batches if all(spec.shape[0] in (-1, b) for spec in signature.inputs)]

@@ -5,10 +5,10 @@ cache, mostly), and UNLOAD closes it. Pages bound what all sessions hold of weig
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from roma.actions import ModelOffer
+from roma.actions import BATCHES, ModelOffer
 from roma.actionwire import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.errors import LaunchError, TensorError
 from roma.serving import session, versions
@@ -31,12 +31,15 @@ _log = logging.getLogger(__name__)
 class TensorFlowRuntime:
     """SavedModels by name; each path is one, or a folder of numbered versions: the latest is taken.
 
-    `threads` are those inside one operation. Loads every model once, to see what it takes and that
-    it can be loaded. Raises LaunchError.
+    `threads` are those inside one operation, `batches` the sizes of which a model must take one.
+    Loads every model once, to see what it takes and that it can be loaded. Raises LaunchError.
     """
 
-    def __init__(self, paths: Mapping[str, Path], threads: int = 1) -> None:
+    def __init__(
+        self, paths: Mapping[str, Path], threads: int = 1, batches: Sequence[int] = BATCHES
+    ) -> None:
         self._threads = threads
+        self._batches = batches
         self._paths = {name: saved_model(path) for name, path in paths.items()}
         self._loaded: dict[str, session.LoadedModel] = {}
         self.models = {name: self._read(name, path) for name, path in self._paths.items()}
@@ -53,7 +56,8 @@ class TensorFlowRuntime:
         try:
             signatures = self.models[name].signatures
             which = default_signature(signatures)
-            model.run(which, example(signatures[which], sizes(signatures[which])[0]))
+            size = sizes(signatures[which], self._batches)[0]
+            model.run(which, example(signatures[which], size))
         except BaseException:  # whatever it is, the session's memory is given back
             model.close()
             raise
@@ -91,7 +95,7 @@ class TensorFlowRuntime:
         except Exception as error:  # TensorFlow's loader raises what it likes
             raise LaunchError(f"model {name}: {path}: {session.failure(error)[1]}") from error
         try:
-            signatures = dict(_usable(name, model.signatures))
+            signatures = dict(_usable(name, model.signatures, self._batches))
         finally:
             model.close()
         if not signatures:
@@ -107,13 +111,15 @@ def saved_model(path: Path) -> Path:
     return next(iter(versions.choose(path, {}).values()))
 
 
-def _usable(model: str, signatures: Mapping[str, serving.Signature]) -> list[tuple[str, Signature]]:
+def _usable(
+    model: str, signatures: Mapping[str, serving.Signature], batches: Sequence[int]
+) -> list[tuple[str, Signature]]:
     found = []
     for name, signature in signatures.items():
         inputs = [_spec(spec) for spec in signature.inputs.values()]
         outputs = [_spec(spec) for spec in signature.outputs.values()]
         given = Signature(tuple(filter(None, inputs)), tuple(filter(None, outputs)))
-        if inputs and all(inputs) and all(outputs) and sizes(given):
+        if inputs and all(inputs) and all(outputs) and sizes(given, batches):
             found.append((name, given))
         else:
             _log.warning("model %s: signature %s: has tensors without a batch", model, name)
