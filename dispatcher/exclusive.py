@@ -201,6 +201,10 @@ class Exclusive:
             return profile.typical
         return self._guess(model, batch) * self._factors[model]
 
+    def factor(self, model: str) -> float:
+        """Return how much slower batches of a model are than was offered, as the last one was."""
+        return self._factors.get(model, 1.0)
+
     def size_for(self, model: str, count: int) -> int:
         """Return the batch size that so many requests run in; at most the largest there is."""
         sizes = self._sizes[model]

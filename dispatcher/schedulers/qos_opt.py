@@ -1,20 +1,27 @@
 """GPU policy `qos-opt`: the batch with the best answers now and the best place to go on from.
 
-Each batch size and variant, and waiting for another request, is scored by the quality of its answers, at the deadlines that the
-requests really have, less what all devices would make on average in the device's part of that time, plus the value of the
-backlog that it leaves (`dispatcher.values`). The best score runs. Nothing is tuned and nothing is
-learned: the values follow from the measured batch times, κ and the deadlines.
+Each batch size and variant is scored by the quality of its answers, at the deadlines that the
+requests really have, less what all devices make on average in this device's part of the time that
+the batch takes, plus the value of the backlog that it leaves (`dispatcher.values`). The best score
+runs; if waiting for one more request scores better, and the first one stays in time, nothing does.
+Nothing is tuned and nothing is learned: the values follow from batch times, κ and deadlines.
 """
 
+import math
 from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from dispatcher.executors import Executor
 from dispatcher.quality import value
 from dispatcher.schedulers.base import Options, State
 from dispatcher.schedulers.quality import Book, Decision, Gpu, QualityScheduler
-from dispatcher.values import Action, Values
+from dispatcher.values import MARGIN, Action, Values, Worth
 from roma.model import Variant
+
+DRIFT: Final = 1.25
+"""Values are computed anew for batches that take so many times as long, or as short, as offered:
+they take 0.1 s on a core."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -23,53 +30,77 @@ class QosOpt(QualityScheduler):
 
     def __init__(self, state: State, options: Options) -> None:
         super().__init__(state, options)
-        self._values: dict[tuple[object, ...], Values] = {}
+        self._values: dict[tuple[str, str, int], Values] = {}
+        """By device, model and drift."""
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Follow which devices there are: each one's share depends on all."""
+        before = list(self.gpus.values())
+        super().on_executor(executor, now)
+        if before != list(self.gpus.values()):
+            self._values.clear()
 
     def decide(
         self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
     ) -> Decision | float:
-        """Choose the batch with the highest score."""
-        share = self.share(book, gpu)
-        waiting = book.waiting
-        worth = self._of(book, gpu, share).at(book.rate.at(now))
-        rate = worth.rate
-        best: Decision | float = now + 1 / rate
-        most = worth.of(waiting + 1) - worth.gain / rate
+        """Choose the batch with the highest score, or to wait."""
+        share, worth = self.share(book, gpu), self._worth(book, gpu, now)
+        waiting, rate = book.waiting, worth.rate
+        best, most, run = Decision(able[0], 1), -math.inf, 0.0
+        soft = math.inf
         for variant in able:
             sizes = gpu.sizes(variant)
             entries = book.first(variant, min(waiting, sizes[-1]))
-            available = len(entries)
+            available, soft = len(entries), min(soft, entries[0].soft)
             for size in sizes:
                 count = min(size, available)
                 seconds = gpu.seconds(variant, gpu.size_for(variant, count))
                 ended, quality = now + 2 * self.options.latency + seconds, 0.0
-                for entry in entries[:count]:
-                    quality += value(self.utility, ended, entry.soft, entry.hard)
+                for i in range(count):
+                    quality += value(self.utility, ended, entries[i].soft, entries[i].hard)
                 part = share * seconds
                 left = worth.expected(waiting - count, rate * part)
                 score = variant.accuracy * quality - worth.gain * part + left
                 if score > most:
-                    best, most = Decision(variant, count), score
+                    best, most, run = Decision(variant, count), score, ended
                 if count == available:
                     break
+        # The values believe that requests come as they came; those in hand know how long they can.
+        if worth.of(waiting + 1) - worth.gain / rate > most:
+            margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
+            if run + 1 / rate + margin <= soft:
+                return now + 1 / rate
         return best
 
-    def _of(self, book: Book, gpu: Gpu, share: float) -> Values:
-        offer = gpu.device.offer
+    def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
+        drift = round(math.log(gpu.device.factor(book.variants[0].name)) / math.log(DRIFT))
+        key = gpu.name, book.name, drift
+        known = self._values.get(key)
+        if known is None:
+            known = self._values[key] = self._like(book, gpu, drift) or self._solve(
+                book, gpu, DRIFT**drift
+            )
+        return known.at(book.rate.at(now))
+
+    def _like(self, book: Book, gpu: Gpu, drift: int) -> Values | None:
+        """Return the values of another device that offers the same."""
+        for other in self.gpus.values():
+            known = self._values.get((other.name, book.name, drift))
+            if known is not None and other.device.offer.models == gpu.device.offer.models:
+                return known
+        return None
+
+    def _solve(self, book: Book, gpu: Gpu, factor: float) -> Values:
+        offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
         actions = [
-            Action(size, v.accuracy, offer.models[v.name].seconds(size))
+            Action(size, v.accuracy, factor * offers[v.name].seconds(size))
             for v in book.variants
             for size in gpu.sizes(v)
         ]
-        key = book.name, share, *[(a.count, a.accuracy, a.seconds) for a in actions]
-        known = self._values.get(key)
-        if known is None:
-            spec = self.state.queues[book.name].spec
-            known = self._values[key] = Values(
-                actions,
-                self.utility,
-                soft=spec.sla.response_time,
-                hard=spec.deadline,
-                share=share,
-            )
-        return known
+        return Values(
+            actions,
+            self.utility,
+            soft=spec.sla.response_time,
+            hard=spec.deadline,
+            share=self.share(book, gpu),
+        )
