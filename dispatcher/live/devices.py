@@ -161,6 +161,9 @@ class Device:
     def on_hello(self, hello: Hello) -> None:
         """Take what the device offers; raises WireError if it cannot be used."""
         offer = checked(hello, self._models)
+        refused = self._driver.core.refusal(self.name, offer)
+        if refused is not None:
+            raise WireError(refused)
         others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
         for model in self._models:
             told, known = hello.signatures.get(model, {}), self._signatures.get(model)

@@ -7,6 +7,7 @@ from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.heads import Edf, Fcfs
 from dispatcher.schedulers.qos import Fixed, Qos
+from dispatcher.schedulers.qos_rl import QosRl
 from dispatcher.schedulers.roma import Roma
 from dispatcher.schedulers.round_robin import RoundRobin
 
@@ -20,6 +21,7 @@ GPU: dict[str, type[Scheduler]] = {
     "clockwork_paper": ClockworkPaper,
     "fixed": Fixed,
     "qos": Qos,
+    "qos-rl": QosRl,
 }
 
 CPU: dict[str, type[Scheduler]] = {
