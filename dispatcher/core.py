@@ -151,8 +151,9 @@ class Dispatcher:
         return wakeup
 
     def refusal(self, executor: str, offer: Offer) -> str | None:
-        """Return why an exclusive device that offers this cannot be used, or None: to be asked
-        before its `ExecutorReady`.
+        """Return why an exclusive device that offers this cannot be used, or None.
+
+        To be asked before its `ExecutorReady`.
         """
         return self._policies[Device.GPU].refusal(executor, offer)
 

@@ -155,9 +155,9 @@ class Policy(_Section):
             "output.weights": (len(self.output.weights), len(self.hidden.bias)),
             "output.bias": (len(self.output.bias), len(self.actions)),
         }
-        for key, (found, wanted) in sizes.items():
-            if found != wanted:
-                raise Fault(key, f"{found} numbers", str(wanted))
+        for key, (count, wanted) in sizes.items():
+            if count != wanted:
+                raise Fault(key, f"{count} numbers", str(wanted))
         if min(self.scale) <= 0:
             raise Fault("scale", min(self.scale), "> 0")
         return self

@@ -6,10 +6,10 @@ run, is what remains if each action is charged with the quality that the queries
     G_t = Σ_k exp(-(t_k - t) / τ) · cost_k,    k from t on
 
 What came before an action is not in G_t, so it does not add noise as it does to the mean of a
-window; τ = 5 s plays the window's part: two hard deadlines later nothing of a queue is left. Answers
-of batches generated later do count, as what an action did to the queue shows in nothing else; a
-learned baseline V takes out what they cost whatever is done. Advantages are those of GAE (Schulman
-et al., ICLR 2016), steps those of PPO (Schulman et al., 2017).
+window; τ = 5 s plays the window's part: two hard deadlines later nothing of a queue is left.
+Answers of batches generated later do count, as what an action did to the queue shows in nothing
+else; a learned baseline V takes out what they cost whatever is done. Advantages are those of GAE
+(Schulman et al., ICLR 2016), steps those of PPO (Schulman et al., 2017).
 """
 
 from collections.abc import Iterable, Sequence
@@ -79,19 +79,21 @@ class Learner:
             gain, target = advantages(rollout, values.numpy(), self._unit)
             gains.append(gain)
             targets.append(target)
-        gained = np.concatenate(gains)
+        gained: Floats = np.concatenate(gains)
         gained = ((gained - gained.mean()) / (gained.std() + 1e-6)).astype(np.float32)
-        seen = np.concatenate(states)
+        seen: Floats = np.concatenate(states)
         actions = np.concatenate([r.actions for r in rollouts])
         logs = np.concatenate([log.numpy() for log, _ in before])
         old = logs[np.arange(len(actions)), actions]
         target = np.concatenate(targets)
         weight = tf.constant(entropy, tf.float32)
         for p in self._parts(len(actions), EPOCHS):
-            self._improve(*_tensors(seen[p], actions[p], target[p], gained[p], old[p]), weight)
+            judged = _tensors(gained[p], old[p])
+            self._improve(*_tensors(seen[p], actions[p], target[p]), judged, weight)
 
     def _scaled(self, states: Floats) -> Floats:
-        return ((states - self.mean) / self.scale).astype(np.float32)
+        scaled: Floats = ((states - self.mean) / self.scale).astype(np.float32)
+        return scaled
 
     def _parts(self, count: int, epochs: int) -> Iterable[Numbers]:
         size = min(count, max(MINIBATCH, -(-count // PARTS)))
@@ -113,8 +115,9 @@ class Learner:
         self._fit_baseline(states, returns)
 
     def _improve_step(
-        self, states: Any, actions: Any, returns: Any, gains: Any, old: Any, entropy: Any
+        self, states: Any, actions: Any, returns: Any, judged: Any, entropy: Any
     ) -> None:
+        gains, old = judged
         with tf.GradientTape() as tape:
             logs = tf.nn.log_softmax(self.policy(states))
             ratio = tf.exp(tf.gather(logs, actions, batch_dims=1) - old)
@@ -122,9 +125,7 @@ class Learner:
             gained = tf.reduce_mean(tf.minimum(ratio * gains, clipped * gains))
             spread = -tf.reduce_mean(tf.reduce_sum(tf.exp(logs) * logs, axis=1))
             loss = -gained - entropy * spread
-        found, _ = tf.clip_by_global_norm(
-            tape.gradient(loss, self.policy.trainable_variables), 0.5
-        )
+        found, _ = tf.clip_by_global_norm(tape.gradient(loss, self.policy.trainable_variables), 0.5)
         self._steps.apply_gradients(zip(found, self.policy.trainable_variables, strict=True))
         self._fit_baseline(states, returns)
 
@@ -132,9 +133,7 @@ class Learner:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(self.baseline(states)[:, 0] - returns))
         found = tape.gradient(loss, self.baseline.trainable_variables)
-        self._base_steps.apply_gradients(
-            zip(found, self.baseline.trainable_variables, strict=True)
-        )
+        self._base_steps.apply_gradients(zip(found, self.baseline.trainable_variables, strict=True))
 
 
 def advantages(rollout: Rollout, values: Floats, unit: float) -> tuple[Floats, Floats]:
@@ -167,7 +166,8 @@ def _to_come(rollout: Rollout) -> Floats:
 def _discounts(rollout: Rollout) -> Floats:
     """Return what is left of a cost at the next action when it is told at this one."""
     steps = np.diff(rollout.times, append=rollout.times[-1:])
-    return np.exp(-steps / TAU)
+    left: Floats = np.exp(-steps / TAU)
+    return left
 
 
 def _network(inputs: int, outputs: int) -> Any:

@@ -9,9 +9,10 @@ end is charged with it.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.quality import UTILITIES, value
 from dispatcher.schedulers.base import Batch, Choice, Options, QualityOptions, Scheduler, State
@@ -22,9 +23,8 @@ from roma.model import Variant
 from roma.policy_file import Policy
 from roma.sim.fleet import Arrival, Ended, Fleet, Plan
 
-Floats = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
-Numbers = "np.ndarray[tuple[int], np.dtype[np.int64]]"
-Seen = TypeVar("Seen", bound=Scheduler)
+Floats = NDArray[np.floating[Any]]
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,7 @@ def score(task: Task, policy: Policy, seed: int, kind: type[Scheduler] = QosRl) 
     return _mean(task, ends)
 
 
-def _run(
-    task: Task, kind: type[Scheduler], policy: Policy, seed: int, ends: list[Ended]
-) -> Fleet:
+def _run(task: Task, kind: type[Scheduler], policy: Policy, seed: int, ends: list[Ended]) -> Fleet:
     quality: QualityOptions = replace(task.plan.quality, policy=policy)
     plan = replace(task.plan, policy=kind, quality=quality, seed=seed)
     arrivals = list(task.arrivals(seed))

@@ -77,8 +77,9 @@ Map = Callable[[Callable[[int], Any], Sequence[int]], list[Any]]
 
 
 def empty(task: Task, types: Sequence[tuple[str, int]]) -> Policy:
-    """Return a policy that knows nothing; `types` names the devices' types and their numbers, in
-    the order of `task.plan.kinds`.
+    """Return a policy that knows nothing.
+
+    `types` names the devices' types and their numbers, in the order of `task.plan.kinds`.
     """
     variants = task.plan.variants[task.model]
     devices, first = [], 0
@@ -143,7 +144,9 @@ def train(
             begin = first + course.imitations + done * course.stretches
             part = done / max(1, course.rounds - 1)
             learner.set_rate(_between(RATES, part))
-            rollouts = each(partial(_roll, task, policy, False), range(begin, begin + course.stretches))
+            rollouts = each(
+                partial(_roll, task, policy, False), range(begin, begin + course.stretches)
+            )
             learner.improve(rollouts, _between(ENTROPY, part))
     training = told.model_copy(
         update={"rounds": course.rounds, "score": round(most, 4), "teacher": round(teacher, 4)}

@@ -18,7 +18,8 @@ from roma.learning.rollouts import Task
 from roma.sim.fleet import Arrival
 
 JOB: Final = 300
-"""Seconds of a stretch."""
+"""Seconds of a stretch, shared among devices: as many queries, however many there are."""
+SHORTEST: Final = 60
 LEAST, MOST = 0.7, 1.4
 
 
@@ -41,7 +42,8 @@ class Jobs:
         return list(queries(stretch, rate, seed, traces=self.traces).arrivals())
 
 
-def task(kinds: Sequence[str], part: Part, traces: Path | None, seconds: int = JOB) -> Task:
+def task(kinds: Sequence[str], part: Part, traces: Path | None) -> Task:
     """Return what a policy for these devices learns from."""
+    seconds = max(SHORTEST, JOB // len(kinds))
     jobs = Jobs(part, part.rate(kinds), seconds, traces)
     return Task(plan(QosRl, kinds, QualityOptions(), 0), MODEL, jobs)
