@@ -67,7 +67,7 @@ class SchedulingConfig(Section):
         policy, is_learned = self.quality.policy, self.gpu == "qos-rl"
         if (policy is not None) != is_learned:
             bound = "set where gpu is qos-rl" if is_learned else f"absent where gpu is {self.gpu}"
-            raise Fault("quality.policy", policy, bound)
+            raise Fault("quality.policy", str(policy), bound)
         return self
 
     @property
