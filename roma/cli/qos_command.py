@@ -1,5 +1,6 @@
 """`roma qos train`: a policy for devices of the QoS paper, learned in virtual time."""
 
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,7 @@ def _qos() -> None:
 def train(
     out: Annotated[Path, typer.Argument(help="The policy file to write.", metavar="OUT")],
     devices: Annotated[
-        str, typer.Option(help="Types of the paper's Table 1 and their numbers, e.g. g2*5,p2*5.")
+        str, typer.Option(help="Types of the paper's Table 1 and their numbers, e.g. 'g2*5,p2*5'.")
     ] = "p2",
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same file.")] = 1,
     hours: Annotated[str, typer.Option(help="Part of the day to learn from.")] = "9-12",
@@ -49,6 +50,7 @@ def train(
         raise ConfigError(
             "roma qos train needs tensorflow: pip install 'roma-control-plane[serving]'"
         )
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from roma import policy_file
     from roma.experiments.qos import jobs
     from roma.learning import training
@@ -58,7 +60,9 @@ def train(
         raise ConfigError(f"out = {out}: must be in a directory that exists")
     task = jobs.task([name for name, count in types for _ in range(count)], part, traces)
     asked = "" if rate is None else f" --rate {rate:g}"
-    command = f"roma qos train {out.name} --devices {devices} --seed {seed} --hours {hours}{asked}"
+    command = (
+        f"roma qos train {out.name} --devices '{devices}' --seed {seed} --hours {hours}{asked}"
+    )
     told = policy_file.PolicyTraining(
         command=f"{command} --rounds {rounds}{' --traces DIR' if traces else ''}",
         seed=seed,

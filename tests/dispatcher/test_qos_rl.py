@@ -24,9 +24,9 @@ SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))
 
 
 class Scene:
-    def __init__(self, policy):
+    def __init__(self, policy, kind=QosRl):
         options = Options(quality=QualityOptions(policy=policy))
-        self.core = Dispatcher([SPEC], gpu=QosRl, cpu=CpuRoundRobin, options=options)
+        self.core = Dispatcher([SPEC], gpu=kind, cpu=CpuRoundRobin, options=options)
         self.last = 0
 
     def device(self, name, kind, loaded=("good", "fast"), now=0.0):
@@ -126,11 +126,15 @@ def test_a_busy_device_is_asked_nothing_and_then_again():
 
 
 def test_batch_size_0_waits_and_what_comes_meanwhile_does_not_ask_again():
-    scene = Scene(policy(WAIT))
-    scene.device("a", "quick")
     asked = []
-    pick = scene.policy.pick
-    scene.policy.pick = lambda features, now: asked.append(now) or pick(features, now)
+
+    class Watched(QosRl):
+        def pick(self, features, now):
+            asked.append(now)
+            return super().pick(features, now)
+
+    scene = Scene(policy(WAIT), Watched)
+    scene.device("a", "quick")
     assert scene.arrive(1.0) == scene.arrive(1.02) == []
     assert asked == [1.0]
     assert scene.core.next_wakeup() == pytest.approx(1.05)

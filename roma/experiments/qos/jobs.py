@@ -15,6 +15,7 @@ from dispatcher.schedulers.base import QualityOptions
 from dispatcher.schedulers.qos_rl import QosRl
 from roma.experiments.qos.setting import MODEL, Part, plan, queries
 from roma.learning.rollouts import Task
+from roma.policy_file import Policy, load
 from roma.sim.fleet import Arrival
 
 JOB: Final = 300
@@ -47,3 +48,9 @@ def task(kinds: Sequence[str], part: Part, traces: Path | None) -> Task:
     seconds = max(SHORTEST, JOB // len(kinds))
     jobs = Jobs(part, part.rate(kinds), seconds, traces)
     return Task(plan(QosRl, kinds, QualityOptions(), 0), MODEL, jobs)
+
+
+def learned(kinds: Sequence[str]) -> Policy:
+    """Return the policy that is kept for one p2 or for the cluster; it says how it was made."""
+    name = "policy-single.json" if len(kinds) == 1 else "policy-cluster.json"
+    return load(Path(__file__).with_name(name))
