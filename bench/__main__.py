@@ -22,6 +22,7 @@ from bench import (
     overload,
     peers,
     planned,
+    quality,
     simulation,
     ticks,
 )
@@ -29,6 +30,7 @@ from bench import (
 ALL: dict[str, Callable[[], None]] = {
     "decisions": decisions.run,
     "fleet": fleet.run,
+    "quality": quality.run_all,
     "ticks": ticks.run,
     "actuation": actuation.run,
     "board": board.run,

@@ -1,9 +1,11 @@
-"""Write the tables, claims and pictures of docs/experiments/clockwork.md anew (about ten minutes).
+"""Write the tables, claims and pictures of docs/experiments/*.md anew (about forty minutes).
 
 `python docs/experiments.py [NAME …]` runs the experiments and puts what they find between the
-marks `<!-- NAME -->` and `<!-- /NAME -->`; the words around them are people's.
+marks `<!-- NAME -->` and `<!-- /NAME -->`; the words around them are people's. Those of `qos-`
+need the recorded traces: ROMA_TRACES names their directory.
 """
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,19 +14,24 @@ from roma.experiments import output
 from roma.experiments.base import Output
 from roma.experiments.lab import Lab
 from roma.experiments.registry import EXPERIMENTS
+from roma.workload import recorded
 
-PAGE = Path(__file__).parent / "experiments" / "clockwork.md"
+PAGES = Path(__file__).parent / "experiments"
+PREFIXES = ("clockwork", "qos")
+"""An experiment's name begins with that of its page."""
 FIRST_SEED = 11
 """As `roma experiment run` without `--seeds`."""
 
 
 def main(names: list[str]) -> None:
-    """Run the named experiments, or all of Clockwork's."""
-    for name in names or [name for name in EXPERIMENTS if name.startswith("clockwork-")]:
+    """Run the named experiments, or all that have a page."""
+    for name in names or [name for name in EXPERIMENTS if name.startswith(PREFIXES)]:
         experiment = EXPERIMENTS[name]
+        path = PAGES / f"{name.partition('-')[0]}.md"
         seeds = range(FIRST_SEED, FIRST_SEED + experiment.seeds)
-        found = experiment.run(Lab(tuple(seeds)))
-        page = PAGE.read_text(encoding="utf-8")
+        traces = recorded.directory(None, os.environ) if name.startswith("qos-") else None
+        found = experiment.run(Lab(tuple(seeds), traces=traces))
+        page = path.read_text(encoding="utf-8")
         for block, text in _blocks(name, found).items():
             page, count = re.subn(
                 rf"(<!-- {block} -->\n).*?(<!-- /{block} -->)",
@@ -32,11 +39,11 @@ def main(names: list[str]) -> None:
                 page,
                 flags=re.DOTALL,
             )
-            assert count == 1, f"{PAGE.name} has {count} places for {block}"
-        PAGE.write_text(page, encoding="utf-8")
+            assert count == 1, f"{path.name} has {count} places for {block}"
+        path.write_text(page, encoding="utf-8")
         pictures = Output((), found.pictures)
-        for path in output.save(pictures, PAGE.parent, vector=False):
-            print(path)
+        for picture in output.save(pictures, PAGES, vector=False):
+            print(picture)
 
 
 def _blocks(name: str, found: Output) -> dict[str, str]:

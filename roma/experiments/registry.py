@@ -12,6 +12,7 @@ from roma.experiments.figure2 import FIGURE2
 from roma.experiments.hindsight import HINDSIGHT
 from roma.experiments.pareto import PARETO
 from roma.experiments.parity import PARITY
+from roma.experiments.qos.compare import QOS_CLUSTER, QOS_SINGLE
 from roma.experiments.robustness import ROBUSTNESS
 from roma.experiments.sensitivity import SENSITIVITY
 from roma.experiments.table2 import TABLE2
@@ -33,5 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         SCALE,
         LOW,
         ISOLATION,
+        QOS_SINGLE,
+        QOS_CLUSTER,
     )
 }

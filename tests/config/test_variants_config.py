@@ -43,7 +43,7 @@ def test_the_example_has_two():
     [
         (
             {"policy": "clockwork"},
-            "scheduling.gpu = clockwork: must be one of fixed, qos where models.m has variants",
+            "scheduling.gpu = clockwork: must be one of fixed, qos, qos-opt, qos-rl where models.m has variants",
         ),
         (
             {"listed": "{url: 'http://x:1', model: m}, {url: 'http://x:2', model: n}"},

@@ -7,18 +7,18 @@ setting, and how its load is chosen, says `roma.experiments.qos.setting`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from dispatcher.schedulers.qos_rl import QosRl
 
 from dispatcher.schedulers.base import QualityOptions, Scheduler
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
+from dispatcher.schedulers.qos_rl import QosRl
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.experiments.lab import Lab
 from roma.experiments.qos import bounds, paper
+from roma.experiments.qos.jobs import learned
 from roma.experiments.qos.runs import Dispatch, Scores, Trial, run, watch
 from roma.experiments.qos.setting import (
     CLUSTER,
@@ -34,10 +34,6 @@ from roma.experiments.qos.setting import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-HERE: Final = Path(__file__).parent
-POLICIES: Final = {SINGLE: HERE / "policy-single.json", CLUSTER: HERE / "policy-cluster.json"}
-"""What `roma qos train` made of the paper's training hours."""
 
 CLOSE: Final = 0.01
 """By which `qos` may miss the paper's heuristic."""
@@ -65,11 +61,11 @@ def contenders(kinds: tuple[str, ...]) -> tuple[Contender, ...]:
     """Return who competes on some devices."""
     alpha, beta = TUNED[kinds]
     tuned = QualityOptions(alpha=alpha, beta=beta)
-    learned = QualityOptions(policy=str(POLICIES[kinds]))
+    policy = QualityOptions(policy=learned(kinds))
     return (
         Contender("fixed", Fixed, QualityOptions()),
         Contender("qos", Qos, tuned),
-        Contender("qos-rl", QosRl, learned),
+        Contender("qos-rl", QosRl, policy),
         Contender("qos-opt", QosOpt, QualityOptions()),
     )
 

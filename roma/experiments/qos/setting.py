@@ -85,12 +85,12 @@ class Part:
         return self.single if len(kinds) == 1 else self.cluster
 
 
-TRAINING: Final = Part(9, 12, 23.0, 180.0)
+TRAINING: Final = Part(9, 12, 22.5, 247.0)
 TESTS: Final = (
-    Part(12, 15, 22.0, 175.0),
-    Part(15, 18, 25.0, 190.0),
-    Part(18, 21, 23.0, 180.0),
-    Part(21, 24, 23.0, 180.0),
+    Part(12, 15, 21.23, 230.3),
+    Part(15, 18, 24.54, 276.5),
+    Part(18, 21, 22.16, 246.2),
+    Part(21, 24, 22.23, 237.0),
 )
 
 

@@ -1,0 +1,57 @@
+"""What a decision costs the policies that choose batch size and variant: aims 1 ms, `qos` 50 µs.
+
+Every decision of two minutes of the paper's queries on one device and on ten, at the load of its
+busiest hours. The first of a device, which computes the values of `qos-opt`, is told apart.
+"""
+
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from dispatcher.schedulers.base import QualityOptions
+from dispatcher.schedulers.quality import QualityScheduler
+from roma.experiments.qos.compare import contenders
+from roma.experiments.qos.runs import Trial, run
+from roma.experiments.qos.setting import CLUSTER, SINGLE, TESTS
+
+SECONDS = 120
+BUSIEST = TESTS[1]
+
+
+def run_all() -> None:
+    """Print µs per decision by policy."""
+    table = Table(title="decision, µs: median / p99 (longest of all, ms)")
+    table.add_column("policy")
+    table.add_column("one device", justify="right")
+    table.add_column("ten devices", justify="right")
+    for single, cluster in zip(contenders(SINGLE), contenders(CLUSTER), strict=True):
+        cells = [
+            _cell(costs(c.policy, c.options, kinds))
+            for c, kinds in ((single, SINGLE), (cluster, CLUSTER))
+        ]
+        table.add_row(single.name, *cells)
+    Console().print(table)
+
+
+def costs(
+    policy: type[QualityScheduler], options: QualityOptions, kinds: tuple[str, ...]
+) -> list[float]:
+    """Return the seconds of every decision, the shortest first."""
+    spent: list[float] = []
+    decide = policy.decide
+
+    def timed(*args: object) -> object:
+        begun = time.perf_counter()
+        decided = decide(*args)  # type: ignore[arg-type]  # whatever it takes
+        spent.append(time.perf_counter() - begun)
+        return decided
+
+    watched = type(policy.__name__, (policy,), {"decide": timed})
+    run(Trial(watched, options, kinds, BUSIEST, 1, seconds=SECONDS))
+    return sorted(spent)
+
+
+def _cell(spent: list[float]) -> str:
+    median, high = (spent[int(q * len(spent))] * 1e6 for q in (0.5, 0.99))
+    return f"{median:.0f} / {high:.0f} ({spent[-1] * 1e3:.1f})"
