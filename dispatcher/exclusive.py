@@ -138,13 +138,14 @@ class Exclusive:
     """One device: `held` are the models in its memory, the least recently used first."""
 
     __slots__ = (
+        "_ended",
         "_executions",
-        "_factors",
         "_failed",
         "_first_executions",
         "_first_loads",
         "_loads",
         "_sizes",
+        "factor",
         "free",
         "held",
         "infers",
@@ -163,8 +164,10 @@ class Exclusive:
         self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
         # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
         self._executions: dict[str, dict[int, Profile]] = {}
-        self._factors: dict[str, float] = {}
-        """By model that ran: how much slower its last batch size is than it was offered."""
+        self.factor = 1.0
+        """How much slower than was offered the batches are that ran last."""
+        self._ended = 0.0
+        """When the last batch ended."""
         self._loads: dict[str, Profile] = {}
         self._failed: dict[str, tuple[float, float]] = {}
         """By model whose last LOAD failed: until when not to try again, and how long that is."""
@@ -191,19 +194,15 @@ class Exclusive:
     def typical(self, model: str, batch: int) -> float:
         """Return the median seconds of a batch, where `execution` is what to be safe with.
 
-        A size that has not run lately is as much slower than it was offered as the last that ran.
+        What has not run lately is as much slower than it was offered as what has run last: the
+        device may have been busy with something else then, or be it now.
         """
         measured = self._executions.get(model)
-        if measured is None:
-            return self._guess(model, batch)
-        profile = measured.get(batch)
-        if profile is not None:
-            return profile.typical
-        return self._guess(model, batch) * self._factors[model]
-
-    def factor(self, model: str) -> float:
-        """Return how much slower batches of a model are than was offered, as the last one was."""
-        return self._factors.get(model, 1.0)
+        if measured is not None:
+            profile = measured.get(batch)
+            if profile is not None and self._ended - profile.at <= DOUBTFUL:
+                return profile.typical
+        return self._guess(model, batch) * self.factor
 
     def size_for(self, model: str, count: int) -> int:
         """Return the batch size that so many requests run in; at most the largest there is."""
@@ -319,13 +318,12 @@ class Exclusive:
         measured = self._executions.get(model)
         if measured is None:
             measured = self._executions[model] = {}
-            self._factors[model] = 1.0
         profile = measured.get(batch)
         if profile is None:
             guess = self._first_executions[model].get(batch) or self.typical(model, batch)
             profile = measured[batch] = Profile(guess, now)
         profile.record(duration, now)
-        self._factors[model] = profile.typical / self._guess(model, batch)
+        self.factor, self._ended = profile.typical / self._guess(model, batch), now
         if len(measured) > 1:
             # What a batch of this size shows, those that nobody dares to run are believed to share.
             for size, other in list(measured.items()):

@@ -6,8 +6,8 @@ their ages; or it waits for the next one; or it refuses the oldest. The next dec
 if the device is the ξ-th part of all there are: one of the others is free then. Until then x
 becomes x - c + R·ξD, more or less by what arrivals vary. The solution is the greatest mean quality
 per second, ρ, and the relative value h(x) of a backlog: what it makes, or costs, compared with
-none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device and
-model.
+none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device, model
+and rate.
 """
 
 import math
@@ -73,15 +73,23 @@ class Values:
         capacity = max(a.count / a.seconds for a in actions) / share
         self._first = SLOWEST * capacity
         self._log = math.log(FASTEST / SLOWEST) / (RATES - 1)
-        rates = np.geomspace(SLOWEST, FASTEST, RATES) * capacity
-        solver = _Solver(actions, utility, soft=soft - margin, hard=hard - margin, share=share)
-        largest = float(max(a.count for a in actions))
-        self._worths = [solver.solve(r, max(r * hard, largest)) for r in rates.tolist()]
+        self._hard = hard
+        self._largest = float(max(a.count for a in actions))
+        self._solver = _Solver(
+            actions, utility, soft=soft - margin, hard=hard - margin, share=share
+        )
+        self._worths: dict[int, Worth] = {}
 
     def at(self, rate: float) -> "Worth":
-        """Return the values at a rate, of the nearest one of the grid."""
+        """Return the values at the grid's rate that is nearest; computed when it is met first."""
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
-        return self._worths[min(place, RATES - 1)]
+        place = min(place, RATES - 1)
+        found = self._worths.get(place)
+        if found is None:
+            rate = self._first * math.exp(place * self._log)
+            most = max(rate * self._hard, self._largest)
+            found = self._worths[place] = self._solver.solve(rate, most)
+        return found
 
 
 class Worth:

@@ -23,8 +23,7 @@ from roma.events import Reason
 from roma.model import Variant
 
 DRIFT: Final = 1.25
-"""Values are computed anew for batches that take so many times as long, or as short, as offered:
-they take 0.1 s on a core."""
+"""Values are computed anew for batches that take so many times as long, or as short, as offered."""
 
 WORTH_WAITING: Final = 0.02
 """Quality that waiting must bring: nobody waits for less."""
@@ -94,7 +93,7 @@ class QosOpt(QualityScheduler):
         return most, best, best_end, head
 
     def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
-        drift = round(math.log(gpu.device.factor(book.variants[0].name)) / math.log(DRIFT))
+        drift = round(math.log(gpu.device.factor) / math.log(DRIFT))
         key = gpu.name, book.name, drift
         known = self._values.get(key)
         if known is None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.bins import DeadlineBins, Entry
 from dispatcher.core import Dispatcher
+from dispatcher.exclusive import Exclusive
 from dispatcher.quality import UTILITIES, linear, value
 from dispatcher.schedulers.base import Options, QualityOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
@@ -400,6 +401,22 @@ def drain(rig, now):
         else:
             now = max(now, end)
             rig.end(execution, now)
+
+
+def test_what_has_not_run_for_long_is_as_slow_as_what_runs_now():
+    # The large one was slow while something else was busy, and then nobody dared to run it.
+    offers = {name: ModelOffer(1, 0.1, runs) for name, runs in RUNS.items()}
+    device = Exclusive(Offer(9, offers, ("full", "tiny")))
+    for i in range(10):
+        device.begin(i, "full", 8, 0.0)
+        device.end(i, "full", 8, 1.0, 3 * RUNS["full"][8])
+    assert device.typical("full", 8) == pytest.approx(3 * RUNS["full"][8])
+    assert device.typical("full", 16) == pytest.approx(3 * RUNS["full"][16])
+    for now in (2.0, 9.0, 11.5):
+        assert device.typical("full", 8) == pytest.approx(3 * RUNS["full"][8])
+        device.begin(99, "tiny", 1, now)
+        device.end(99, "tiny", 1, now, RUNS["tiny"][1])
+    assert device.typical("full", 8) == pytest.approx(RUNS["full"][8])
 
 
 # The values behind it
