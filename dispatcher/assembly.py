@@ -3,7 +3,7 @@
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
 from dispatcher.schedulers.base import Options, QualityOptions
-from roma.config import Config
+from roma.config import Config, learned_policy
 
 
 def build_core(config: Config) -> Dispatcher:
@@ -19,7 +19,11 @@ def build_core(config: Config) -> Dispatcher:
             ahead=scheduling.ahead,
             latency=scheduling.latency,
             quality=QualityOptions(
-                utility=quality.utility, alpha=quality.alpha, beta=quality.beta, bin=quality.bin
+                utility=quality.utility,
+                alpha=quality.alpha,
+                beta=quality.beta,
+                bin=quality.bin,
+                policy=learned_policy(quality, config.model_specs),
             ),
         ),
         window=config.control.window or config.control.period,

@@ -150,6 +150,13 @@ class Dispatcher:
             heappop(deadlines)
         return wakeup
 
+    def refusal(self, executor: str, offer: Offer) -> str | None:
+        """Return why an exclusive device that offers this cannot be used, or None.
+
+        To be asked before its `ExecutorReady`.
+        """
+        return self._policies[Device.GPU].refusal(executor, offer)
+
     def running(self) -> Iterable[Execution]:
         """Return what runs now, oldest first."""
         return self._executions.values()

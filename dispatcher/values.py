@@ -2,11 +2,12 @@
 
 State: how many requests wait, x, the oldest for x/R seconds, as when R requests come per second.
 A decision runs c of them by one variant, which takes D seconds and is worth the sum of κ·V at
-their ages; or it waits for the next one. The next decision is ξD later, if the device is the ξ-th
-part of all there are: one of the others is free then. Until then x becomes x - c + R·ξD, more or
-less by what arrivals vary. The solution is the greatest mean quality per second, ρ, and the
-relative value h(x) of a backlog: what it makes, or costs, compared with none. It is found by policy
-iteration (Howard), exactly for the grid, once per kind of device and model.
+their ages; or it waits for the next one; or it refuses the oldest. The next decision is ξD later,
+if the device is the ξ-th part of all there are: one of the others is free then. Until then x
+becomes x - c + R·ξD, more or less by what arrivals vary. The solution is the greatest mean quality
+per second, ρ, and the relative value h(x) of a backlog: what it makes, or costs, compared with
+none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device and
+model.
 """
 
 import math
@@ -36,16 +37,15 @@ BURSTS: Final = 0.6
 ROUNDS: Final = 30
 """Of policy iteration, at most: it ends by itself, after five to ten."""
 
-LEAK: Final = 1e-4
+LEAK: Final = 1e-6
 """Probability with which everything that waits is gone: whatever is chosen, all backlogs then lead
 to one another, without which the equations might have no solution."""
 
 FINE: Final = 512
 """Steps of the integral of V over the ages."""
 
-_SPREAD: Final = 3.0**0.5
-_WEIGHTS: Final = ((-1.0, 1 / 6), (0.0, 2 / 3), (1.0, 1 / 6))
-"""Gauss-Hermite with three points: x - √3σ, x, x + √3σ."""
+SHED: Final = 0.25
+"""Share of a backlog that is refused at once, the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,25 @@ class Worth:
 
     def expected(self, backlog: float, coming: float) -> float:
         """Return the mean of h when about `coming` requests are added to a backlog."""
-        spread = _SPREAD * math.sqrt(coming + (BURSTS * coming) ** 2)
-        mean = backlog + coming
-        return (self.of(mean - spread) + 4 * self.of(mean) + self.of(mean + spread)) / 6
+        total = 0.0
+        for number, chance in _arrivals(coming):
+            total += chance * self.of(backlog + number)
+        return total
+
+
+def _arrivals(mean: float) -> tuple[tuple[float, float], ...]:
+    """Return three numbers of arrivals and their chances: mean and variance are right, none is < 0.
+
+    Where nothing is cut off they are those of Gauss and Hermite: m - √3σ, m and m + √3σ.
+    """
+    if mean <= 0.0:
+        return ((0.0, 1.0),)
+    variance = mean + (BURSTS * mean) ** 2
+    wide = math.sqrt(3 * variance)
+    below = min(wide, mean)
+    above = max(wide, variance / below)
+    low, high = variance / (below * (below + above)), variance / (above * (below + above))
+    return (mean - below, low), (mean, 1 - low - high), (mean + above, high)
 
 
 class _Solver:
@@ -138,7 +154,8 @@ class _Solver:
     def solve(self, rate: float, most: float) -> Worth:
         """Return ρ and h for backlogs from 0 to `most`."""
         backlog = np.linspace(0.0, 1.0, POINTS) ** 2 * most
-        options = [self._wait(rate, backlog), *(self._run(a, rate, backlog) for a in self._actions)]
+        options = [self._wait(rate, backlog), self._shed(backlog)]
+        options += [self._run(a, rate, backlog) for a in self._actions]
         rewards = np.stack([o[0] for o in options])
         times = np.stack([o[1] for o in options])
         chances = np.stack([o[2] for o in options])
@@ -167,23 +184,28 @@ class _Solver:
         reward = action.accuracy * rate * (self._sum(oldest) - self._sum(youngest))
         reward = np.where(backlog < 0.5, -np.inf, reward)
         times = np.full(POINTS, self._share * action.seconds)
-        return reward, times, _chances(backlog, backlog - count, rate * times[0])
+        coming = _arrivals(rate * times[0])
+        return reward, times, _chances(backlog, backlog - count, coming)
 
     def _wait(self, rate: float, backlog: Any) -> tuple[Any, Any, Any]:
         times = np.full(POINTS, 1 / rate)
-        return np.zeros(POINTS), times, _chances(backlog, backlog, 1.0, spread=False)
+        return np.zeros(POINTS), times, _chances(backlog, backlog, ((1.0, 1.0),))
+
+    def _shed(self, backlog: Any) -> tuple[Any, Any, Any]:
+        reward = np.where(backlog < 1.0, -np.inf, 0.0)
+        left = _chances(backlog, (1 - SHED) * backlog, ((0.0, 1.0),))
+        return reward, np.zeros(POINTS), left
 
     def _sum(self, age: Any) -> Any:
         return np.interp(age, self._ages, self._integral)
 
 
-def _chances(grid: Any, left: Any, coming: float, *, spread: bool = True) -> Any:
-    """Return the probabilities of the grid's points after `coming` requests more or less."""
+def _chances(grid: Any, left: Any, coming: Sequence[tuple[float, float]]) -> Any:
+    """Return the probabilities of the grid's points after so many requests have come."""
     rows = np.arange(POINTS)
     found = np.zeros((POINTS, POINTS))
-    deviation = _SPREAD * math.sqrt(coming + (BURSTS * coming) ** 2) if spread else 0.0
-    for sign, weight in _WEIGHTS:
-        x = np.clip(left + coming + sign * deviation, 0.0, grid[-1])
+    for number, weight in coming:
+        x = np.minimum(left + number, grid[-1])
         low = np.minimum(np.searchsorted(grid, x, "right") - 1, POINTS - 2)
         part = (x - grid[low]) / (grid[low + 1] - grid[low])
         np.add.at(found, (rows, low), weight * (1 - part))

@@ -5,6 +5,7 @@ a misspelt key would silently mean its default.
 """
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,14 +19,14 @@ from pydantic import (
     model_validator,
 )
 
-from roma import logs, strict_yaml, units
+from roma import logs, policy_file, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
 from roma.model import Device, ModelSpec, Sla, Statistic, Variant
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
-from roma.scheduling_config import EXCLUSIVE, QUALITY, SchedulingConfig
+from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
 from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
 from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig
@@ -269,6 +270,8 @@ class Config(Section):
 
     def _check_variants(self) -> None:
         """Refuse variants that no policy would choose, and a name that stands for two things."""
+        if self.scheduling.quality.policy is not None and len(self.models) != 1:
+            raise Fault("models", len(self.models), "exactly one where scheduling.gpu is qos-rl")
         taken: dict[str, str] = {}
         listed = [e for worker in self.workers for e in worker.executables]
         has_devices = any(e.actions is not None for e in listed)
@@ -462,6 +465,12 @@ def load(path: Path) -> Config:
         control = control.model_copy(update={"gains": {**gains, **control.gains}})
     if control.story is not None:
         control = control.model_copy(update={"story": base / control.story})
+    scheduling = config.scheduling
+    if scheduling.quality.policy is not None:
+        policy = base / scheduling.quality.policy
+        quality = scheduling.quality.model_copy(update={"policy": policy})
+        scheduling = scheduling.model_copy(update={"quality": quality})
+        learned_policy(quality, config.model_specs)
     if control.tls is not None:
         control = control.model_copy(update={"tls": control.tls.relative_to(base)})
     plant = config.plant.relative_to(base) if config.plant else None
@@ -471,11 +480,28 @@ def load(path: Path) -> Config:
             "models": models,
             "workers": workers,
             "control": control,
+            "scheduling": scheduling,
             "gateway": config.gateway.relative_to(base),
             "tokens": config.tokens.relative_to(base),
             "plant": plant,
         }
     )
+
+
+def learned_policy(
+    quality: QualityConfig, models: Sequence[ModelSpec]
+) -> policy_file.Policy | None:
+    """Read what `qos-rl` learned; raise `ConfigError` if it was for other variants than these."""
+    if quality.policy is None:
+        return None
+    found = policy_file.load(quality.policy)
+    (model,) = models
+    variants = model.variants or (Variant(model.name, 1.0),)
+    try:
+        found.check(variants, width=quality.bin, utility=quality.utility)
+    except ConfigError as error:
+        raise ConfigError(f"{quality.policy}: {error}") from error
+    return found
 
 
 class _GainsFile(BaseModel):

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from roma.strict_yaml import Section
+from roma.strict_yaml import Fault, FilePath, Section
 
-QUALITY = ("fixed", "qos", "qos-opt")
+QUALITY = ("fixed", "qos", "qos-opt", "qos-rl")
 """GPU policies that choose batch size and variant."""
 
 EXCLUSIVE = ("clockwork", "clockwork_paper", *QUALITY)
@@ -14,7 +14,7 @@ EXCLUSIVE = ("clockwork", "clockwork_paper", *QUALITY)
 
 
 class QualityConfig(Section):
-    """What `fixed` and `qos` go by (docs/howto/variants.md)."""
+    """What `fixed`, `qos` and `qos-rl` go by (docs/howto/variants.md)."""
 
     utility: Literal["linear", "step", "convex"] = "linear"
     """How an answer's value falls from 1 at the soft deadline, the model's response_time, to 0 at
@@ -25,6 +25,9 @@ class QualityConfig(Section):
     """β of `qos`: what its batches are multiplied by."""
     bin: Annotated[float, Field(ge=0.001, le=10)] = 0.2
     """Δt: requests are in order of their deadlines up to so many seconds."""
+    policy: FilePath | None = None
+    """What `qos-rl` learned: a file of `roma qos train`, relative to roma.yaml. It serves the
+    variants and the devices that it was trained for, and no others."""
 
 
 class SchedulingConfig(Section):
@@ -41,6 +44,7 @@ class SchedulingConfig(Section):
         "fixed",
         "qos",
         "qos-opt",
+        "qos-rl",
     ] = "roma"
     """`clockwork` plans batches and loads models on GPUs with `actions`, and on no others;
     `clockwork_paper` takes the paper's order where ours would let a larger batch go first. `qos`
@@ -58,6 +62,14 @@ class SchedulingConfig(Section):
     latency: Annotated[float, Field(ge=0, le=0.1)] = 0.0005
     """Seconds that a message takes to an exclusive GPU, and back again."""
     quality: QualityConfig = QualityConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> "SchedulingConfig":
+        policy, is_learned = self.quality.policy, self.gpu == "qos-rl"
+        if (policy is not None) != is_learned:
+            bound = "set where gpu is qos-rl" if is_learned else f"absent where gpu is {self.gpu}"
+            raise Fault("quality.policy", str(policy), bound)
+        return self
 
     @property
     def is_exclusive(self) -> bool:

@@ -167,6 +167,9 @@ class Device:
     def on_hello(self, hello: Hello) -> None:
         """Take what the device offers; raises WireError if it cannot be used."""
         offer = checked(hello, [name for names in self._names.values() for name in names])
+        refused = self._driver.core.refusal(self.name, offer)
+        if refused is not None:
+            raise WireError(refused)
         others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
         found: Signatures = {}
         for model, names in self._names.items():

@@ -13,8 +13,10 @@ from mypy_extensions import mypyc_attr
 
 from dispatcher.executors import Executor, Executors
 from dispatcher.queues import ModelQueue
+from roma.actions import Offer
 from roma.events import Reason
 from roma.model import Device, Request
+from roma.policy_file import Policy
 
 TICK: Final = 1e-6
 """Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
@@ -129,6 +131,8 @@ class QualityOptions:
     alpha: float = 0.5
     beta: float = 0.5
     bin: float = 0.2
+    policy: Policy | None = None
+    """What `qos-rl` learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,10 @@ class Scheduler(ABC):
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027 - likewise
         """Observe that a model is loaded, being loaded or no longer so on an exclusive device."""
+
+    def refusal(self, executor: str, offer: Offer) -> str | None:
+        """Return why an exclusive device that offers this cannot be used; most take any."""
+        return None
 
     @abstractmethod
     def choose(self, now: float) -> Choice:

@@ -3,8 +3,9 @@
 Each batch size and variant is scored by the quality of its answers, at the deadlines that the
 requests really have, less what all devices make on average in this device's part of the time that
 the batch takes, plus the value of the backlog that it leaves (`dispatcher.values`). The best score
-runs; if waiting for one more request scores better, and the first one stays in time, nothing does.
-Nothing is tuned and nothing is learned: the values follow from batch times, κ and deadlines.
+runs; if waiting for one more request scores better, and the first one stays in time, nothing does;
+if the oldest are late and the batch behind them scores better, they are refused. Nothing is tuned
+and nothing is learned: the values follow from batch times, κ and deadlines.
 """
 
 import math
@@ -12,16 +13,24 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from dispatcher.bins import Entry
 from dispatcher.executors import Executor
 from dispatcher.quality import value
-from dispatcher.schedulers.base import Options, State
+from dispatcher.schedulers.base import Drop, Options, State
 from dispatcher.schedulers.quality import Book, Decision, Gpu, QualityScheduler
-from dispatcher.values import MARGIN, Action, Values, Worth
+from dispatcher.values import MARGIN, SHED, Action, Values, Worth
+from roma.events import Reason
 from roma.model import Variant
 
 DRIFT: Final = 1.25
 """Values are computed anew for batches that take so many times as long, or as short, as offered:
 they take 0.1 s on a core."""
+
+WORTH_WAITING: Final = 0.02
+"""Quality that waiting must bring: nobody waits for less."""
+
+MOST_SHED: Final = 64
+"""Requests that are given up at once."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,35 +51,47 @@ class QosOpt(QualityScheduler):
 
     def decide(
         self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | float:
-        """Choose the batch with the highest score, or to wait."""
+    ) -> Decision | Drop | float:
+        """Choose the batch with the highest score, to wait, or to give up the oldest requests."""
+        worth, waiting = self._worth(book, gpu, now), book.waiting
+        score, best, ended, head = self._best(book, gpu, able, now, 0)
+        shed = min(int(SHED * waiting), MOST_SHED)
+        if head.soft < now and shed and self._best(book, gpu, able, now, shed)[0] > score:
+            oldest = tuple([entry.request for entry in book.first(able[0], shed)])
+            detail = f"{waiting} requests wait: those behind this one are answered instead"
+            return Drop(book.name, oldest, Reason.DEADLINE, detail)
+        # The values believe that requests come as they came; those in hand know how long they can.
+        next_one = 1 / worth.rate
+        if worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
+            margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
+            if ended + next_one + margin <= head.soft:
+                return now + next_one
+        return best
+
+    def _best(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float, skip: int
+    ) -> tuple[float, Decision, float, Entry]:
+        """Return the best batch without the first `skip` requests: score, end and first request."""
         share, worth = self.share(book, gpu), self._worth(book, gpu, now)
-        waiting, rate = book.waiting, worth.rate
-        best, most, run = Decision(able[0], 1), -math.inf, 0.0
-        soft = math.inf
+        waiting = book.waiting - skip
+        most, best, best_end = -math.inf, Decision(able[0], 1), now
+        head = book.first(able[0], 1)[0]
         for variant in able:
-            sizes = gpu.sizes(variant)
-            entries = book.first(variant, min(waiting, sizes[-1]))
-            available, soft = len(entries), min(soft, entries[0].soft)
-            for size in sizes:
-                count = min(size, available)
+            entries = book.first(variant, skip + gpu.sizes(variant)[-1])[skip:]
+            for size in gpu.sizes(variant):
+                count = min(size, len(entries))
                 seconds = gpu.seconds(variant, gpu.size_for(variant, count))
                 ended, quality = now + 2 * self.options.latency + seconds, 0.0
                 for i in range(count):
                     quality += value(self.utility, ended, entries[i].soft, entries[i].hard)
                 part = share * seconds
-                left = worth.expected(waiting - count, rate * part)
+                left = worth.expected(waiting - count, worth.rate * part)
                 score = variant.accuracy * quality - worth.gain * part + left
                 if score > most:
-                    best, most, run = Decision(variant, count), score, ended
-                if count == available:
+                    most, best, best_end = score, Decision(variant, count), ended
+                if count == len(entries):
                     break
-        # The values believe that requests come as they came; those in hand know how long they can.
-        if worth.of(waiting + 1) - worth.gain / rate > most:
-            margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
-            if run + 1 / rate + margin <= soft:
-                return now + 1 / rate
-        return best
+        return most, best, best_end, head
 
     def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
         drift = round(math.log(gpu.device.factor(book.variants[0].name)) / math.log(DRIFT))

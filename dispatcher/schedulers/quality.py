@@ -26,6 +26,7 @@ from dispatcher.schedulers.base import (
     TICK,
     Batch,
     Choice,
+    Drop,
     Load,
     Options,
     Scheduler,
@@ -245,8 +246,10 @@ class QualityScheduler(Scheduler):
     @abstractmethod
     def decide(
         self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | float:
+    ) -> Decision | Drop | float:
         """Say what a free device runs, or until when it waits if nothing comes before.
+
+        Or refuse some: they have left when it is asked again.
 
         Something waits; `able` are the loaded variants that may serve its first request, the most
         accurate first.
@@ -264,6 +267,8 @@ class QualityScheduler(Scheduler):
                 decision = self.decide(book, gpu, able, now)
                 if isinstance(decision, Decision):
                     return self._batch(book, gpu, decision, now)
+                if isinstance(decision, Drop):
+                    return decision
                 look = min(look, decision)
         return None if look == inf else WaitUntil(max(look, now + TICK))
 

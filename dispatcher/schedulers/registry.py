@@ -8,6 +8,7 @@ from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.heads import Edf, Fcfs
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
+from dispatcher.schedulers.qos_rl import QosRl
 from dispatcher.schedulers.roma import Roma
 from dispatcher.schedulers.round_robin import RoundRobin
 
@@ -22,6 +23,7 @@ GPU: dict[str, type[Scheduler]] = {
     "fixed": Fixed,
     "qos": Qos,
     "qos-opt": QosOpt,
+    "qos-rl": QosRl,
 }
 
 CPU: dict[str, type[Scheduler]] = {

@@ -12,6 +12,7 @@ from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
 from roma.cli.keys_command import keys_app
 from roma.cli.models_command import models_app
+from roma.cli.qos_command import qos_app
 from roma.errors import ConfigError, LaunchError, RomaError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(models_app, name="models")
 app.add_typer(keys_app, name="keys")
 app.add_typer(render_app, name="render")
+app.add_typer(qos_app, name="qos")
 app.add_typer(design_app, name="design")
 app.add_typer(experiment_app, name="experiment")
 

@@ -18,6 +18,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.schedulers.base import Options, QualityOptions, Scheduler
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from roma.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.errors import ConfigError
 from roma.events import (
     Abort,
     Command,
@@ -226,6 +227,8 @@ class Fleet:
         for name, machine in self.machines.items():
             offer = Offer(plan.pages, machine.models) if plan.exclusive else None
             spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
+            if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
+                raise ConfigError(f"device {name}: {why}")
             self._handle(ExecutorAdded(spec))
             self._handle(ExecutorReady(name, offer))
         for time, device, delay in plan.late:

@@ -49,17 +49,14 @@ MODELS = {
 DEVICES = ("g0", "g1")
 
 
-class ExclusiveMachine(RuleBasedStateMachine):
-    """Two devices, four models, memory for two or three of them."""
+class Devices(RuleBasedStateMachine):
+    """Two devices, and what happens to them; whose rules these are chooses `build` and `check`."""
 
-    @initialize(
-        policy=st.sampled_from([Clockwork, ClockworkPaper]),
-        pages=st.lists(st.sampled_from([2, 3, 4, 7]), min_size=2, max_size=2),
-        ahead=st.sampled_from([0.0, 0.005, 0.03]),
-    )
-    def build(self, policy, pages, ahead):
-        specs = [ModelSpec(m, Sla(1.0), deadline=1.0, max_waiting=60) for m in MODELS]
-        self.core = Dispatcher(specs, gpu=policy, cpu=CpuRoundRobin, options=Options(ahead=ahead))
+    offers = MODELS
+    """By the name under which a device has it."""
+
+    def begin(self, specs, pages, **chosen):
+        self.core = Dispatcher(specs, cpu=CpuRoundRobin, **chosen)
         self.now, self.sequence, self.agenda = 0.0, itertools.count(), []
         self.ids = itertools.count(1)
         self.requests, self.ended, self.running = {}, Counter(), {}
@@ -67,29 +64,35 @@ class ExclusiveMachine(RuleBasedStateMachine):
         self.workers, self.versions, self.late = {}, Counter(), dict.fromkeys(DEVICES, 0.0)
         self.was_late = False
         for name in DEVICES:
-            spec = ExecutorSpec(name, Device.GPU, tuple(MODELS), is_exclusive=True)
+            spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues), is_exclusive=True)
             self.feed(ExecutorAdded(spec))
             self.appear(name)
 
+    def check(self, command):
+        """Check a batch before it is sent."""
+
+    def check_answer(self, request):
+        """Check an answer."""
+
     def appear(self, name):
         worker = self.workers[name] = WorkerCore(
-            self.pages[name], {m: o.pages for m, o in MODELS.items()}
+            self.pages[name], {m: o.pages for m, o in self.offers.items()}
         )
-        self.feed(ExecutorReady(name, Offer(worker.pages, MODELS, tuple(worker.loaded))))
+        self.feed(ExecutorReady(name, Offer(worker.pages, self.offers, tuple(worker.loaded))))
 
     def feed(self, event):
         for command in self.core.handle(event, now=self.now):
             match command:
-                case Execute(execution, executor, model, requests, window):
+                case Execute(execution, executor, _, requests, window):
                     first, last = window
                     assert first <= self.now <= last
-                    assert len(requests) in MODELS[model].executions
-                    for request in requests:
-                        assert not self.ended[request]
-                        run = MODELS[model].executions[len(requests)]
-                        assert last + run <= self.requests[request].deadline + 2 * TICK
+                    taken = {r for running in self.running.values() for r in running}
+                    assert taken.isdisjoint(requests)
+                    assert not any(self.ended[request] for request in requests)
+                    self.check(command)
                     self.running[execution] = requests
-                    self.give(executor, Infer(execution, model, len(requests), first, last))
+                    infer = Infer(execution, command.variant, command.size, first, last)
+                    self.give(executor, infer)
                 case LoadModel(load, executor, model, latest):
                     self.give(executor, Load(load, model, self.now, latest))
                 case UnloadModel(executor, model):
@@ -98,6 +101,11 @@ class ExclusiveMachine(RuleBasedStateMachine):
                     self.ended[request] += 1
                 case Abort(execution):
                     del self.running[execution]
+
+    def ask(self, model, slo, **more):
+        number = next(self.ids)
+        self.requests[number] = request = Request(number, model, self.now, self.now + slo, **more)
+        self.feed(RequestArrived(request))
 
     def give(self, name, action):
         # Cables take no time, but nobody answers in the middle of a command.
@@ -115,8 +123,8 @@ class ExclusiveMachine(RuleBasedStateMachine):
         for step in steps:
             if isinstance(step, Begin):
                 action = step.action
-                offer = MODELS[action.model]
-                busy = offer.load if isinstance(action, Load) else offer.executions[action.batch]
+                offer = self.offers[action.model]
+                busy = offer.load if isinstance(action, Load) else offer.seconds(action.batch)
                 busy += self.late[name]
                 self.late[name] = 0.0
                 self.later(self.now + busy, lambda a=action: self.done(name, version, a.id))
@@ -149,8 +157,7 @@ class ExclusiveMachine(RuleBasedStateMachine):
             for request in requests:
                 if not self.ended[request]:
                     self.ended[request] += 1
-                    in_time = self.now <= self.requests[request].deadline + 2 * TICK
-                    assert in_time or self.was_late
+                    self.check_answer(request)
             self.feed(ExecutionEnded(outcome.id, Result.OK, outcome.duration))
         else:
             self.feed(ExecutionMissed(outcome.id))
@@ -172,22 +179,6 @@ class ExclusiveMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("it never rests")
         self.now = end
-
-    @rule(
-        model=st.sampled_from(sorted(MODELS)),
-        slo=st.sampled_from([0.005, 0.02, 0.045, 0.1, 0.5, 2.0]),
-        count=st.sampled_from([1, 2, 3, 5, 9, 20]),
-        strict=st.booleans(),
-        priority=st.sampled_from(Priority),
-    )
-    def arrive(self, model, slo, count, strict, priority):
-        for _ in range(count):
-            number = next(self.ids)
-            request = Request(
-                number, model, self.now, self.now + slo, strict=strict, priority=priority
-            )
-            self.requests[number] = request
-            self.feed(RequestArrived(request))
 
     @rule(data=st.data())
     def cancel(self, data):
@@ -230,7 +221,7 @@ class ExclusiveMachine(RuleBasedStateMachine):
             # The worker takes a model's pages when its LOAD begins, the dispatcher when it is given.
             assert 0 <= device.free <= worker.free
             assert device.free == worker.free or len(device.loads)
-            assert {m for m in MODELS if device.has(m)} == worker.loaded
+            assert {m for m in self.offers if device.has(m)} == worker.loaded
             uses = {m: held.uses for m, held in device.held.items()}
             assert sum(uses.values()) == len(device.infers)
 
@@ -242,6 +233,40 @@ class ExclusiveMachine(RuleBasedStateMachine):
             for executor in self.core.executors:
                 device = executor.exclusive
                 assert device is None or len(device.infers) == len(device.loads) == 0
+
+
+class ExclusiveMachine(Devices):
+    """`clockwork`: four models, memory for two or three of them."""
+
+    @initialize(
+        policy=st.sampled_from([Clockwork, ClockworkPaper]),
+        pages=st.lists(st.sampled_from([2, 3, 4, 7]), min_size=2, max_size=2),
+        ahead=st.sampled_from([0.0, 0.005, 0.03]),
+    )
+    def build(self, policy, pages, ahead):
+        specs = [ModelSpec(m, Sla(1.0), deadline=1.0, max_waiting=60) for m in MODELS]
+        self.begin(specs, pages, gpu=policy, options=Options(ahead=ahead))
+
+    def check(self, command):
+        _, last = command.window
+        assert command.size == len(command.requests) in MODELS[command.model].executions
+        for request in command.requests:
+            run = MODELS[command.model].executions[len(command.requests)]
+            assert last + run <= self.requests[request].deadline + 2 * TICK
+
+    def check_answer(self, request):
+        assert self.was_late or self.now <= self.requests[request].deadline + 2 * TICK
+
+    @rule(
+        model=st.sampled_from(sorted(MODELS)),
+        slo=st.sampled_from([0.005, 0.02, 0.045, 0.1, 0.5, 2.0]),
+        count=st.sampled_from([1, 2, 3, 5, 9, 20]),
+        strict=st.booleans(),
+        priority=st.sampled_from(Priority),
+    )
+    def arrive(self, model, slo, count, strict, priority):
+        for _ in range(count):
+            self.ask(model, slo, strict=strict, priority=priority)
 
 
 ExclusiveMachine.TestCase.settings = settings(

@@ -1,6 +1,5 @@
 """Runs one policy on one stretch of the day, and keeps what the paper's tables and figures show."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import numpy as np
 
 from dispatcher.quality import linear, value
 from dispatcher.schedulers.base import QualityOptions, Scheduler
-from roma.experiments.qos.setting import HARD, MODEL, TINY, VARIANTS, Part, plan, queries
+from roma.events import Command, Event, Execute
+from roma.experiments.qos.setting import HARD, MODEL, SOFT, TINY, VARIANTS, Part, plan, queries
 from roma.sim.fleet import Ended, Fleet
 
 KAPPA = {v.name: v.accuracy for v in VARIANTS}
@@ -34,13 +34,14 @@ class Trial:
 class Scores:
     """What became of queries, in the order in which they ended.
 
-    `quality` is Q, 0 of those that were not answered; `late` the seconds from soft deadline to
-    end; `is_tiny` whether the simple variant answered.
+    `sent` is when each was sent, `quality` is Q, 0 of those that were not answered; `late` the
+    seconds from soft deadline to end; `is_tiny` whether the simple variant answered.
     """
 
     quality: "np.ndarray[tuple[int], np.dtype[np.float64]]"
     late: "np.ndarray[tuple[int], np.dtype[np.float64]]"
     is_tiny: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    sent: "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
     @property
     def mean(self) -> float:
@@ -58,8 +59,22 @@ class Scores:
         return float(self.is_tiny.mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A batch that was sent to a device: when, of how many queries, by which variant."""
+
+    time: float
+    count: int
+    variant: str
+
+
 def run(trial: Trial) -> Scores:
     """Simulate a trial."""
+    return watch(trial)[0]
+
+
+def watch(trial: Trial) -> tuple[Scores, list[Dispatch]]:
+    """Simulate a trial; return every batch as well."""
     rate = trial.part.rate(trial.kinds) if trial.rate is None else trial.rate
     asked = queries(
         trial.part,
@@ -69,7 +84,7 @@ def run(trial: Trial) -> Scores:
         seconds=trial.seconds,
         speed=trial.speed,
     )
-    ends: list[tuple[float, float, bool]] = []
+    ends: list[tuple[float, float, bool, float]] = []
 
     def on_end(ended: Ended) -> None:
         terms = ended.request.terms
@@ -79,19 +94,22 @@ def run(trial: Trial) -> Scores:
         if ended.variant is not None:
             left = value(linear, ended.ended, terms.soft, ended.request.deadline)
             worth = KAPPA[ended.variant] * left
-        ends.append((worth, ended.ended - terms.soft, ended.variant == TINY.name))
+        late = ended.ended - terms.soft
+        ends.append((worth, late, ended.variant == TINY.name, terms.soft - SOFT))
 
     fleet = Fleet(plan(trial.policy, trial.kinds, trial.options, trial.seed), on_end=on_end)
+    dispatches: list[Dispatch] = []
+
+    def handle(event: Event, *, now: float) -> list[Command]:
+        commands = fleet.dispatcher.handle(event, now=now)
+        dispatches.extend(
+            Dispatch(now, len(c.requests), c.variant) for c in commands if isinstance(c, Execute)
+        )
+        return commands
+
+    fleet.handle = handle
     fleet.ask(MODEL, asked.arrivals())
     fleet.run(float(asked.arrived.max()) + 2 * HARD)
     found = np.array(ends)
-    return Scores(found[:, 0], found[:, 1], found[:, 2].astype(bool))
-
-
-def together(scores: Sequence[Scores]) -> Scores:
-    """Return several runs as one."""
-    return Scores(
-        np.concatenate([s.quality for s in scores]),
-        np.concatenate([s.late for s in scores]),
-        np.concatenate([s.is_tiny for s in scores]),
-    )
+    scores = Scores(found[:, 0], found[:, 1], found[:, 2].astype(bool), found[:, 3])
+    return scores, dispatches

@@ -94,6 +94,10 @@ TESTS: Final = (
 )
 
 
+TUNED: Final = {SINGLE: (0.5, 0.5), CLUSTER: (0.5, 0.5)}
+"""α and β of `qos`: the best of `fit`'s grid on the training hours, as in the paper."""
+
+
 @dataclass(frozen=True, slots=True)
 class Queries:
     """Queries in the order in which they arrive: when they were sent, and when they arrive."""

@@ -1,0 +1,115 @@
+"""`roma qos train`: a policy for devices of the QoS paper, learned in virtual time."""
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from roma.errors import ConfigError
+
+if TYPE_CHECKING:
+    from roma.experiments.qos.setting import Part
+    from roma.learning.training import Progress
+
+qos_app = typer.Typer(help="Policies that choose batch size and variant.", no_args_is_help=True)
+
+MOST_DEVICES = 100
+ROUNDS = 100
+"""Some four minutes for one device and seven for ten, on two cores that have nothing else to do."""
+
+
+@qos_app.callback()
+def _qos() -> None:
+    """Policies that choose batch size and variant."""
+
+
+@qos_app.command()
+def train(
+    out: Annotated[Path, typer.Argument(help="The policy file to write.", metavar="OUT")],
+    devices: Annotated[
+        str, typer.Option(help="Types of the paper's Table 1 and their numbers, e.g. 'g2*5,p2*5'.")
+    ] = "p2",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same file.")] = 1,
+    hours: Annotated[str, typer.Option(help="Part of the day to learn from.")] = "9-12",
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Mean queries per second then. Default: the experiments' own."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=0, max=10_000)] = ROUNDS,
+    traces: Annotated[
+        Path | None,
+        typer.Option(envvar="ROMA_TRACES", help="Directory of public traces; see docs/lab.md."),
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="To simulate in.")] = 2,
+) -> None:
+    """Learn a policy for `scheduling.gpu: qos-rl` and write it to OUT."""
+    if find_spec("tensorflow") is None:
+        raise ConfigError(
+            "roma qos train needs tensorflow: pip install 'roma-control-plane[serving]'"
+        )
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from roma import policy_file
+    from roma.experiments.qos import jobs
+    from roma.learning import training
+
+    types, part = _types(devices), _part(hours, rate)
+    if not out.resolve().parent.is_dir():
+        raise ConfigError(f"out = {out}: must be in a directory that exists")
+    task = jobs.task([name for name, count in types for _ in range(count)], part, traces)
+    asked = "" if rate is None else f" --rate {rate:g}"
+    command = (
+        f"roma qos train {out.name} --devices '{devices}' --seed {seed} --hours {hours}{asked}"
+    )
+    told = policy_file.PolicyTraining(
+        command=f"{command} --rounds {rounds}{' --traces DIR' if traces else ''}",
+        seed=seed,
+        hours=hours,
+        rounds=rounds,
+        score=0,
+        teacher=0,
+    )
+    course = training.Course(rounds, processes=processes)
+    policy = training.train(
+        task, training.empty(task, types), course, told, on_progress=_on_progress
+    )
+    policy_file.save(policy, out)
+    print(f"wrote {out}: mean quality {policy.training.score:.4f}")
+
+
+def _on_progress(progress: "Progress") -> None:
+    print(
+        f"round {progress.round}: mean quality {progress.score:.4f}, "
+        f"best {progress.best:.4f}, qos {progress.teacher:.4f}",
+        flush=True,
+    )
+
+
+def _types(text: str) -> list[tuple[str, int]]:
+    from roma.experiments.qos.setting import THROUGHPUTS
+
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, count = part.strip().partition("*")
+        known = name in THROUGHPUTS and name not in found
+        if not (known and re.fullmatch(r"[1-9]\d{0,2}", count or "1", re.ASCII)):
+            names = ", ".join(THROUGHPUTS)
+            raise ConfigError(f"devices = {text}: must be of {names}, each once, like g2*5,p2*5")
+        found[name] = int(count or 1)
+    if sum(found.values()) > MOST_DEVICES:
+        raise ConfigError(f"devices = {text}: must be ≤ {MOST_DEVICES} together")
+    return list(found.items())
+
+
+def _part(text: str, rate: float | None) -> "Part":
+    from roma.experiments.qos.setting import TRAINING, Part
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text, re.ASCII)
+    begin, end = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+    if not (begin + 0.5 <= end <= 24):
+        raise ConfigError(f"hours = {text}: must be half an hour of a day or more, like 9-12")
+    single = TRAINING.single if rate is None else rate
+    cluster = TRAINING.cluster if rate is None else rate
+    return Part(begin, end, single, cluster)

@@ -1,0 +1,56 @@
+"""What policies are trained for here: the paper's devices, on stretches of its training hours.
+
+The paper splits 9hr to 12hr into jobs of ten minutes (§4.1). A job here is a random stretch, at
+0.7 to 1.4 times the hours' mean load: the hours to be served are busier and quieter than these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from dispatcher.schedulers.base import QualityOptions
+from dispatcher.schedulers.qos_rl import QosRl
+from roma.experiments.qos.setting import MODEL, Part, plan, queries
+from roma.learning.rollouts import Task
+from roma.policy_file import Policy, load
+from roma.sim.fleet import Arrival
+
+JOB: Final = 300
+"""Seconds of a stretch, shared among devices: as many queries, however many there are."""
+SHORTEST: Final = 60
+LEAST, MOST = 0.7, 1.4
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Queries of a stretch by seed."""
+
+    part: Part
+    rate: float
+    seconds: int
+    traces: Path | None
+
+    def __call__(self, seed: int) -> list[Arrival]:
+        """Draw when it is, how busy, and its queries."""
+        numbers = np.random.default_rng(seed)
+        hours = self.seconds / 3600
+        begin = numbers.uniform(self.part.begin, self.part.end - hours)
+        rate = self.rate * numbers.uniform(LEAST, MOST)
+        stretch = Part(begin, begin + hours, rate, rate)
+        return list(queries(stretch, rate, seed, traces=self.traces).arrivals())
+
+
+def task(kinds: Sequence[str], part: Part, traces: Path | None) -> Task:
+    """Return what a policy for these devices learns from."""
+    seconds = max(SHORTEST, JOB // len(kinds))
+    jobs = Jobs(part, part.rate(kinds), seconds, traces)
+    return Task(plan(QosRl, kinds, QualityOptions(), 0), MODEL, jobs)
+
+
+def learned(kinds: Sequence[str]) -> Policy:
+    """Return the policy that is kept for one p2 or for the cluster; it says how it was made."""
+    name = "policy-single.json" if len(kinds) == 1 else "policy-cluster.json"
+    return load(Path(__file__).with_name(name))

@@ -1,0 +1,439 @@
+"""Policies of variants, rule by rule (Fang et al., CIKM 2017): events in, commands out."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.bins import DeadlineBins, Entry
+from dispatcher.core import Dispatcher
+from dispatcher.quality import UTILITIES, linear, value
+from dispatcher.schedulers.base import Options, QualityOptions
+from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from dispatcher.schedulers.qos import Fixed, Qos
+from dispatcher.schedulers.qos_opt import QosOpt
+from dispatcher.values import Action, Values
+from roma.actions import ModelOffer, Offer
+from roma.events import (
+    Execute,
+    ExecutionEnded,
+    ExecutorAdded,
+    ExecutorLost,
+    ExecutorReady,
+    LoadEnded,
+    LoadModel,
+    Reason,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+    Woken,
+)
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Terms, Variant
+
+FULL, TINY = Variant("full", 1.0), Variant("tiny", 0.5)
+# The paper's p2 (Table 1), in seconds.
+RUNS = {
+    "full": {1: 0.069, 2: 0.106, 4: 0.165, 8: 0.282, 16: 0.508, 32: 0.944},
+    "tiny": {1: 0.042, 2: 0.056, 4: 0.063, 8: 0.088, 16: 0.146, 32: 0.244},
+}
+
+
+class Rig:
+    """A core with one model of two variants, and short words for its events."""
+
+    def __init__(self, policy, variants=(FULL, TINY), *, any_batch=False, **quality):
+        spec = ModelSpec("yolo", Sla(1.0), deadline=2.0, variants=variants)
+        options = Options(quality=QualityOptions(**quality))
+        self.core = Dispatcher([spec], gpu=policy, cpu=CpuRoundRobin, options=options)
+        self.any_batch = any_batch
+        self.requests = 0
+
+    def device(self, name="gpu", *, factor=1.0, pages=9, loaded=("full", "tiny"), now=0.0):
+        offers = {
+            model: ModelOffer(1, 0.1, {b: factor * t for b, t in runs.items()}, self.any_batch)
+            for model, runs in RUNS.items()
+        }
+        spec = ExecutorSpec(name, Device.GPU, ("yolo",), is_exclusive=True)
+        if name not in self.core.executors:
+            self.core.handle(ExecutorAdded(spec), now=now)
+        return self.core.handle(ExecutorReady(name, Offer(pages, offers, loaded)), now=now)
+
+    def arrive(self, now, terms=None, *, hard=2.0):
+        self.requests += 1
+        request = Request(self.requests, "yolo", now, now + hard, terms=terms)
+        return executes(self.core.handle(RequestArrived(request), now=now))
+
+    def end(self, execution, now):
+        return executes(self.core.handle(ExecutionEnded(execution, Result.OK), now=now))
+
+
+def executes(commands):
+    return [c for c in commands if isinstance(c, Execute)]
+
+
+def busy(policy, waiting, *, since=0.0, until=0.0, **quality):
+    """A rig whose device is busy with request 1 while others arrive evenly; the next choice."""
+    rig = Rig(policy, **quality)
+    rig.device()
+    (first,) = rig.arrive(since)
+    for i in range(waiting):
+        assert not rig.arrive(since + (until - since) * i / max(1, waiting))
+    (chosen,) = rig.end(first.execution, until)
+    return chosen
+
+
+# What an answer is worth (eq. 1)
+
+
+@pytest.mark.parametrize(
+    ("ended", "worth"), [(0.0, 1.0), (1.0, 1.0), (1.25, 0.75), (1.9, 0.1), (2.0, 0.0), (9.0, 0.0)]
+)
+def test_value_is_one_until_the_soft_deadline_and_falls_evenly_to_the_hard_one(ended, worth):
+    assert value(linear, ended, 1.0, 2.0) == pytest.approx(worth)
+
+
+@given(
+    name=st.sampled_from(sorted(UTILITIES)),
+    soft=st.floats(0, 10),
+    more=st.floats(0, 10),
+    ended=st.floats(0, 30),
+    later=st.floats(0, 5),
+)
+def test_value_is_from_0_to_1_and_never_grows(name, soft, more, ended, later):
+    utility = UTILITIES[name]
+    worth = value(utility, ended, soft, soft + more)
+    assert 0.0 <= worth <= 1.0
+    assert value(utility, ended + later, soft, soft + more) <= worth + 1e-12
+
+
+def test_quality_of_an_answer_is_accuracy_times_value():
+    rig = Rig(Fixed)
+    rig.device()
+    (first,) = rig.arrive(0.0, Terms(soft=0.5, variant="tiny"))
+    rig.end(first.execution, 1.25)  # half of the time from soft to hard deadline has passed
+    queue = rig.core.queues["yolo"]
+    assert queue.quality == pytest.approx(0.5 * 0.5)
+    assert queue.answers == {"tiny": 1}
+
+
+# Bins (Fig. 3)
+
+
+@given(
+    softs=st.lists(st.floats(0, 50), max_size=60),
+    width=st.floats(0.01, 5),
+    data=st.data(),
+)
+def test_bins_are_sorted_up_to_their_width(softs, width, data):
+    bins = DeadlineBins(width)
+    entries = [Entry(i, soft, soft + 1) for i, soft in enumerate(softs)]
+    for entry in entries:
+        bins.add(entry)
+    gone = data.draw(st.sets(st.sampled_from(entries))) if entries else set()
+    for entry in gone:
+        assert bins.discard(entry)
+        assert not bins.discard(entry)
+    left = [e for e in entries if e not in gone]
+    assert list(bins) == sorted(left, key=lambda e: e.soft // width)  # stable, as bins are
+    assert len(bins) == len(left)
+    assert bins.head() == next(iter(bins), None)
+    ordered = [e.soft for e in bins]
+    assert all(b >= a - width * (1 + 1e-9) for a, b in itertools.pairwise(ordered))
+
+
+def test_sizes_of_bins_around_now():
+    bins = DeadlineBins(0.2)
+    for i, soft in enumerate((0.1, 0.5, 0.55, 0.9, 5.0)):
+        bins.add(Entry(i, soft, soft + 1))
+    # Bins 0, 2, 2, 4 and 25; now is in bin 2.
+    assert bins.sizes(0.5, 2, 3) == [1, 0, 2, 0, 1]
+
+
+def test_a_bin_is_made_again_after_it_was_emptied():
+    bins = DeadlineBins(1.0)
+    entry = Entry(1, 3.5, 4.0)
+    bins.add(entry)
+    bins.remove(entry)
+    assert bins.first() is None
+    bins.add(entry)
+    assert bins.first() == 3
+    assert list(bins) == [entry]
+
+
+# fixed
+
+
+def test_fixed_runs_everything_that_waits():
+    assert len(busy(Fixed, 5, until=0.1).requests) == 5
+
+
+def test_fixed_runs_32_at_most():
+    assert len(busy(Fixed, 50, until=0.1).requests) == 32
+
+
+@pytest.mark.parametrize(("any_batch", "size"), [(False, 8), (True, 5)])
+def test_what_fills_no_measured_batch_runs_in_the_next_larger_one(any_batch, size):
+    chosen = busy(Fixed, 5, until=0.1, any_batch=any_batch)
+    assert chosen.size == size
+
+
+# qos (eq. 2)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "alpha", "beta", "size"),
+    [
+        # No arrivals count: B ≥ β·N.
+        (10, 0.0, 1.0, 10),  # 16 is the smallest that is enough, and 10 are there
+        (10, 0.0, 0.5, 8),
+        (10, 0.0, 0.1, 1),
+        # Only arrivals count, 11 in the last second: B = 1: 0.069 · 11 < 1.
+        (10, 1.0, 1.0, 1),
+        # 4 · (0.069 · 11) = 3.0 > 1; 4 · (0.106 · 11) = 4.7 > 2; 4 · 1.8 > 4; 4 · 3.1 > 8;
+        # 4 · 5.6 > 16; 4 · 10.4 > 32: none is enough, the largest it is.
+        (10, 1.0, 4.0, 10),
+        # [0.5 · 0.165 · 11 + 0.5 · 10] · 0.5 = 2.95 ≤ 4, while 2 < [0.58 + 5] · 0.5 = 2.8.
+        (10, 0.5, 0.5, 4),
+    ],
+)
+def test_qos_takes_the_smallest_batch_that_keeps_up(waiting, alpha, beta, size):
+    chosen = busy(Qos, waiting, until=0.9, alpha=alpha, beta=beta)
+    assert len(chosen.requests) == size
+
+
+def test_qos_counts_a_devices_share():
+    # Two devices, one twice as fast: ξ = 2/3 and 1/3. N = 12, α = 0, β = 1: B ≥ 8 and B ≥ 4.
+    rig = Rig(Qos, alpha=0.0, beta=1.0)
+    rig.device("fast")
+    rig.device("slow", factor=2.0)
+    (on_fast,) = rig.arrive(0.0)
+    (on_slow,) = rig.arrive(0.0)
+    assert (on_fast.executor, on_slow.executor) == ("fast", "slow")
+    for _ in range(12):
+        rig.arrive(0.01)
+    (first,) = rig.end(on_fast.execution, 0.05)
+    assert len(first.requests) == 8
+    (second,) = rig.end(on_slow.execution, 0.05)
+    assert len(second.requests) == 2  # of the four that are left: 1.33 ≤ 2
+
+
+def test_a_small_batch_is_always_answered_by_the_most_accurate():
+    # All are late by far: the tiny one would be worth more.
+    assert busy(Fixed, 7, until=1.5).variant == "full"
+
+
+def test_a_large_batch_is_answered_by_whoever_gives_it_more_quality():
+    # 16 requests that came over 0.4 s: until the full model ends (0.508 s) all are in time.
+    assert busy(Fixed, 16, until=0.4).variant == "full"
+    # After 1.2 s the full one's answers are on average 1.1 s old, which costs little.
+    assert busy(Fixed, 16, until=1.2).variant == "full"
+    # After 2 s they are 1.5 s old on average, and the tiny one's 1.15 s: 0.5 · 16 against 0.5 · 13.
+    assert busy(Fixed, 16, since=0.0, until=1.98).variant == "full"
+    assert busy(Fixed, 32, since=0.0, until=1.9).variant == "tiny"
+
+
+# What clients ask
+
+
+def test_a_pinned_variant_and_a_least_accuracy_are_kept():
+    rig = Rig(Fixed)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    rig.arrive(0.1, Terms(variant="tiny"))
+    rig.arrive(0.2, Terms(accuracy=0.9))
+    (second,) = rig.end(first.execution, 0.3)
+    assert (second.variant, second.requests) == ("tiny", (2,))
+    (third,) = rig.end(second.execution, 0.4)
+    assert (third.variant, third.requests) == ("full", (3,))
+
+
+def test_requests_that_allow_a_variant_share_its_batch_in_order_of_deadline():
+    rig = Rig(Fixed)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    rig.arrive(0.1)
+    rig.arrive(0.1, Terms(variant="full", soft=0.5))
+    rig.arrive(0.1, Terms(variant="tiny", soft=9.0))
+    (second,) = rig.end(first.execution, 0.3)
+    assert second.requests == (3, 2)
+
+
+def test_the_earliest_soft_deadline_goes_first():
+    rig = Rig(Fixed)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    rig.arrive(0.1, Terms(soft=1.5))
+    rig.arrive(0.2, Terms(soft=0.5))
+    (second,) = rig.end(first.execution, 0.3)
+    assert second.requests == (3, 2)
+
+
+# Life of requests and devices
+
+
+@pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
+def test_a_request_whose_hard_deadline_passes_in_the_queue_is_refused(policy):
+    rig = Rig(policy)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    rig.arrive(0.0, hard=0.5)
+    (reject,) = [c for c in rig.core.handle(Woken(), now=0.5) if isinstance(c, Reject)]
+    assert (reject.request, reject.reason) == (2, Reason.DEADLINE)
+    rig.arrive(0.6)
+    (second,) = rig.end(first.execution, 0.7)
+    assert second.requests == (3,)
+
+
+@pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
+def test_a_cancelled_request_is_in_no_batch(policy):
+    rig = Rig(policy)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    rig.arrive(0.0)
+    rig.arrive(0.0)
+    rig.core.handle(RequestCancelled(2), now=0.1)
+    (second,) = rig.end(first.execution, 0.2)
+    assert second.requests == (3,)
+
+
+def test_a_device_is_given_nothing_until_it_is_free():
+    rig = Rig(Fixed)
+    rig.device()
+    assert rig.arrive(0.0)
+    assert not rig.arrive(0.06)
+    assert not executes(rig.core.handle(Woken(), now=0.068))
+
+
+def test_a_device_loads_what_it_lacks_the_most_accurate_first():
+    rig = Rig(Fixed)
+    loads = [c for c in rig.device(loaded=()) if isinstance(c, LoadModel)]
+    assert [c.model for c in loads] == ["full", "tiny"]
+    assert not rig.arrive(0.0)
+    commands = rig.core.handle(LoadEnded(loads[1].load, True, 0.1), now=0.1)
+    assert [c.variant for c in executes(commands)] == ["tiny"]
+
+
+def test_a_variant_that_does_not_fit_is_not_loaded():
+    rig = Rig(Fixed)
+    loads = [c for c in rig.device(loaded=(), pages=1) if isinstance(c, LoadModel)]
+    assert [c.model for c in loads] == ["full"]
+
+
+def test_a_load_that_failed_is_tried_again_later():
+    rig = Rig(Fixed)
+    (load,) = [c for c in rig.device(loaded=("full",)) if isinstance(c, LoadModel)]
+    assert not rig.core.handle(LoadEnded(load.load, False), now=0.1)
+    wakeup = rig.core.next_wakeup()
+    assert wakeup > 0.1
+    (again,) = rig.core.handle(Woken(), now=wakeup)
+    assert again.model == "tiny"
+
+
+@pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
+def test_a_device_that_is_lost_and_back_serves_again(policy):
+    rig = Rig(policy)
+    rig.device()
+    rig.arrive(0.0)
+    rig.core.handle(ExecutorLost("gpu"), now=0.01)
+    rig.device(now=0.02)
+    assert [c.variant for c in rig.arrive(0.03)] == ["full"]
+
+
+# qos-opt
+
+
+def test_qos_opt_answers_a_lonely_request_at_once_and_accurately():
+    rig = Rig(QosOpt)
+    rig.device()
+    (chosen,) = rig.arrive(0.0)
+    assert chosen.variant == "full"
+
+
+def test_qos_opt_uses_the_small_variant_when_the_backlog_is_hopeless():
+    assert busy(QosOpt, 150, until=1.2).variant == "tiny"
+
+
+def test_qos_opt_keeps_the_accurate_one_when_there_is_time():
+    assert busy(QosOpt, 4, until=0.2).variant == "full"
+
+
+def test_qos_opt_never_waits_so_long_that_a_request_is_late():
+    # A burst makes it expect more, and nothing comes any more.
+    rig = Rig(QosOpt)
+    rig.device("a")
+    rig.device("b")
+    for i in range(10):
+        rig.arrive(i * 0.004)
+    drain(rig, 0.036)
+    queue = rig.core.queues["yolo"]
+    assert queue.answers == {"full": 10}
+    assert queue.quality == pytest.approx(10)
+
+
+def test_qos_opt_refuses_the_oldest_of_a_hopeless_backlog():
+    rig = Rig(QosOpt)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    for i in range(900):
+        rig.arrive(0.05 + i * 0.002)
+    commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.85)
+    refused = [c.request for c in commands if isinstance(c, Reject)]
+    (chosen,) = executes(commands)
+    # In order of deadline, still: who is refused is older than who runs.
+    assert refused == list(range(2, 2 + len(refused)))
+    assert len(refused) >= 100
+    assert chosen.requests[0] == 2 + len(refused)
+
+
+def drain(rig, now):
+    """Let devices run, as long as batches take, until nothing is left."""
+    while rig.core.live:
+        ends = [(e.started + RUNS[e.variant][e.size], e.id) for e in rig.core.running()]
+        end, execution = min(ends, default=(math.inf, 0))
+        wakeup = rig.core.next_wakeup()
+        if wakeup is not None and wakeup < end:
+            now = max(now, wakeup)
+            rig.core.handle(Woken(), now=now)
+        else:
+            now = max(now, end)
+            rig.end(execution, now)
+
+
+# The values behind it
+
+
+def values(**more):
+    actions = [
+        Action(size, v.accuracy, seconds)
+        for v in (FULL, TINY)
+        for size, seconds in RUNS[v.name].items()
+    ]
+    return Values(actions, linear, soft=1.0, hard=2.0, **more)
+
+
+def test_a_device_that_is_hardly_asked_makes_full_quality_of_every_request():
+    worth = values().at(3.0)
+    assert worth.gain == pytest.approx(worth.rate, rel=0.01)
+
+
+def test_a_device_that_is_asked_too_much_makes_what_the_small_variant_can():
+    worth = values().at(1e9)
+    assert worth.gain == pytest.approx(0.5 * 32 / 0.244, rel=0.02)
+
+
+def test_more_requests_are_worth_more_but_each_one_less():
+    worth = values().at(25.0)
+    found = [worth.of(x) for x in (0, 5, 10, 20, 30)]
+    assert found == sorted(found)
+    gains = [(b - a) / n for a, b, n in zip(found, found[1:], (5, 5, 10, 10), strict=False)]
+    assert all(gain <= 1.001 for gain in gains)
+    assert gains[-1] < gains[0]
+
+
+def test_ten_devices_make_ten_times_as_much_of_ten_times_the_load():
+    one, ten = values().at(12.0), values(share=0.1).at(120.0)
+    assert ten.rate == pytest.approx(10 * one.rate)
+    assert ten.gain == pytest.approx(10 * one.gain, rel=0.02)

@@ -1,0 +1,94 @@
+"""The policies of variants under any sequence of events, in virtual time.
+
+Whatever comes: no request is in two batches or served by a variant that its client refused, batches
+go by deadline up to the width of a bin, answers are worth from 0 to κ, and every request ends once.
+"""
+
+import itertools
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from dispatcher.quality import UTILITIES, soft_deadline
+from dispatcher.schedulers.base import Options, QualityOptions
+from dispatcher.schedulers.qos import Fixed, Qos
+from dispatcher.schedulers.qos_opt import QosOpt
+from roma.actions import ModelOffer
+from roma.model import ModelSpec, Priority, Sla, Terms, Variant
+from tests.properties.test_exclusive_machine import Devices
+
+RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
+VARIANTS = (Variant("a-large", 1.0), Variant("a-small", 0.7))
+
+
+OFFERS = {
+    "a-large": ModelOffer(1, 0.010, {n: 3 * t for n, t in RUNS.items()}, any_batch=True),
+    "a-small": ModelOffer(1, 0.010, RUNS),
+    "b": ModelOffer(1, 0.005, {1: 0.005, 2: 0.006}),
+}
+
+
+class QualityMachine(Devices):
+    """A model with two variants and one without, on two devices."""
+
+    offers = OFFERS
+
+    @initialize(
+        policy=st.sampled_from([Fixed, Qos, QosOpt]),
+        pages=st.lists(st.sampled_from([1, 2, 3]), min_size=2, max_size=2),
+        width=st.sampled_from([0.01, 0.2]),
+        utility=st.sampled_from(sorted(UTILITIES)),
+    )
+    def build(self, policy, pages, width, utility):
+        self.width = width
+        specs = [
+            ModelSpec("a", Sla(0.2), deadline=0.4, max_waiting=60, variants=VARIANTS),
+            ModelSpec("b", Sla(0.2), deadline=0.4, max_waiting=60),
+        ]
+        quality = QualityOptions(bin=width, utility=utility)
+        self.begin(specs, pages, gpu=policy, options=Options(quality=quality))
+
+    def check(self, command):
+        served = {v.name: v for v in VARIANTS}.get(command.variant)
+        spec = self.core.queues[command.model].spec
+        requests = [self.requests[r] for r in command.requests]
+        assert len(requests) <= command.size
+        if served is not None:
+            assert all(r.terms is None or r.terms.allows(served) for r in requests)
+        state = self.core.schedulers[0].state
+        last = max(soft_deadline(r, spec) for r in requests) // self.width
+        for request in self.requests.values():
+            is_alike = (request.model, request.terms) in {(r.model, r.terms) for r in requests}
+            if is_alike and not self.ended[request.id] and state.waits(spec.name, request.id):
+                assert soft_deadline(request, spec) // self.width >= last
+
+    @rule(
+        slo=st.sampled_from([0.02, 0.1, 0.2, 0.4]),
+        count=st.sampled_from([1, 2, 5, 20]),
+        soft=st.sampled_from([None, -0.01, 0.05]),
+        variant=st.sampled_from([None, None, "a-large", "a-small"]),
+        accuracy=st.sampled_from([0.0, 0.9]),
+        priority=st.sampled_from(Priority),
+    )
+    def arrive(self, slo, count, soft, variant, accuracy, priority):
+        terms = Terms(None if soft is None else self.now + soft, variant, accuracy)
+        chosen = [v for v in VARIANTS if terms.allows(v)]
+        for _ in range(count if chosen else 0):
+            self.ask("a", slo, terms=terms, priority=priority)
+
+    @rule(count=st.sampled_from([1, 3, 9]))
+    def arrive_without_terms(self, count):
+        for model in itertools.islice(itertools.cycle("ab"), count):
+            self.ask(model, 0.4)
+
+    @invariant()
+    def answers_are_worth_what_their_variant_is(self):
+        for queue in self.core.queues.values():
+            most = sum(n * queue.accuracy[name] for name, n in queue.answers.items())
+            assert -1e-9 <= queue.quality <= most + 1e-9
+            assert queue.accuracy or not queue.answers
+
+
+QualityMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestQuality = QualityMachine.TestCase
