@@ -73,15 +73,25 @@ class Values:
         capacity = max(a.count / a.seconds for a in actions) / share
         self._first = SLOWEST * capacity
         self._log = math.log(FASTEST / SLOWEST) / (RATES - 1)
-        rates = np.geomspace(SLOWEST, FASTEST, RATES) * capacity
-        solver = _Solver(actions, utility, soft=soft - margin, hard=hard - margin, share=share)
-        largest = float(max(a.count for a in actions))
-        self._worths = [solver.solve(r, max(r * hard, largest)) for r in rates.tolist()]
+        self._solver = _Solver(
+            actions, utility, soft=soft - margin, hard=hard - margin, share=share
+        )
+        self._hard = hard
+        self._largest = float(max(a.count for a in actions))
+        self._worths: dict[int, Worth] = {}
+        """By place on the grid: solved when first asked for, as all at once would take 0.1 s, in
+        which a gateway answers nobody."""
 
     def at(self, rate: float) -> "Worth":
         """Return the values at a rate, of the nearest one of the grid."""
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
-        return self._worths[min(place, RATES - 1)]
+        place = min(place, RATES - 1)
+        known = self._worths.get(place)
+        if known is None:
+            rate = self._first * math.exp(place * self._log)
+            known = self._solver.solve(rate, max(rate * self._hard, self._largest))
+            self._worths[place] = known
+        return known
 
 
 class Worth:
