@@ -23,6 +23,10 @@ again."""
 DOUBTFUL: Final = 10.0
 """Seconds after which a prediction that nothing confirmed is not held against a model."""
 
+UNSEEN: Final = 2.0
+"""Seconds after which a model that does not run is believed to be as late as the one that does. A
+try costs one batch; until then a variant that met a busy machine is not chosen at all."""
+
 
 RETRY: Final = 0.1
 MOST_RETRY: Final = 60.0
@@ -206,7 +210,7 @@ class Exclusive:
         pace, latest = self._paces.get(model), self._latest
         if pace is None or latest is None:
             return 1.0
-        return latest.typical if latest.at - pace.at > DOUBTFUL else pace.typical
+        return latest.typical if latest.at - pace.at > UNSEEN else pace.typical
 
     def size_for(self, model: str, count: int) -> int:
         """Return the batch size that so many requests run in; at most the largest there is."""
@@ -339,7 +343,7 @@ class Exclusive:
         pace = self._paces.get(model)
         if pace is None:
             pace = self._paces[model] = Profile(1.0, now)
-        elif now - pace.at > DOUBTFUL:
+        elif now - pace.at > UNSEEN:
             pace = self._paces[model] = Profile(ratio, now)
         pace.record(ratio, now)
         self._latest = pace

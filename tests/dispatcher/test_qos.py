@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.bins import DeadlineBins, Entry
 from dispatcher.core import Dispatcher
-from dispatcher.exclusive import DOUBTFUL, Exclusive
+from dispatcher.exclusive import UNSEEN, Exclusive
 from dispatcher.quality import UTILITIES, linear, value
 from dispatcher.schedulers.base import Options, QualityOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
@@ -449,11 +449,11 @@ def test_a_variant_that_was_slow_and_does_not_run_is_given_another_chance():
         timed.run("full", 1, 4.0)
         timed.run("tiny", 1, 4.0)
     for i in range(10):
-        timed.run("tiny", 4, 1.5, now=1.0 + i)
+        timed.run("tiny", 4, 1.5, now=0.1 * i)
     assert timed.slowness("full") == {4.0}
-    timed.run("tiny", 4, 1.5, now=1.0 + DOUBTFUL)
+    timed.run("tiny", 4, 1.5, now=0.1 + UNSEEN)
     assert timed.slowness("full") == {1.5}
-    timed.run("full", 2, 1.1, now=1.1 + DOUBTFUL)
+    timed.run("full", 2, 1.1, now=0.2 + UNSEEN)
     assert timed.slowness("full") == {1.1}
 
 
