@@ -1,8 +1,9 @@
-"""Run the named benchmarks, or all but `peers`, which needs `make peers`.
+"""Run the named benchmarks, or all but `peers`, which needs `make peers`, and `variants`.
 
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load.
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
-`gateway DIRECTORY…`: other checkouts beside.
+`gateway DIRECTORY…`: other checkouts beside. `variants --seconds S --out DIRECTORY`: a load of
+steps, six minutes by default, which a busy machine spoils.
 """
 
 import signal
@@ -25,6 +26,7 @@ from bench import (
     quality,
     simulation,
     ticks,
+    variants,
 )
 
 ALL: dict[str, Callable[[], None]] = {
@@ -42,7 +44,10 @@ ALL: dict[str, Callable[[], None]] = {
     "loading": loading.run,
     "planned": planned.run,
     "peers": peers.run,
+    "variants": variants.run,
 }
+BY_NAME = ("peers", "variants")
+"""Not among those that are run where none is named."""
 
 
 def main(names: list[str]) -> None:
@@ -60,7 +65,10 @@ def main(names: list[str]) -> None:
         case ["gateway", *others] if others and all(Path(other).is_dir() for other in others):
             gateway.run(tuple(map(Path, others)))
             return
-    for name in names or [name for name in ALL if name != "peers"]:
+        case ["variants", *options]:
+            variants.run(options)
+            return
+    for name in names or [name for name in ALL if name not in BY_NAME]:
         if name not in ALL:
             sys.exit(f"{name}: must be one of {', '.join(ALL)}")
         ALL[name]()

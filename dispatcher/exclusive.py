@@ -23,6 +23,10 @@ again."""
 DOUBTFUL: Final = 10.0
 """Seconds after which a prediction that nothing confirmed is not held against a model."""
 
+UNSEEN: Final = 2.0
+"""Seconds after which a model that does not run is believed to be as late as the one that does. A
+try costs one batch; until then a variant that met a busy machine is not chosen at all."""
+
 
 RETRY: Final = 0.1
 MOST_RETRY: Final = 60.0
@@ -143,7 +147,9 @@ class Exclusive:
         "_failed",
         "_first_executions",
         "_first_loads",
+        "_latest",
         "_loads",
+        "_paces",
         "_sizes",
         "factor",
         "free",
@@ -164,10 +170,10 @@ class Exclusive:
         self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
         # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
         self._executions: dict[str, dict[int, Profile]] = {}
-        self.factor = 1.0
-        """How much slower than was offered the batches are that ran last."""
-        self._ended = 0.0
-        """When the last batch ended."""
+        self._paces: dict[str, Profile] = {}
+        """By model that ran: how many times as long its last batches took as was offered."""
+        self._latest: Profile | None = None
+        """Of the model that ran last."""
         self._loads: dict[str, Profile] = {}
         self._failed: dict[str, tuple[float, float]] = {}
         """By model whose last LOAD failed: until when not to try again, and how long that is."""
@@ -192,17 +198,21 @@ class Exclusive:
         return self._guess(model, batch)
 
     def typical(self, model: str, batch: int) -> float:
-        """Return the median seconds of a batch, where `execution` is what to be safe with.
+        """Return the usual seconds of a batch, where `execution` is what to be safe with."""
+        return self._guess(model, batch) * self.factor(model)
 
-        What has not run lately is as much slower than it was offered as what has run last: the
-        device may have been busy with something else then, or be it now.
+    def factor(self, model: str) -> float:
+        """Return how many times as long batches of a model usually take as was offered.
+
+        One number for all sizes: where any size runs, most of them run rarely, and what is believed
+        of one must not contradict what is known of its neighbours. A model that has not run lately
+        is believed to be as late as the one that has: else one that was slow once, and is not
+        chosen therefore, would never be measured again.
         """
-        measured = self._executions.get(model)
-        if measured is not None:
-            profile = measured.get(batch)
-            if profile is not None and self._ended - profile.at <= DOUBTFUL:
-                return profile.typical
-        return self._guess(model, batch) * self.factor
+        pace, latest = self._paces.get(model), self._latest
+        if pace is None or latest is None:
+            return 1.0
+        return latest.typical if latest.at - pace.at > UNSEEN else pace.typical
 
     def size_for(self, model: str, count: int) -> int:
         """Return the batch size that so many requests run in; at most the largest there is."""
@@ -323,13 +333,22 @@ class Exclusive:
             guess = self._first_executions[model].get(batch) or self.typical(model, batch)
             profile = measured[batch] = Profile(guess, now)
         profile.record(duration, now)
-        self.factor, self._ended = profile.typical / self._guess(model, batch), now
+        self._keep_pace(model, duration / self._guess(model, batch), now)
         if len(measured) > 1:
             # What a batch of this size shows, those that nobody dares to run are believed to share.
             for size, other in list(measured.items()):
                 if now - other.at > DOUBTFUL:
                     guess = self._guess(model, size) * profile.expected / self._guess(model, batch)
                     measured[size] = Profile(guess, now)
+
+    def _keep_pace(self, model: str, ratio: float, now: float) -> None:
+        pace = self._paces.get(model)
+        if pace is None:
+            pace = self._paces[model] = Profile(1.0, now)
+        elif now - pace.at > UNSEEN:
+            pace = self._paces[model] = Profile(ratio, now)
+        pace.record(ratio, now)
+        self._latest = pace
 
     def doubt(self, model: str, now: float) -> None:
         """Forget a prediction that refuses a model's requests, if nothing confirmed it for long."""

@@ -73,23 +73,25 @@ class Values:
         capacity = max(a.count / a.seconds for a in actions) / share
         self._first = SLOWEST * capacity
         self._log = math.log(FASTEST / SLOWEST) / (RATES - 1)
-        self._hard = hard
-        self._largest = float(max(a.count for a in actions))
         self._solver = _Solver(
             actions, utility, soft=soft - margin, hard=hard - margin, share=share
         )
+        self._hard = hard
+        self._largest = float(max(a.count for a in actions))
         self._worths: dict[int, Worth] = {}
+        """By place on the grid: solved when first asked for, as all at once would take 0.1 s, in
+        which a gateway answers nobody."""
 
     def at(self, rate: float) -> "Worth":
         """Return the values at the grid's rate that is nearest; computed when it is met first."""
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
         place = min(place, RATES - 1)
-        found = self._worths.get(place)
-        if found is None:
+        known = self._worths.get(place)
+        if known is None:
             rate = self._first * math.exp(place * self._log)
-            most = max(rate * self._hard, self._largest)
-            found = self._worths[place] = self._solver.solve(rate, most)
-        return found
+            known = self._solver.solve(rate, max(rate * self._hard, self._largest))
+            self._worths[place] = known
+        return known
 
 
 class Worth:

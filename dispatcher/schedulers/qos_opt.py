@@ -23,7 +23,8 @@ from roma.events import Reason
 from roma.model import Variant
 
 DRIFT: Final = 1.25
-"""Values are computed anew for batches that take so many times as long, or as short, as offered."""
+"""Values are computed anew when batches of a variant take so many times as long, or as short, as
+before: one rate takes some 3 ms on a core."""
 
 WORTH_WAITING: Final = 0.02
 """Quality that waiting must bring: nobody waits for less."""
@@ -38,8 +39,8 @@ class QosOpt(QualityScheduler):
 
     def __init__(self, state: State, options: Options) -> None:
         super().__init__(state, options)
-        self._values: dict[tuple[str, str, int], Values] = {}
-        """By device, model and drift."""
+        self._values: dict[tuple[str, str, tuple[int, ...]], Values] = {}
+        """By device, model and its variants' drifts."""
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Follow which devices there are: each one's share depends on all."""
@@ -93,28 +94,27 @@ class QosOpt(QualityScheduler):
         return most, best, best_end, head
 
     def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
-        drift = round(math.log(gpu.device.factor) / math.log(DRIFT))
-        key = gpu.name, book.name, drift
+        drifts = tuple([_drift(gpu.device.factor(v.name)) for v in book.variants])
+        key = gpu.name, book.name, drifts
         known = self._values.get(key)
         if known is None:
-            known = self._values[key] = self._like(book, gpu, drift) or self._solve(
-                book, gpu, DRIFT**drift
-            )
+            known = self._like(book, gpu, drifts) or self._solve(book, gpu, drifts)
+            self._values[key] = known
         return known.at(book.rate.at(now))
 
-    def _like(self, book: Book, gpu: Gpu, drift: int) -> Values | None:
+    def _like(self, book: Book, gpu: Gpu, drifts: tuple[int, ...]) -> Values | None:
         """Return the values of another device that offers the same."""
         for other in self.gpus.values():
-            known = self._values.get((other.name, book.name, drift))
+            known = self._values.get((other.name, book.name, drifts))
             if known is not None and other.device.offer.models == gpu.device.offer.models:
                 return known
         return None
 
-    def _solve(self, book: Book, gpu: Gpu, factor: float) -> Values:
+    def _solve(self, book: Book, gpu: Gpu, drifts: tuple[int, ...]) -> Values:
         offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
         actions = [
-            Action(size, v.accuracy, factor * offers[v.name].seconds(size))
-            for v in book.variants
+            Action(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
+            for v, drift in zip(book.variants, drifts, strict=True)
             for size in gpu.sizes(v)
         ]
         return Values(
@@ -124,3 +124,7 @@ class QosOpt(QualityScheduler):
             hard=spec.deadline,
             share=self.share(book, gpu),
         )
+
+
+def _drift(factor: float) -> int:
+    return round(math.log(factor) / math.log(DRIFT))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.bins import DeadlineBins, Entry
 from dispatcher.core import Dispatcher
-from dispatcher.exclusive import Exclusive
+from dispatcher.exclusive import UNSEEN, Exclusive
 from dispatcher.quality import UTILITIES, linear, value
 from dispatcher.schedulers.base import Options, QualityOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
@@ -403,20 +403,58 @@ def drain(rig, now):
             rig.end(execution, now)
 
 
-def test_what_has_not_run_for_long_is_as_slow_as_what_runs_now():
-    # The large one was slow while something else was busy, and then nobody dared to run it.
-    offers = {name: ModelOffer(1, 0.1, runs) for name, runs in RUNS.items()}
-    device = Exclusive(Offer(9, offers, ("full", "tiny")))
+# How long batches take
+
+
+class Timed:
+    """A device whose batches take `factor` times what was offered."""
+
+    def __init__(self):
+        offers = {name: ModelOffer(1, 0.1, runs, any_batch=True) for name, runs in RUNS.items()}
+        self.device = Exclusive(Offer(9, offers, ("full", "tiny")))
+        self.executions = 0
+
+    def run(self, model, batch, factor, now=0.0):
+        self.executions += 1
+        seconds = factor * self.device.offer.models[model].seconds(batch)
+        self.device.begin(self.executions, model, batch, now)
+        self.device.end(self.executions, model, batch, now, seconds)
+
+    def slowness(self, model):
+        offered = self.device.offer.models[model]
+        return {round(self.device.typical(model, b) / offered.seconds(b), 9) for b in range(1, 33)}
+
+
+def test_a_size_that_has_just_run_is_not_believed_to_be_faster_than_the_others():
+    timed = Timed()
+    for batch in (1, 2, 1, 3, 1, 1, 5, 1, 2, 1):
+        timed.run("full", batch, 2.0)
+    assert timed.slowness("full") == {2.0}
+    timed.run("full", 8, 2.0)
+    assert timed.slowness("full") == {2.0}
+    assert timed.slowness("tiny") == {1.0}
+
+
+def test_one_accident_changes_nothing():
+    timed = Timed()
+    for batch in (1, 8, 1, 8):
+        timed.run("full", batch, 1.0)
+    timed.run("full", 3, 50.0)
+    assert timed.slowness("full") == {1.0}
+
+
+def test_a_variant_that_was_slow_and_does_not_run_is_given_another_chance():
+    timed = Timed()
+    for _ in range(10):
+        timed.run("full", 1, 4.0)
+        timed.run("tiny", 1, 4.0)
     for i in range(10):
-        device.begin(i, "full", 8, 0.0)
-        device.end(i, "full", 8, 1.0, 3 * RUNS["full"][8])
-    assert device.typical("full", 8) == pytest.approx(3 * RUNS["full"][8])
-    assert device.typical("full", 16) == pytest.approx(3 * RUNS["full"][16])
-    for now in (2.0, 9.0, 11.5):
-        assert device.typical("full", 8) == pytest.approx(3 * RUNS["full"][8])
-        device.begin(99, "tiny", 1, now)
-        device.end(99, "tiny", 1, now, RUNS["tiny"][1])
-    assert device.typical("full", 8) == pytest.approx(RUNS["full"][8])
+        timed.run("tiny", 4, 1.5, now=0.1 * i)
+    assert timed.slowness("full") == {4.0}
+    timed.run("tiny", 4, 1.5, now=0.1 + UNSEEN)
+    assert timed.slowness("full") == {1.5}
+    timed.run("full", 2, 1.1, now=0.2 + UNSEEN)
+    assert timed.slowness("full") == {1.1}
 
 
 # The values behind it
@@ -454,3 +492,9 @@ def test_ten_devices_make_ten_times_as_much_of_ten_times_the_load():
     one, ten = values().at(12.0), values(share=0.1).at(120.0)
     assert ten.rate == pytest.approx(10 * one.rate)
     assert ten.gain == pytest.approx(10 * one.gain, rel=0.02)
+
+
+def test_a_rate_is_solved_once():
+    found = values()
+    assert found.at(12.0) is found.at(12.1)
+    assert found.at(12.0) is not found.at(24.0)
