@@ -142,7 +142,6 @@ class Exclusive:
     """One device: `held` are the models in its memory, the least recently used first."""
 
     __slots__ = (
-        "_ended",
         "_executions",
         "_failed",
         "_first_executions",
@@ -151,7 +150,6 @@ class Exclusive:
         "_loads",
         "_paces",
         "_sizes",
-        "factor",
         "free",
         "held",
         "infers",

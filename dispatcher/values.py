@@ -6,8 +6,8 @@ their ages; or it waits for the next one; or it refuses the oldest. The next dec
 if the device is the ξ-th part of all there are: one of the others is free then. Until then x
 becomes x - c + R·ξD, more or less by what arrivals vary. The solution is the greatest mean quality
 per second, ρ, and the relative value h(x) of a backlog: what it makes, or costs, compared with
-none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device, model
-and rate.
+none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device,
+model and rate.
 """
 
 import math
@@ -83,7 +83,7 @@ class Values:
         which a gateway answers nobody."""
 
     def at(self, rate: float) -> "Worth":
-        """Return the values at the grid's rate that is nearest; computed when it is met first."""
+        """Return the values at a rate, of the nearest one of the grid."""
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
         place = min(place, RATES - 1)
         known = self._worths.get(place)
