@@ -25,9 +25,9 @@ STEPS: Final = 12
 
 BOUNDS: Final = {SINGLE: (5.0, 45.0), CLUSTER: (50.0, 350.0)}
 ALPHAS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-BETAS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-TUNING: Final = 2
-"""How many times faster than a score's the training hours pass."""
+BETAS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+TUNING: Final = {SINGLE: 2, CLUSTER: 24}
+"""How many times faster than the day the training hours pass."""
 
 SEED: Final = 1001
 """Not one of those that are scored."""
@@ -66,7 +66,7 @@ def tune(traces: Path | None) -> None:
                 TRAINING,
                 SEED,
                 traces,
-                speed=TUNING * SPEEDS[kinds],
+                speed=TUNING[kinds],
             )
             for alpha, beta in grid
         ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from dispatcher.schedulers.base import QualityOptions
 from dispatcher.schedulers.qos_rl import QosRl
-from roma.experiments.qos.setting import MODEL, Part, plan, queries
+from roma.experiments.qos.setting import MODEL, TUNED, Part, plan, queries
 from roma.learning.rollouts import Task
 from roma.policy_file import Policy, load
 from roma.sim.fleet import Arrival
@@ -47,7 +47,9 @@ def task(kinds: Sequence[str], part: Part, traces: Path | None) -> Task:
     """Return what a policy for these devices learns from."""
     seconds = max(SHORTEST, JOB // len(kinds))
     jobs = Jobs(part, part.rate(kinds), seconds, traces)
-    return Task(plan(QosRl, kinds, QualityOptions(), 0), MODEL, jobs)
+    # Its teacher is `qos` as it competes; for devices of one's own, as it is by default.
+    alpha, beta = TUNED.get(tuple(kinds), (QualityOptions().alpha, QualityOptions().beta))
+    return Task(plan(QosRl, kinds, QualityOptions(alpha=alpha, beta=beta), 0), MODEL, jobs)
 
 
 def learned(kinds: Sequence[str]) -> Policy:

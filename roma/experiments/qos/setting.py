@@ -94,7 +94,7 @@ TESTS: Final = (
 )
 
 
-TUNED: Final = {SINGLE: (0.5, 0.5), CLUSTER: (0.5, 0.5)}
+TUNED: Final[Mapping[tuple[str, ...], tuple[float, float]]] = {SINGLE: (0.0, 0.5), CLUSTER: (0.0, 3.0)}
 """α and β of `qos`: the best of `fit`'s grid on the training hours, as in the paper."""
 
 
