@@ -55,10 +55,11 @@ def train(
     from roma.experiments.qos import jobs
     from roma.learning import training
 
-    types, part = _types(devices), _part(hours, rate)
+    types, part = _types(devices), _part(hours)
     if not out.resolve().parent.is_dir():
         raise ConfigError(f"out = {out}: must be in a directory that exists")
-    task = jobs.task([name for name, count in types for _ in range(count)], part, traces)
+    kinds = [name for name, count in types for _ in range(count)]
+    task = jobs.task(kinds, part, traces, rate=rate)
     asked = "" if rate is None else f" --rate {rate:g}"
     command = (
         f"roma qos train {out.name} --devices '{devices}' --seed {seed} --hours {hours}{asked}"
@@ -103,13 +104,11 @@ def _types(text: str) -> list[tuple[str, int]]:
     return list(found.items())
 
 
-def _part(text: str, rate: float | None) -> "Part":
+def _part(text: str) -> "Part":
     from roma.experiments.qos.setting import TRAINING, Part
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text, re.ASCII)
     begin, end = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
     if not (begin + 0.5 <= end <= 24):
         raise ConfigError(f"hours = {text}: must be half an hour of a day or more, like 9-12")
-    single = TRAINING.single if rate is None else rate
-    cluster = TRAINING.cluster if rate is None else rate
-    return Part(begin, end, single, cluster)
+    return Part(begin, end, TRAINING.single, TRAINING.busy)

@@ -12,7 +12,7 @@ from roma.experiments.figure2 import FIGURE2
 from roma.experiments.hindsight import HINDSIGHT
 from roma.experiments.pareto import PARETO
 from roma.experiments.parity import PARITY
-from roma.experiments.qos.compare import QOS_CLUSTER, QOS_SINGLE
+from roma.experiments.qos.compare import QOS_BUSY, QOS_CLUSTER, QOS_SINGLE
 from roma.experiments.robustness import ROBUSTNESS
 from roma.experiments.sensitivity import SENSITIVITY
 from roma.experiments.table2 import TABLE2
@@ -36,5 +36,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         ISOLATION,
         QOS_SINGLE,
         QOS_CLUSTER,
+        QOS_BUSY,
     )
 }

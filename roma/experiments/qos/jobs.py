@@ -43,10 +43,12 @@ class Jobs:
         return list(queries(stretch, rate, seed, traces=self.traces).arrivals())
 
 
-def task(kinds: Sequence[str], part: Part, traces: Path | None) -> Task:
-    """Return what a policy for these devices learns from."""
+def task(
+    kinds: Sequence[str], part: Part, traces: Path | None, *, rate: float | None = None
+) -> Task:
+    """Return what a policy for these devices learns from; `rate` instead of the part's own."""
     seconds = max(SHORTEST, JOB // len(kinds))
-    jobs = Jobs(part, part.rate(kinds), seconds, traces)
+    jobs = Jobs(part, rate or part.rate(kinds), seconds, traces)
     # Its teacher is `qos` as it competes; for devices of one's own, as it is by default.
     alpha, beta = TUNED.get(tuple(kinds), (QualityOptions().alpha, QualityOptions().beta))
     return Task(plan(QosRl, kinds, QualityOptions(alpha=alpha, beta=beta), 0), MODEL, jobs)

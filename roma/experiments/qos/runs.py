@@ -29,6 +29,11 @@ class Trial:
     """Mean load instead of the part's own."""
     speed: int = 1
 
+    @property
+    def load(self) -> float:
+        """The mean load, in queries per second."""
+        return self.part.rate(self.kinds) if self.rate is None else self.rate
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -75,10 +80,9 @@ def run(trial: Trial) -> Scores:
 
 def watch(trial: Trial) -> tuple[Scores, list[Dispatch]]:
     """Simulate a trial; return every batch as well."""
-    rate = trial.part.rate(trial.kinds) if trial.rate is None else trial.rate
     asked = queries(
         trial.part,
-        rate,
+        trial.load,
         trial.seed,
         traces=trial.traces,
         seconds=trial.seconds,
