@@ -9,7 +9,7 @@ and nothing is learned: the values follow from batch times, κ and deadlines.
 """
 
 import math
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -36,6 +36,9 @@ MOST_SHED: Final = 64
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QosOpt(QualityScheduler):
     """One step ahead, and the value of what is then."""
+
+    rate_window: ClassVar[float] = 10.0
+    """The values are of a rate that lasts; what comes in bursts is seen in the backlog."""
 
     def __init__(self, state: State, options: Options) -> None:
         super().__init__(state, options)

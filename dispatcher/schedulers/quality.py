@@ -36,18 +36,19 @@ from dispatcher.schedulers.base import (
 from roma.model import Request, Variant
 
 RATE_WINDOW: Final = 5.0
-"""Seconds over which arrivals are counted (§4.2)."""
+"""Seconds over which arrivals are counted, unless a policy says otherwise (§4.2)."""
 
 REFERENCE: Final = 8
 """The batch size by whose throughput devices are compared (§3.1)."""
 
 
 class Rate:
-    """Arrivals per second within the last `RATE_WINDOW`."""
+    """Arrivals per second within the last `window` seconds."""
 
-    __slots__ = ("_since", "_times")
+    __slots__ = ("_since", "_times", "_window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: float = RATE_WINDOW) -> None:
+        self._window = window
         self._times: deque[float] = deque()
         self._since = inf
 
@@ -60,11 +61,11 @@ class Rate:
     def at(self, now: float) -> float:
         """Return requests per second; those of less than a second are taken for a second's."""
         self._expire(now)
-        return len(self._times) / min(RATE_WINDOW, max(1.0, now - self._since))
+        return len(self._times) / min(self._window, max(1.0, now - self._since))
 
     def _expire(self, now: float) -> None:
         times = self._times
-        while times and times[0] <= now - RATE_WINDOW:
+        while times and times[0] <= now - self._window:
             times.popleft()
 
 
@@ -73,11 +74,11 @@ class Book:
 
     __slots__ = ("_queue", "_state", "_width", "lines", "name", "rate", "variants")
 
-    def __init__(self, queue: ModelQueue, state: State, width: float) -> None:
+    def __init__(self, queue: ModelQueue, state: State, width: float, window: float) -> None:
         self.name = queue.spec.name
         self.variants = queue.spec.variants or (Variant(self.name, 1.0),)
         self.lines: dict[tuple[Variant, ...], DeadlineBins] = {}
-        self.rate = Rate()
+        self.rate = Rate(window)
         self._queue = queue
         self._state = state
         self._width = width
@@ -194,12 +195,17 @@ class QualityScheduler(Scheduler):
     """A policy that maximises the quality of answers; `decide` is what makes it."""
 
     knows_requests: ClassVar[bool] = True
+    rate_window: ClassVar[float] = RATE_WINDOW
+    """Seconds over which arrivals are counted."""
 
     def __init__(self, state: State, options: Options) -> None:
         super().__init__(state, options)
         self.utility = UTILITIES[options.quality.utility]
         width = options.quality.bin
-        self.books = {name: Book(queue, state, width) for name, queue in state.queues.items()}
+        self.books = {
+            name: Book(queue, state, width, self.rate_window)
+            for name, queue in state.queues.items()
+        }
         self.gpus: dict[str, Gpu] = {}
         """The fastest first."""
         self._active: dict[str, Book] = {}
