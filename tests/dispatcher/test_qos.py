@@ -15,6 +15,7 @@ from dispatcher.schedulers.base import Options, QualityOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
+from dispatcher.schedulers.quality import Rate
 from dispatcher.values import Action, Values
 from roma.actions import ModelOffer, Offer
 from roma.events import (
@@ -234,6 +235,17 @@ def test_a_large_batch_is_answered_by_whoever_gives_it_more_quality():
     # After 2 s they are 1.5 s old on average, and the tiny one's 1.15 s: 0.5 · 16 against 0.5 · 13.
     assert busy(Fixed, 16, since=0.0, until=1.98).variant == "full"
     assert busy(Fixed, 32, since=0.0, until=1.9).variant == "tiny"
+
+
+def test_the_rate_is_of_the_window_and_of_a_second_at_least():
+    rate = Rate(5.0)
+    assert rate.at(0.0) == 0.0
+    for i in range(20):
+        rate.add(10.0 + i * 0.1)
+    assert rate.at(10.2) == 20.0  # nothing is known of the time before: a second, then as it was
+    assert rate.at(12.0) == 10.0
+    assert rate.at(15.95) == pytest.approx(10 / 5)
+    assert rate.at(30.0) == 0.0
 
 
 # What clients ask
