@@ -129,7 +129,7 @@ def compare(
         chosen = [n for n in shown if n != "fixed"]
         batches = {n: watch(_short(shown[n]))[1] for n in chosen}
         pictures.append(Picture(f"{name}-batches", partial(_draw_batches, batches=batches)))
-    return Output(tables, tuple(pictures), _checks(kinds, found, limits))
+    return Output(tables, () if busy else tuple(pictures), _checks(kinds, found, limits))
 
 
 def _trial(
