@@ -9,7 +9,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.schedulers.base import QualityOptions
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.quality import QualityScheduler
 from roma.experiments.qos.compare import contenders
 from roma.experiments.qos.runs import Trial, run

@@ -1,8 +1,9 @@
 """The dispatcher core that a configuration describes; live and simulated alike."""
 
 from dispatcher.core import Dispatcher
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import Options, QualityOptions
+from dispatcher.schedulers.base import Options
 from roma.config import Config, learned_policy
 
 

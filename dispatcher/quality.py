@@ -6,9 +6,11 @@ V is 1 until the soft deadline and 0 from the hard one on; `Utility` says how it
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from roma.model import ModelSpec, Request
+from roma.policy_file import Policy
 
 Utility = Callable[[float], float]
 """The value of an answer that used up a share x in [0, 1) of the time from soft to hard deadline;
@@ -32,6 +34,23 @@ def convex(x: float) -> float:
 
 UTILITIES: Final[Mapping[str, Utility]] = {"linear": linear, "step": step, "convex": convex}
 """By its name in `scheduling.quality.utility`."""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityOptions:
+    """What `scheduling.quality:` of roma.yaml says to the policies that choose variants.
+
+    `utility` names what a late answer is worth (see `dispatcher.quality`), `bin` is Δt of the
+    deadlines' bins in seconds. `alpha` weighs the requests that will come against those that wait,
+    `beta` scales both (eq. 2).
+    """
+
+    utility: str = "linear"
+    alpha: float = 0.5
+    beta: float = 0.5
+    bin: float = 0.2
+    policy: Policy | None = None
+    """What `qos-rl` learned."""
 
 
 def value(utility: Utility, ended: float, soft: float, hard: float) -> float:

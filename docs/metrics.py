@@ -25,7 +25,8 @@ from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, Req
 from roma.exchange import ExchangeReply, ExecutorReport
 from roma.gateway_config import LimitsConfig
 from roma.launch.alerts import ALERTS
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla, Variant
+from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.variants import Variant
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live import metrics as supervisor_metrics

@@ -23,12 +23,13 @@ from roma import logs, policy_file, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
-from roma.model import Device, ModelSpec, Sla, Statistic, Variant
+from roma.model import Device, ModelSpec, Sla, Statistic
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
 from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
 from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
+from roma.variants import Variant
 from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig
 
 

@@ -6,6 +6,8 @@ Times are seconds, CPU is cores; both are floats. Everything here is immutable.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from roma.variants import Terms, Variant
+
 
 class Statistic(StrEnum):
     """Which statistic of the response times an SLA bounds."""
@@ -52,17 +54,6 @@ class Sla:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One of several versions of a model: executables have it under a name of its own.
-
-    `accuracy` is κ in (0, 1], what one of its answers is worth when it is in time.
-    """
-
-    name: str
-    accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model, its promise and the bounds of its queue.
 
@@ -101,23 +92,6 @@ class ExecutorSpec:
     cores: float = 1.0
     in_flight: int | None = None
     is_exclusive: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a client asks of the quality of an answer, beyond what its model has for all.
-
-    `soft` is the point on the core's clock until which an answer has its full value; `variant` the
-    one that shall serve it, `accuracy` the least that one may have.
-    """
-
-    soft: float | None = None
-    variant: str | None = None
-    accuracy: float = 0.0
-
-    def allows(self, variant: Variant) -> bool:
-        """Return whether a variant may serve the request."""
-        return variant.accuracy >= self.accuracy and self.variant in (None, variant.name)
 
 
 @dataclass(slots=True, init=False)

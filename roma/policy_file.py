@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from roma import strict_yaml
 from roma.actions import ModelOffer
 from roma.errors import ConfigError
-from roma.model import Variant
 from roma.strict_yaml import Fault
+from roma.variants import Variant
 
 FORMAT: Final = 1
 """Changes whenever an older reader would misread a file."""

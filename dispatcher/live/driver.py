@@ -40,7 +40,8 @@ from roma.events import (
     Woken,
 )
 from roma.logs import Limited
-from roma.model import ModelSpec, Priority, Request, Terms
+from roma.model import ModelSpec, Priority, Request
+from roma.variants import Terms
 
 log: Final = logging.getLogger(__name__)
 

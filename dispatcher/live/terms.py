@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from roma.model import ModelSpec, Terms
+from roma.model import ModelSpec
 from roma.tensors.errors import RequestError
+from roma.variants import Terms
 
 VARIANT: Final = "X-Roma-Variant"
 """In a request the one that shall serve it, in an answer those that did."""

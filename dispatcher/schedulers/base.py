@@ -12,11 +12,11 @@ from typing import ClassVar, Final
 from mypy_extensions import mypyc_attr
 
 from dispatcher.executors import Executor, Executors
+from dispatcher.quality import QualityOptions
 from dispatcher.queues import ModelQueue
 from roma.actions import Offer
 from roma.events import Reason
 from roma.model import Device, Request
-from roma.policy_file import Policy
 
 TICK: Final = 1e-6
 """Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
@@ -116,23 +116,6 @@ class State:
             return True
         batch = self.batches.get(model)
         return batch is not None and request in batch.waiting
-
-
-@dataclass(frozen=True, slots=True)
-class QualityOptions:
-    """What `scheduling.quality:` of roma.yaml says to the policies that choose variants.
-
-    `utility` names what a late answer is worth (see `dispatcher.quality`), `bin` is Δt of the
-    deadlines' bins in seconds. `alpha` weighs the requests that will come against those that wait,
-    `beta` scales both (eq. 2).
-    """
-
-    utility: str = "linear"
-    alpha: float = 0.5
-    beta: float = 0.5
-    bin: float = 0.2
-    policy: Policy | None = None
-    """What `qos-rl` learned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from dispatcher.schedulers.quality import Book, Decision, Gpu, QualityScheduler
-from roma.model import Variant
+from roma.variants import Variant
 
 LARGEST: Final = 32
 """Of the batches of `fixed`."""

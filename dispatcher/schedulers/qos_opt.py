@@ -20,7 +20,7 @@ from dispatcher.schedulers.base import Drop, Options, State
 from dispatcher.schedulers.quality import Book, Decision, Gpu, QualityScheduler
 from dispatcher.values import MARGIN, SHED, Action, Values, Worth
 from roma.events import Reason
-from roma.model import Variant
+from roma.variants import Variant
 
 DRIFT: Final = 1.25
 """Values are computed anew when batches of a variant take so many times as long, or as short, as

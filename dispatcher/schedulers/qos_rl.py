@@ -21,8 +21,8 @@ from dispatcher.executors import Executor
 from dispatcher.schedulers.base import Options, State
 from dispatcher.schedulers.quality import Book, Decision, Gpu, QualityScheduler
 from roma.actions import Offer
-from roma.model import Variant
 from roma.policy_file import Policy, PolicyAction
+from roma.variants import Variant
 
 AWAY: Final = 2.0
 """Seconds; also the longest rest that is told of any device."""

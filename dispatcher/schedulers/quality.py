@@ -33,7 +33,8 @@ from dispatcher.schedulers.base import (
     State,
     WaitUntil,
 )
-from roma.model import Request, Variant
+from roma.model import Request
+from roma.variants import Variant
 
 RATE_WINDOW: Final = 5.0
 """Seconds over which arrivals are counted, unless a policy says otherwise (§4.2)."""

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.quality import UTILITIES, value
-from dispatcher.schedulers.base import Batch, Choice, Options, QualityOptions, Scheduler, State
+from dispatcher.quality import UTILITIES, QualityOptions, value
+from dispatcher.schedulers.base import Batch, Choice, Options, Scheduler, State
 from dispatcher.schedulers.qos import Qos
 from dispatcher.schedulers.qos_rl import Observer, QosRl
 from dispatcher.schedulers.quality import Book, Decision, Gpu
-from roma.model import Variant
 from roma.policy_file import Policy
 from roma.sim.fleet import Arrival, Ended, Fleet, Plan
+from roma.variants import Variant
 
 Floats = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]

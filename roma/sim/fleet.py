@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options, QualityOptions, Scheduler
+from dispatcher.quality import QualityOptions
+from dispatcher.schedulers.base import Options, Scheduler
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from roma.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
 from roma.errors import ConfigError
@@ -38,8 +39,9 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic, Terms, Variant
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
 from roma.sim.agenda import Agenda
+from roma.variants import Terms, Variant
 from roma.worker.core import Begin, Step, WorkerCore
 
 THINK = 1e-4

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.assembly import build_core
 from roma import config
 from roma.errors import ConfigError
-from roma.model import Variant
+from roma.variants import Variant
 
 YAML = """
 models:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dispatcher.bins import DeadlineBins, Entry
 from dispatcher.core import Dispatcher
 from dispatcher.exclusive import UNSEEN, Exclusive
-from dispatcher.quality import UTILITIES, linear, value
-from dispatcher.schedulers.base import Options, QualityOptions
+from dispatcher.quality import UTILITIES, QualityOptions, linear, value
+from dispatcher.schedulers.base import Options
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
@@ -33,7 +33,8 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Terms, Variant
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.variants import Terms, Variant
 
 FULL, TINY = Variant("full", 1.0), Variant("tiny", 0.5)
 # The paper's p2 (Table 1), in seconds.

@@ -3,7 +3,8 @@
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options, QualityOptions
+from dispatcher.quality import QualityOptions
+from dispatcher.schedulers.base import Options
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos_rl import AWAY, QosRl
 from roma.actions import Offer
@@ -17,7 +18,8 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic, Terms
+from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
+from roma.variants import Terms
 from tests.support.policy import FAST, GOOD, WAIT, number, offers, policy
 
 SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))

@@ -3,8 +3,9 @@
 import pytest
 
 from dispatcher.live import terms
-from roma.model import ModelSpec, Sla, Terms, Variant
+from roma.model import ModelSpec, Sla
 from roma.tensors.errors import RequestError
+from roma.variants import Terms, Variant
 
 VARIANTS = (Variant("large", 1.0), Variant("small", 0.93))
 SPEC = ModelSpec("m", Sla(0.5), 1.0, variants=VARIANTS)

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.live import exclusives
 from roma.actions import ModelOffer
 from roma.actionwire import Signature, TensorSpec
-from roma.model import Terms
+from roma.variants import Terms
 from tests.support.exclusive import PAIR, TIMES, Ground, doubled
 
 NAMES = ("large", "small")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatcher.schedulers.base import QualityOptions
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_rl import QosRl
 from roma.experiments.qos.jobs import learned, task

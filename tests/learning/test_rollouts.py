@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dispatcher.schedulers.base import QualityOptions
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.qos_rl import QosRl
 from roma.errors import ConfigError
 from roma.learning.rollouts import Explorer, Task, roll, score
-from roma.model import Terms
 from roma.sim.fleet import Arrival, Fleet, Noise, Plan
+from roma.variants import Terms
 from tests.support.policy import FAST, GOOD, offers, policy
 
 KINDS = ("slow", "quick", "quick")

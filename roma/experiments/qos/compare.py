@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from dispatcher.schedulers.base import QualityOptions, Scheduler
+from dispatcher.quality import QualityOptions
+from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
 from dispatcher.schedulers.qos_rl import QosRl

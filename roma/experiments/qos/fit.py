@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from dispatcher.schedulers.base import QualityOptions
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.qos import Fixed, Qos
 from roma.experiments.lab import Lab
 from roma.experiments.qos.paper import QUALITY

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from dispatcher.schedulers.base import QualityOptions
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.qos_rl import QosRl
 from roma.experiments.qos.setting import MODEL, TUNED, Part, plan, queries
 from roma.learning.rollouts import Task

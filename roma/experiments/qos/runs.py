@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dispatcher.quality import linear, value
-from dispatcher.schedulers.base import QualityOptions, Scheduler
+from dispatcher.quality import QualityOptions, linear, value
+from dispatcher.schedulers.base import Scheduler
 from roma.events import Command, Event, Execute
 from roma.experiments.qos.setting import HARD, MODEL, SOFT, TINY, VARIANTS, Part, plan, queries
 from roma.sim.fleet import Ended, Fleet

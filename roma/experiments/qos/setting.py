@@ -21,10 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from dispatcher.schedulers.base import QualityOptions, Scheduler
+from dispatcher.quality import QualityOptions
+from dispatcher.schedulers.base import Scheduler
 from roma.actions import ModelOffer
-from roma.model import Terms, Variant
 from roma.sim.fleet import Arrival, Noise, Plan
+from roma.variants import Terms, Variant
 from roma.workload.recorded import Window, rates
 
 MODEL: Final = "yolo"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dispatcher.schedulers.base import QualityOptions
+from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
 from roma.experiments.lab import Lab
