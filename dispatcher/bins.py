@@ -1,11 +1,12 @@
 """Waiting requests ordered by deadline, approximately, at O(1) each (Fang et al., Fig. 3).
 
 Time is cut into bins of one width. A request is in the bin of its soft deadline, and bins are
-emptied in their order; within one, in the order of arrival. A bin exists while something is in it.
+emptied in their order; within one, in the order of arrival. A bin exists while something is in it;
+only making and dropping one looks for its place among the others.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 
@@ -26,15 +27,15 @@ class DeadlineBins:
         self.width = width
         self._bins: dict[int, dict[int, Entry]] = {}
         self._order: list[int] = []
-        """A heap of the bins' numbers; one that no longer exists is skipped."""
+        """The bins' numbers, the smallest first."""
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Entry]:
-        """Go through the entries in their order."""
-        for number in sorted(self._bins):
+        """Go through the entries in their order; nothing may be added or taken out meanwhile."""
+        for number in self._order:
             yield from self._bins[number].values()
 
     def add(self, entry: Entry) -> None:
@@ -43,7 +44,7 @@ class DeadlineBins:
         found = self._bins.get(number)
         if found is None:
             found = self._bins[number] = {}
-            heappush(self._order, number)
+            insort(self._order, number)
         self._size += entry.request not in found
         found[entry.request] = entry
 
@@ -55,6 +56,7 @@ class DeadlineBins:
         self._size -= 1
         if not found:
             del self._bins[number]
+            del self._order[bisect_left(self._order, number)]
 
     def discard(self, entry: Entry) -> bool:
         """Take a request out if it is here; return whether it was."""
@@ -64,19 +66,9 @@ class DeadlineBins:
         self.remove(entry)
         return True
 
-    def first(self) -> int | None:
-        """Return the number of the first bin, or None if there is none."""
-        order = self._order
-        while order:
-            if order[0] in self._bins:
-                return order[0]
-            heappop(order)
-        return None
-
     def head(self) -> Entry | None:
         """Return the first entry, or None."""
-        number = self.first()
-        return None if number is None else next(iter(self._bins[number].values()))
+        return next(iter(self), None)
 
     def sizes(self, now: float, before: int, after: int) -> list[int]:
         """Return how many are in each of `before` bins before and `after` from that of `now` on."""

@@ -32,6 +32,9 @@ WORTH_WAITING: Final = 0.02
 MOST_SHED: Final = 64
 """Requests that are given up at once."""
 
+Drifts = tuple[tuple[Variant, int], ...]
+"""Variants and how many times DRIFT their batches take longer than offered."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QosOpt(QualityScheduler):
@@ -42,8 +45,8 @@ class QosOpt(QualityScheduler):
 
     def __init__(self, state: State, options: Options) -> None:
         super().__init__(state, options)
-        self._values: dict[tuple[str, str, tuple[int, ...]], Values] = {}
-        """By device, model and its variants' drifts."""
+        self._values: dict[tuple[str, str, Drifts], Values] = {}
+        """By device, model and what of it the device holds."""
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Follow which devices there are: each one's share depends on all."""
@@ -64,8 +67,9 @@ class QosOpt(QualityScheduler):
             detail = f"{waiting} requests wait: those behind this one are answered instead"
             return Drop(book.name, oldest, Reason.DEADLINE, detail)
         # The values believe that requests come as they came; those in hand know how long they can.
-        next_one = 1 / worth.rate
-        if worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
+        # Who may be served by some of the variants alone is none of those whose values they are.
+        next_one, is_open = 1 / worth.rate, len(able) == len(gpu.held(book))
+        if is_open and worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
             margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
             if ended + next_one + margin <= head.soft:
                 return now + next_one
@@ -81,6 +85,8 @@ class QosOpt(QualityScheduler):
         head = book.first(able[0], 1)[0]
         for variant in able:
             entries = book.first(variant, skip + gpu.sizes(variant)[-1])[skip:]
+            if not entries:
+                continue  # its requests, which others may not serve, are fewer
             for size in gpu.sizes(variant):
                 count = min(size, len(entries))
                 seconds = gpu.seconds(variant, gpu.size_for(variant, count))
@@ -97,7 +103,7 @@ class QosOpt(QualityScheduler):
         return most, best, best_end, head
 
     def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
-        drifts = tuple([_drift(gpu.device.factor(v.name)) for v in book.variants])
+        drifts = tuple([(v, _drift(gpu.device.factor(v.name))) for v in gpu.held(book)])
         key = gpu.name, book.name, drifts
         known = self._values.get(key)
         if known is None:
@@ -105,19 +111,19 @@ class QosOpt(QualityScheduler):
             self._values[key] = known
         return known.at(book.rate.at(now))
 
-    def _like(self, book: Book, gpu: Gpu, drifts: tuple[int, ...]) -> Values | None:
-        """Return the values of another device that offers the same."""
+    def _like(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values | None:
+        """Return the values of another device that offers and holds the same."""
         for other in self.gpus.values():
             known = self._values.get((other.name, book.name, drifts))
             if known is not None and other.device.offer.models == gpu.device.offer.models:
                 return known
         return None
 
-    def _solve(self, book: Book, gpu: Gpu, drifts: tuple[int, ...]) -> Values:
+    def _solve(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values:
         offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
         actions = [
             Action(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
-            for v, drift in zip(book.variants, drifts, strict=True)
+            for v, drift in drifts
             for size in gpu.sizes(v)
         ]
         return Values(

@@ -98,6 +98,8 @@ class Book:
         line = self.lines.get(allowed)
         if line is None:
             line = self.lines[allowed] = DeadlineBins(self._width)
+        # Who waits for a variant that no device has leaves unseen: it is forgotten here.
+        self._first(line)
         soft = soft_deadline(request, self._queue.spec)
         line.add(Entry(request.id, soft, request.deadline))
 

@@ -16,7 +16,7 @@ from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
 from dispatcher.schedulers.quality import Rate
-from dispatcher.values import Action, Values
+from dispatcher.values import BURSTS, Action, Values, _arrivals
 from roma.actions import ModelOffer, Offer
 from roma.events import (
     Execute,
@@ -160,10 +160,11 @@ def test_a_bin_is_made_again_after_it_was_emptied():
     entry = Entry(1, 3.5, 4.0)
     bins.add(entry)
     bins.remove(entry)
-    assert bins.first() is None
+    assert bins.head() is None
     bins.add(entry)
-    assert bins.first() == 3
     assert list(bins) == [entry]
+    bins.remove(entry)
+    assert list(bins) == []
 
 
 # fixed
@@ -285,6 +286,38 @@ def test_the_earliest_soft_deadline_goes_first():
     assert second.requests == (3, 2)
 
 
+def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
+    rig = Rig(Fixed)
+    rig.device(pages=1, loaded=("full",))
+    for i in range(200):
+        rig.core.handle(Woken(), now=i * 0.1)
+        rig.arrive(i * 0.1, Terms(variant="tiny"), hard=0.5)
+    (line,) = rig.core.schedulers[0].books["yolo"].lines.values()
+    assert len(line) <= 6
+
+
+@pytest.mark.parametrize("loaded", [("full", "tiny"), ("tiny",)])
+def test_qos_opt_lets_nobody_wait_for_the_small_variant(loaded):
+    rig = Rig(QosOpt)
+    rig.device(loaded=loaded, pages=len(loaded))
+    terms = Terms(variant="tiny") if "full" in loaded else None
+    assert [c.variant for c in rig.arrive(0.0, terms)] == ["tiny"]
+
+
+def test_qos_opt_gives_up_nobody_where_nobody_is_behind():
+    # Late requests that only the small one may serve; the many behind them are not for it.
+    rig = Rig(QosOpt, any_batch=True)
+    rig.device(loaded=("tiny",), pages=1)
+    (first,) = rig.arrive(0.0)
+    for _ in range(3):
+        rig.arrive(0.01, Terms(variant="tiny", soft=0.02))
+    for _ in range(900):
+        rig.arrive(0.02, Terms(variant="full"))
+    commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.7)
+    assert not [c for c in commands if isinstance(c, Reject)]
+    assert [c.requests[0] for c in executes(commands)] == [2]
+
+
 # Life of requests and devices
 
 
@@ -402,6 +435,16 @@ def test_qos_opt_refuses_the_oldest_of_a_hopeless_backlog():
     assert chosen.requests[0] == 2 + len(refused)
 
 
+def test_qos_opt_refuses_nobody_who_can_still_be_in_time():
+    rig = Rig(QosOpt)
+    rig.device()
+    (first,) = rig.arrive(0.0)
+    for i in range(900):
+        rig.arrive(0.05 + i * 0.0001)
+    commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=0.2)
+    assert [type(c) for c in commands] == [Execute]
+
+
 def drain(rig, now):
     """Let devices run, as long as batches take, until nothing is left."""
     while rig.core.live:
@@ -480,6 +523,18 @@ def values(**more):
         for size, seconds in RUNS[v.name].items()
     ]
     return Values(actions, linear, soft=1.0, hard=2.0, **more)
+
+
+@given(mean=st.floats(1e-3, 1e4))
+def test_arrivals_have_the_right_mean_and_variance_and_are_none_at_least(mean):
+    numbers, chances = zip(*_arrivals(mean), strict=True)
+    assert min(numbers) >= 0
+    assert min(chances) >= -1e-9
+    assert sum(chances) == pytest.approx(1)
+    found = sum(n * c for n, c in zip(numbers, chances, strict=True))
+    assert found == pytest.approx(mean)
+    spread = sum(c * (n - mean) ** 2 for n, c in zip(numbers, chances, strict=True))
+    assert spread == pytest.approx(mean + (BURSTS * mean) ** 2)
 
 
 def test_a_device_that_is_hardly_asked_makes_full_quality_of_every_request():

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from dispatcher.quality import QualityOptions
-from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
 from dispatcher.schedulers.qos_rl import QosRl
+from dispatcher.schedulers.quality import QualityScheduler
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.experiments.lab import Lab
 from roma.experiments.qos import bounds, paper
@@ -56,7 +56,7 @@ class Contender:
     """A policy with its parameters."""
 
     name: str
-    policy: type[Scheduler]
+    policy: type[QualityScheduler]
     options: QualityOptions
 
 

@@ -120,6 +120,14 @@ def test_the_bound_in_order_is_the_best_of_all_schedules_in_order(arrivals):
     assert exact - 1e-9 <= grid <= exact + 3 * bounds.GRID
 
 
+def test_nobody_is_served_before_he_came():
+    # Each is late when it comes: a batch of two would be quicker if it began with the first.
+    found = asked(0.1, 0.4, 0.7, 1.0, 1.3, delay=1.2)
+    assert bounds.in_order(found, "g2") == pytest.approx(
+        best_by_hand(found, "g2"), abs=2 * bounds.GRID
+    )
+
+
 def test_the_fluid_bound_is_above_what_is_reached_in_order():
     found = asked(*(0.1 + 0.02 * i for i in range(40)), delay=0.3)
     assert bounds.fluid(found, SINGLE) >= bounds.in_order(found, "p2") - 2 * bounds.SLOT / HARD
