@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from controllers.measurement import Demand, Measurement
 from dispatcher.core import Dispatcher
 from dispatcher.live import metrics as dispatcher_metrics
+from dispatcher.live.devices import ERRORS
 from dispatcher.live.http.server import Server
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.actions import ModelOffer, Offer, Status
@@ -26,6 +27,7 @@ from roma.exchange import ExchangeReply, ExecutorReport
 from roma.gateway_config import LimitsConfig
 from roma.launch.alerts import ALERTS
 from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.stats import Histogram
 from roma.variants import Variant
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.core import Managed, Reading, Supervisor
@@ -72,7 +74,11 @@ def devices() -> list[Metric]:
     core.handle(ExecutorAdded(ExecutorSpec("g@w", Device.GPU, ("m",), is_exclusive=True)), now=0.0)
     offer = Offer(4, {"m": ModelOffer(1, 0.01, {1: 0.01})}, ("m",))
     core.handle(ExecutorReady("g@w", offer), now=0.0)
-    device: Any = SimpleNamespace(actions=Counter({("infer", Status.OK): 1}))
+    device: Any = SimpleNamespace(
+        actions=Counter({("infer", Status.OK): 1}),
+        overruns={"infer": Histogram(ERRORS)},
+        underruns={"infer": Histogram(ERRORS)},
+    )
     return list(dispatcher_metrics.collect_devices(core, {"g@w": device}))
 
 

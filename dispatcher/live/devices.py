@@ -17,7 +17,7 @@ from dispatcher.live.driver import Call, Driver
 from dispatcher.live.examples import Example, joined, split
 from dispatcher.live.gateway import error
 from dispatcher.live.offers import agreed, checked, readable
-from roma.actions import Action, Infer, Load, Status, Unload
+from roma.actions import Action, Infer, Load, Outcome, Status, Unload
 from roma.actionwire import Array, Hello, Result, Signature
 from roma.errors import TensorError, WireError
 from roma.events import (
@@ -34,6 +34,7 @@ from roma.events import (
 from roma.events import Result as Verdict
 from roma.logs import Limited
 from roma.placement import Executable
+from roma.stats import Histogram, decades
 from roma.tensors import arrays
 from roma.tokens import Token
 from roma.watched import Watched
@@ -42,6 +43,9 @@ Signatures = dict[str, "Known"]
 """By model."""
 
 log: Final = logging.getLogger(__name__)
+
+ERRORS: Final = decades(1e-5, 1.0)
+"""Bounds in seconds of the histograms of prediction errors."""
 
 _DISAGREES: Final = frozenset({Status.NOT_LOADED, Status.NO_PAGES, Status.BUSY})
 """What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
@@ -85,6 +89,10 @@ class Device:
         self.name = executable.name
         self.actions: Counter[tuple[str, Status]] = Counter()
         """How many have ended, by their kind and how."""
+        self.overruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
+        """Seconds that actions took beyond what was predicted, by their kind (Fig. 10)."""
+        self.underruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
+        """Seconds that they ended before, of all others."""
         queues = driver.core.queues
         self._names = {model: queues[model].spec.served_as for model in executable.spec.models}
         """By model: what the device has it as."""
@@ -92,8 +100,9 @@ class Device:
         self._signatures = signatures
         self._timeout = timeout
         self._complaints = Limited(log, asyncio.get_running_loop())
-        self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float]] = {}
-        """By action: what the core wants by it, and since when; the oldest first."""
+        self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
+        """By action: what the core wants by it, since when, and the seconds that it is predicted to
+        take; the oldest first."""
         self._last_action = 0
         self._client = ActionClient(
             f"roma dispatcher, {self.name}",
@@ -149,8 +158,17 @@ class Device:
 
     def _number(self, command: Execute | LoadModel | UnloadModel) -> int:
         self._last_action += 1
-        self._asked[self._last_action] = command, self._driver.clock()
+        self._asked[self._last_action] = command, self._driver.clock(), self._predicted(command)
         return self._last_action
+
+    def _predicted(self, command: Execute | LoadModel | UnloadModel) -> float:
+        books = self._driver.core.executors[self.name].exclusive
+        match command:
+            case Execute() if books is not None:
+                return books.execution(command.variant, command.size)
+            case LoadModel() if books is not None:
+                return books.loading(command.model)
+        return 0.0
 
     def _send(self, action: Load | Unload) -> None:
         if not self._is_sent(action):
@@ -198,7 +216,7 @@ class Device:
 
     def overdue(self, now: float) -> str | None:
         """Return which answer should have come long ago."""
-        for command, since in self._asked.values():
+        for command, since, _ in self._asked.values():
             if now - since > self._timeout:
                 return f"{_named(command)}: no result within {self._timeout:g} s"
             return None
@@ -207,16 +225,18 @@ class Device:
     def on_result(self, result: Result) -> None:
         """Take how an action ended; raises WireError if nobody asked for it."""
         outcome = result.outcome
-        command, _ = self._asked.pop(outcome.id, (None, 0.0))
+        command, _, predicted = self._asked.pop(outcome.id, (None, 0.0, 0.0))
         if command is None:
             raise WireError(f"action {outcome.id}: was not asked for")
         status = outcome.status
         match command:
             case Execute():
                 self.actions["infer", status] += 1
+                self._compare("infer", outcome, predicted)
                 self._on_executed(command, result)
             case LoadModel():
                 self.actions["load", status] += 1
+                self._compare("load", outcome, predicted)
                 is_loaded, is_missed = status is Status.OK, status in _NOT_BEGUN
                 took = max(0.0, outcome.duration) if is_loaded else None
                 self._driver.handle(LoadEnded(command.load, is_loaded, took, is_missed))
@@ -232,6 +252,12 @@ class Device:
                 is_wrong = status is Status.NOT_LOADED
             if is_wrong:
                 self._client.drop(f"its state is not what it should be: {told}")
+
+    def _compare(self, kind: str, outcome: Outcome, predicted: float) -> None:
+        if outcome.status is Status.OK:
+            beyond = outcome.duration - predicted
+            errors = self.overruns if beyond > 0.0 else self.underruns
+            errors[kind].add(abs(beyond))
 
     def _complain(self, told: str, status: Status) -> None:
         if status is Status.INVALID:

@@ -259,6 +259,27 @@ def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") 
             for (action, status), count in sorted(device.actions.items())
         ),
     )
+    yield histogram(
+        "device_overrun_seconds",
+        "How much longer actions took than was predicted, of those that took longer.",
+        [*_EXECUTABLE, "action"],
+        _errors(devices, lambda d: d.overruns),
+    )
+    yield histogram(
+        "device_underrun_seconds",
+        "How much shorter actions took than was predicted, of all others.",
+        [*_EXECUTABLE, "action"],
+        _errors(devices, lambda d: d.underruns),
+    )
+
+
+def _errors(
+    devices: "Mapping[str, ExclusiveDevice]",
+    of: "Callable[[ExclusiveDevice], Mapping[str, Histogram]]",
+) -> Iterator[tuple[tuple[str, str], Histogram]]:
+    for name, device in devices.items():
+        for action, errors in of(device).items():
+            yield (name, action), errors
 
 
 def _variants(core: Dispatcher) -> Iterator[Metric]:

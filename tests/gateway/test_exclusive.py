@@ -289,6 +289,39 @@ async def test_metrics_tell_of_devices(ground):
         assert line in lines
 
 
+async def test_metrics_tell_how_wrong_predictions_were(ground):
+    async def errors():
+        _, body = await ground.stage.get("/metrics", ground.stage.admin)
+        told = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if "run_sec" in line)
+        labels = '{action="infer",executable="gpu0@local"}'
+        return [
+            (float(told[f"{name}_count{labels}"]), float(told[f"{name}_sum{labels}"]))
+            for name in ("roma_device_underrun_seconds", "roma_device_overrun_seconds")
+        ]
+
+    assert await errors() == [(0, 0), (0, 0)]
+    # The worker says that it needs 20 ms, and needs next to nothing.
+    await ground.ask((1, 1))
+    under, over = await errors()
+    assert (under[0], over) == (1, (0, 0))
+    assert 0 < under[1] <= 0.02
+    ground.worker.runtime.gate.clear()
+    ground.worker.runtime.began.clear()
+    asked = ground.ask((1, 1))
+    await asyncio.to_thread(ground.worker.runtime.began.wait, 60)
+    await asyncio.sleep(0.06)
+    ground.worker.runtime.gate.set()
+    assert (await asked)[0] == 200
+    now_under, over = await errors()
+    assert now_under == under
+    assert over[0] == 1
+    assert over[1] > 0.03
+    # What failed says nothing of the model's speed.
+    ground.worker.runtime.fault = RuntimeError("x")
+    await ground.ask((1, 1))
+    assert await errors() == [under, over]
+
+
 async def test_a_failed_request_is_logged_once(ground, caplog):
     caplog.set_level(logging.WARNING)
     ground.worker.runtime.fault = RuntimeError("out of memory")

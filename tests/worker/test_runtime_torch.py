@@ -1,5 +1,6 @@
-"""Real PyTorch models on the cores: exported and scripted, over the socket as by hand."""
+"""Real PyTorch models, exported and scripted, over the socket as by hand; on a GPU where one is."""
 
+import copy
 import threading
 import warnings
 
@@ -32,6 +33,8 @@ class Net(torch.nn.Module):
         return y, self.table[index]
 
 
+DEVICES = ["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])]
+
 SIGNATURE = {
     "inputs": [["x", "float32", [-1, 8]], ["index", "int64", [-1]]],
     "outputs": [["y", "float32", [-1, 8]], ["row", "float64", [-1]]],
@@ -58,9 +61,14 @@ def files(tmp_path_factory, net):
     return {path.stem: path for path in root.glob("*.pt*") if path.suffix != ".json"}
 
 
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
+
+
 @pytest.fixture
-def runtime(files):
-    return TorchRuntime(files)
+def runtime(files, device):
+    return TorchRuntime(files, device)
 
 
 def some(batch):
@@ -73,10 +81,11 @@ def executed(runtime, name, inputs):
     return runtime.fetch(name, "serving_default", outputs)
 
 
-def by_hand(net, inputs):
+def by_hand(net, inputs, device):
+    there = copy.deepcopy(net).to(device)
     with torch.inference_mode():
-        y, row = net(*map(torch.from_numpy, inputs.values()))
-    return [y.numpy(), row.numpy()]
+        y, row = there(*(torch.from_numpy(array).to(device) for array in inputs.values()))
+    return [y.cpu().numpy(), row.cpu().numpy()]
 
 
 def test_what_a_model_takes_is_read_from_it(runtime):
@@ -98,7 +107,7 @@ def test_shared_weights_are_there_once(runtime):
 
 
 @pytest.mark.parametrize("name", ["exported", "scripted"])
-async def test_outputs_are_those_of_direct_execution(working, runtime, net, name):
+async def test_outputs_are_those_of_direct_execution(working, runtime, net, device, name):
     offers = await measure(runtime, 10, runs=1)
     assert offers[name].any_batch
     async with working(runtime, pages(runtime), offers=offers) as connect:
@@ -108,7 +117,9 @@ async def test_outputs_are_those_of_direct_execution(working, runtime, net, name
             inputs = some(batch)
             result = await link.did(Infer, name, batch=batch, inputs=inputs)
             assert result.outcome.status is Status.OK, result.outcome
-            for found, expected in zip(result.outputs.values(), by_hand(net, inputs), strict=True):
+            for found, expected in zip(
+                result.outputs.values(), by_hand(net, inputs, device), strict=True
+            ):
                 assert found.dtype == expected.dtype
                 assert found.tobytes() == expected.tobytes()
         assert await link.status(Unload, name) is Status.OK
@@ -118,7 +129,7 @@ async def test_outputs_are_those_of_direct_execution(working, runtime, net, name
 
 
 @pytest.mark.parametrize("name", ["exported", "scripted"])
-def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
+def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, device, name):
     """LOAD and UNLOAD are for real: what is loaded does not see host memory change."""
     inputs = some(4)
     runtime.load(name)
@@ -126,16 +137,41 @@ def test_a_loaded_model_uses_its_own_copy_of_the_weights(runtime, net, name):
     before = host.clone()
     host.zero_()
     loaded = executed(runtime, name, inputs)
-    for found, expected in zip(loaded.values(), by_hand(net, inputs), strict=True):
+    for found, expected in zip(loaded.values(), by_hand(net, inputs, device), strict=True):
         assert found.tobytes() == expected.tobytes()
     runtime.unload(name)
-    unloaded = executed(runtime, name, inputs)
-    assert not any(array.any() for array in unloaded.values())
+    if device == "cpu":  # a kernel of a GPU does not read host memory
+        unloaded = executed(runtime, name, inputs)
+        assert not any(array.any() for array in unloaded.values())
     host.copy_(before)
     runtime.load(name)
     again = executed(runtime, name, inputs)
     for found, expected in zip(again.values(), loaded.values(), strict=True):
         assert found.tobytes() == expected.tobytes()
+
+
+def test_steps_of_several_models_at_once_are_those_of_one_alone(runtime, net, device):
+    """Each step has its own stream on a GPU: what one hands to the next is there by then."""
+    expected = {b: by_hand(net, some(b), device) for b in (1, 4, 16)}
+    faults = []
+
+    def go(name):
+        for i in range(60):
+            batch = (1, 4, 16)[i % 3]
+            for found, wanted in zip(
+                executed(runtime, name, some(batch)).values(), expected[batch], strict=True
+            ):
+                if found.tobytes() != wanted.tobytes():
+                    faults.append((name, batch, found, wanted))
+
+    for name in ("exported", "scripted"):
+        runtime.load(name)
+    threads = [threading.Thread(target=go, args=(name,)) for name in ("exported", "scripted") * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
