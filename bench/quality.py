@@ -4,6 +4,7 @@ Every decision of two minutes of the paper's queries on one device and on ten, a
 busiest hours. The first of a device, which computes the values of `qos-opt`, is told apart.
 """
 
+import gc
 import time
 
 from rich.console import Console
@@ -48,6 +49,9 @@ def costs(
         return decided
 
     watched = type(policy.__name__, (policy,), {"decide": timed})
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # as `dispatcher.live.app.run`
     run(Trial(watched, options, kinds, BUSIEST, 1, seconds=SECONDS))
     return sorted(spent)
 

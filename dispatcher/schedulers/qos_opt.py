@@ -24,7 +24,7 @@ from roma.variants import Variant
 
 DRIFT: Final = 1.25
 """Values are computed anew when batches of a variant take so many times as long, or as short, as
-before: one rate takes some 3 ms on a core."""
+before."""
 
 WORTH_WAITING: Final = 0.02
 """Quality that waiting must bring: nobody waits for less."""
@@ -47,6 +47,8 @@ class QosOpt(QualityScheduler):
         super().__init__(state, options)
         self._values: dict[tuple[str, str, Drifts], Values] = {}
         """By device, model and what of it the device holds."""
+        self._latest: dict[tuple[str, str], Values] = {}
+        """By device and model."""
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Follow which devices there are: each one's share depends on all."""
@@ -54,21 +56,39 @@ class QosOpt(QualityScheduler):
         super().on_executor(executor, now)
         if before != list(self.gpus.values()):
             self._values.clear()
+            gpu = self.gpus.get(executor.spec.name)
+            if gpu is not None:
+                self._prepare(gpu, now)
+
+    def on_memory(self, executor: Executor, model: str, now: float) -> None:
+        """Follow what a device holds."""
+        super().on_memory(executor, model, now)
+        self._prepare(self.gpus[executor.spec.name], now)
+
+    def _prepare(self, gpu: Gpu, now: float) -> None:
+        """Solve a first rate of what is new, so that no decision has to."""
+        for book in self.books.values():
+            if gpu.held(book):
+                self._worth(book, gpu, now)
 
     def decide(
         self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
     ) -> Decision | Drop | float:
         """Choose the batch with the highest score, to wait, or to give up the oldest requests."""
         worth, waiting = self._worth(book, gpu, now), book.waiting
-        score, best, ended, head = self._best(book, gpu, able, now, 0)
+        score, best, ended, head = self._best(book, gpu, able, now, worth)
         shed = min(int(SHED * waiting), MOST_SHED)
-        if head.soft < now and shed and self._best(book, gpu, able, now, shed)[0] > score:
+        if (
+            head.soft < now
+            and shed
+            and self._best(book, gpu, able, now, worth, skip=shed)[0] > score
+        ):
             oldest = tuple([entry.request for entry in book.first(able[0], shed)])
             detail = f"{waiting} requests wait: those behind this one are answered instead"
             return Drop(book.name, oldest, Reason.DEADLINE, detail)
         # The values believe that requests come as they came; those in hand know how long they can.
         # Who may be served by some of the variants alone is none of those whose values they are.
-        next_one, is_open = 1 / worth.rate, len(able) == len(gpu.held(book))
+        next_one, is_open = 1 / worth.traffic.rate, len(able) == len(gpu.held(book))
         if is_open and worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
             margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
             if ended + next_one + margin <= head.soft:
@@ -76,11 +96,17 @@ class QosOpt(QualityScheduler):
         return best
 
     def _best(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float, skip: int
+        self,
+        book: Book,
+        gpu: Gpu,
+        able: tuple[Variant, ...],
+        now: float,
+        worth: Worth,
+        *,
+        skip: int = 0,
     ) -> tuple[float, Decision, float, Entry]:
         """Return the best batch without the first `skip` requests: score, end and first request."""
-        share, worth = self.share(book, gpu), self._worth(book, gpu, now)
-        waiting = book.waiting - skip
+        share, waiting = self.share(book, gpu), book.waiting - skip
         most, best, best_end = -math.inf, Decision(able[0], 1), now
         head = book.first(able[0], 1)[0]
         for variant in able:
@@ -94,7 +120,7 @@ class QosOpt(QualityScheduler):
                 for i in range(count):
                     quality += value(self.utility, ended, entries[i].soft, entries[i].hard)
                 part = share * seconds
-                left = worth.expected(waiting - count, worth.rate * part)
+                left = worth.expected(waiting - count, part)
                 score = variant.accuracy * quality - worth.gain * part + left
                 if score > most:
                     most, best, best_end = score, Decision(variant, count), ended
@@ -107,8 +133,8 @@ class QosOpt(QualityScheduler):
         key = gpu.name, book.name, drifts
         known = self._values.get(key)
         if known is None:
-            known = self._like(book, gpu, drifts) or self._solve(book, gpu, drifts)
-            self._values[key] = known
+            known = self._like(book, gpu, drifts) or self._begun(book, gpu, drifts)
+            self._values[key] = self._latest[gpu.name, book.name] = known
         return known.at(book.rate.at(now))
 
     def _like(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values | None:
@@ -119,7 +145,7 @@ class QosOpt(QualityScheduler):
                 return known
         return None
 
-    def _solve(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values:
+    def _begun(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values:
         offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
         actions = [
             Action(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
@@ -132,6 +158,7 @@ class QosOpt(QualityScheduler):
             soft=spec.sla.response_time,
             hard=spec.deadline,
             share=self.share(book, gpu),
+            like=self._latest.get((gpu.name, book.name)),
         )
 
 
