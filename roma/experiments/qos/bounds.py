@@ -4,10 +4,11 @@
              in a batch of one of `COUNTS` or left out, by dynamic programming over (next query,
              time when the device is free). Times are rounded down to a grid, batches take their
              mean time; so nobody who serves in that order does better.
-`fluid`      several devices: a linear program over slots of time in which queries and batches may
-             be divided at will. Every schedule, in any order, is one of its solutions, so it is a
-             bound for all of them; a loose one, for in it a part of a large batch is as fast per
-             query as a whole one.
+`priced`     several devices, in any order: every query gets a price, and every device is left alone
+             to serve what pays, each at the best times for it. The prices and what devices make
+             beyond them are a bound, whatever the prices are (weak duality): who serves a query at
+             most once makes no more of it than its price and what is beyond. Good prices are those
+             of a linear program over slots of time in which queries and batches may be divided.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
@@ -30,7 +32,8 @@ HORIZON: Final = 2.4
 """Seconds after a query's arrival that are looked at: after its hard deadline it is worthless."""
 
 SLOT: Final = 0.1
-"""Seconds of a slot of `fluid`."""
+"""Seconds of a slot of the linear program. Of half of it the prices are no better: there are few
+queries in it, and their prices vary from slot to slot."""
 
 
 def in_order(queries: Queries, kind: str) -> float:
@@ -103,13 +106,52 @@ class _Program:
             self.values.append(value)
 
 
-def fluid(queries: Queries, kinds: Sequence[str]) -> float:
+def priced(queries: Queries, kinds: Sequence[str]) -> float:
     """Return a bound on the mean quality of devices of several kinds."""
+    prices = _prices(queries, kinds)
+    total = float(prices.sum())
+    for kind in set(kinds):
+        total += list(kinds).count(kind) * _alone(queries, prices, kind)
+    return total / len(queries)
+
+
+def _alone(queries: Queries, prices: NDArray[np.float64], kind: str) -> float:
+    """Return the most that a device makes of queries beyond their prices, of each in any batch.
+
+    By dynamic programming over the time when it is free. Times are rounded down to the grid.
+    """
+    slots, soft = np.floor(queries.arrived / GRID).astype(int), queries.sent + SOFT
+    batches = [
+        (variant.accuracy, size, max(1, int(seconds / GRID)))
+        for variant in VARIANTS
+        for size, seconds in offer(kind)[variant.name].executions.items()
+    ]
+    accuracies, sizes, steps = (np.array(column)[:, None] for column in zip(*batches, strict=True))
+    ended = int(slots[-1]) + round(HARD / GRID) + 1
+    best = np.zeros(ended + int(steps.max()) + 1)
+    for slot in range(ended - 1, int(slots[0]) - 1, -1):
+        # Those that came earlier were sent before, and are worthless.
+        first = np.searchsorted(queries.arrived, slot * GRID - HARD)
+        last = np.searchsorted(slots, slot, "right")
+        best[slot] = best[slot + 1]
+        if first == last:
+            continue
+        late = (slot + steps) * GRID - soft[None, first:last]
+        beyond = accuracies * np.clip(1 - late / (HARD - SOFT), 0, 1) - prices[first:last]
+        beyond = -np.sort(-np.maximum(beyond, 0), axis=1)[:, : int(sizes.max())]
+        places = np.minimum(sizes, beyond.shape[1]) - 1
+        made = np.take_along_axis(beyond.cumsum(axis=1), places, axis=1)
+        best[slot] = max(best[slot], float((made + best[slot + steps]).max()))
+    return float(best[slots[0]])
+
+
+def _prices(queries: Queries, kinds: Sequence[str]) -> NDArray[np.float64]:
+    """Return what each query is worth to devices of several kinds that serve all of them."""
     begin = float(queries.arrived.min())
     total = int((queries.arrived.max() - begin + HARD) / SLOT) + 2
-    came = ((queries.arrived - begin) / SLOT).astype(int)
+    came = np.rint((queries.arrived - begin) / SLOT).astype(int)
     groups = np.unique(came)
-    soft = [float((queries.sent[came == g] + SOFT).mean()) - begin for g in groups]
+    sent = np.array([queries.sent[came == g].mean() for g in groups])
     names = sorted(set(kinds))
     batches = [
         (place, variant.accuracy, size, seconds)
@@ -125,23 +167,25 @@ def fluid(queries: Queries, kinds: Sequence[str]) -> float:
         bounds[busy + place * total : busy + (place + 1) * total] = list(kinds).count(name)
     program = _Program()
     for number, (place, accuracy, size, seconds) in enumerate(batches):
-        steps = max(1, int(seconds / SLOT))
+        steps = max(1, round(seconds / SLOT))
         for slot in range(total - steps):
             # A query takes its part of the batch's time, evenly over the slots.
             part = seconds / size / (steps * SLOT)
             taken = [(busy + place * total + slot + k, part) for k in range(steps)]
             program.column(0.0, [(served + number * total + slot, -1.0), *taken])
-            for group, first in enumerate(groups):
-                late = (slot + steps) * SLOT - soft[group]
-                if slot < first:
-                    break
-                if late < HARD - SOFT:
-                    worth = accuracy * min(1.0, 1 - late / (HARD - SOFT))
-                    program.column(-worth, [(group, 1.0), (served + number * total + slot, 1.0)])
+            late = slot * SLOT + seconds - (sent - begin + SOFT)
+            worths = accuracy * np.minimum(1.0, 1 - late / (HARD - SOFT))
+            for group in np.flatnonzero((groups <= slot) & (worths > 0)).tolist():
+                program.column(
+                    -float(worths[group]), [(group, 1.0), (served + number * total + slot, 1.0)]
+                )
     matrix = sparse.csr_matrix(
         (program.values, (program.rows, program.columns)), (len(bounds), len(program.costs))
     )
     found = linprog(program.costs, A_ub=matrix, b_ub=bounds, bounds=(0, None), method="highs-ipm")
     if found.status != 0:
-        raise RuntimeError(f"the bound's linear program: {found.message}")
-    return float(-found.fun) / len(queries)
+        raise RuntimeError(f"the prices' linear program: {found.message}")
+    prices = np.maximum(0.0, -found.ineqlin.marginals[: len(groups)])
+    order = sent.argsort()
+    known: NDArray[np.float64] = np.interp(queries.sent, sent[order], prices[order])
+    return known

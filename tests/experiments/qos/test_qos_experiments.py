@@ -128,15 +128,34 @@ def test_nobody_is_served_before_he_came():
     )
 
 
-def test_the_fluid_bound_is_above_what_is_reached_in_order():
-    found = asked(*(0.1 + 0.02 * i for i in range(40)), delay=0.3)
-    assert bounds.fluid(found, SINGLE) >= bounds.in_order(found, "p2") - 2 * bounds.SLOT / HARD
-    assert bounds.fluid(found, SINGLE) <= 1.0
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_the_priced_bound_is_above_what_is_reached_in_order(count):
+    found = asked(*(0.1 + 0.02 * i for i in range(count)), delay=0.3)
+    assert bounds.in_order(found, "p2") - 1e-9 <= bounds.priced(found, SINGLE) <= 1.02
 
 
-def test_more_devices_raise_the_fluid_bound():
+@pytest.mark.parametrize("price", [0.0, 0.3, 1.0, "any"])
+def test_it_is_a_bound_whatever_the_prices_are(price, monkeypatch):
+    found = asked(*(0.1 + 0.01 * i for i in range(60)), delay=0.6)
+    best = bounds.priced(found, SINGLE)
+    numbers = np.random.default_rng(1).random(60) if price == "any" else np.full(60, price)
+    monkeypatch.setattr(bounds, "_prices", lambda *_: numbers)
+    assert bounds.priced(found, SINGLE) >= bounds.in_order(found, "p2") - 1e-9
+    # The program's are better than any that come to mind.
+    assert bounds.priced(found, SINGLE) >= best - 1e-9
+
+
+def test_a_priced_query_is_worth_what_a_device_alone_makes_of_it():
+    """One query, which the device can answer 0.069 s after it comes: on the grid after 0.06."""
+    found = asked(0.1, delay=1.4)  # half of its value is gone when it is sent
+    done = np.floor(found.arrived[0] / bounds.GRID) * bounds.GRID + 0.06
+    late = done - found.sent[0] - SOFT
+    assert bounds.priced(found, SINGLE) == pytest.approx(1 - late / (HARD - SOFT))
+
+
+def test_more_devices_raise_the_priced_bound():
     found = asked(*(0.1 + 0.004 * i for i in range(120)), delay=0.3)
-    assert bounds.fluid(found, ("p2", "g2")) > bounds.fluid(found, ("g2",)) + 0.05
+    assert bounds.priced(found, ("p2", "g2")) > bounds.priced(found, ("g2",)) + 0.05
 
 
 # Runs
@@ -182,7 +201,8 @@ def test_an_experiment_has_every_table_and_picture(kinds, monkeypatch):
         assert figure.axes
 
 
-def test_no_query_is_in_two_samples():
-    one = trial(kinds=CLUSTER, seconds=200)
+@pytest.mark.parametrize("seconds", [20, 200, 2000, None])
+def test_no_query_is_in_two_samples(seconds):
+    one = trial(kinds=CLUSTER, seconds=seconds)
     samples = [compare._sample(one, at) for at in compare.SAMPLES]
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(samples))
