@@ -1,7 +1,7 @@
 """What a decision costs the policies that choose batch size and variant: aims 1 ms, `qos` 50 µs.
 
 Every decision of two minutes of the paper's queries on one device and on ten, at the load of its
-busiest hours. The first of a device, which computes the values of `qos-opt`, is told apart.
+busiest hours. The longest is told apart: a gateway answers nobody meanwhile.
 """
 
 import gc
