@@ -5,8 +5,9 @@ action takes, and when it will be done with what it was given. Times are seconds
 clock, memory is pages.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from typing import Final
 
 from roma.actions import Offer
@@ -42,30 +43,39 @@ class Profile:
     one was taken.
     """
 
-    __slots__ = ("_oldest", "_order", "_recent", "at", "expected")
+    __slots__ = ("_oldest", "_order", "_recent", "at")
 
     def __init__(self, guess: float, now: float) -> None:
         self._recent = [guess] * SAMPLES
-        self._order = [guess] * SAMPLES
+        self._order: list[float] | None = None
+        """The same in order, if anybody has asked since the last one was taken."""
         self._oldest = 0
-        self.expected = guess
         self.at = now
 
     @property
     def typical(self) -> float:
         """The median of its last measurements."""
-        return self._order[SAMPLES // 2]
+        return self._sorted()[SAMPLES // 2]
+
+    @property
+    def expected(self) -> float:
+        """What the next one takes, to be safe with."""
+        order = self._sorted()
+        largest, limit = order[-1], OUTLIER * order[SAMPLES // 2]
+        return largest if largest <= limit else order[bisect_right(order, limit) - 1]
 
     def record(self, duration: float, now: float) -> None:
         """Take a measurement."""
-        order, oldest = self._order, self._oldest
-        del order[bisect_left(order, self._recent[oldest])]
-        insort(order, duration)
-        self._recent[oldest] = duration
-        self._oldest = (oldest + 1) % SAMPLES
+        self._recent[self._oldest] = duration
+        self._order = None
+        self._oldest = self._oldest + 1 if self._oldest + 1 < SAMPLES else 0
         self.at = now
-        limit = OUTLIER * order[SAMPLES // 2]
-        self.expected = order[bisect_right(order, limit) - 1]
+
+    def _sorted(self) -> list[float]:
+        order = self._order
+        if order is None:
+            order = self._order = sorted(self._recent)
+        return order
 
 
 class Lane:
@@ -150,6 +160,7 @@ class Exclusive:
         "_loads",
         "_paces",
         "_sizes",
+        "_times",
         "free",
         "held",
         "infers",
@@ -166,7 +177,8 @@ class Exclusive:
         self._first_executions = {name: m.executions for name, m in offer.models.items()}
         self._first_loads = {name: m.load for name, m in offer.models.items()}
         self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
-        # Made by the first measurement: of 4,000 models on 24 devices most run on few of them.
+        # Made when they are needed: of 4,000 models on 24 devices most run on few of them.
+        self._times: dict[str, dict[int, float]] = {}
         self._executions: dict[str, dict[int, Profile]] = {}
         self._paces: dict[str, Profile] = {}
         """By model that ran: how many times as long its last batches took as was offered."""
@@ -188,12 +200,13 @@ class Exclusive:
 
     def execution(self, model: str, batch: int) -> float:
         """Return the predicted seconds of a batch."""
-        measured = self._executions.get(model)
-        if measured is not None:
-            profile = measured.get(batch)
-            if profile is not None:
-                return profile.expected
-        return self._guess(model, batch)
+        times = self._times.get(model)
+        seconds = None if times is None else times.get(batch)
+        return self._guess(model, batch) if seconds is None else seconds
+
+    def times(self, model: str) -> Mapping[int, float]:
+        """Return the predicted seconds by batch size, as they are and as they will be."""
+        return self._times_of(model)
 
     def typical(self, model: str, batch: int) -> float:
         """Return the usual seconds of a batch, where `execution` is what to be safe with."""
@@ -229,7 +242,8 @@ class Exclusive:
         """Return the predicted seconds of so many requests, in batches as large as they fill."""
         if requests <= 1:
             return requests * self.execution(model, 1)
-        batch = max(size for size in self._first_executions[model] if size <= requests)
+        sizes = self._sizes[model]
+        batch = sizes[bisect_right(sizes, requests) - 1]
         return requests * self.execution(model, batch) / batch
 
     def loading(self, model: str) -> float:
@@ -277,6 +291,12 @@ class Exclusive:
         """Return what the offer says of a batch."""
         seconds = self._first_executions[model].get(batch)
         return self.offer.models[model].seconds(batch) if seconds is None else seconds
+
+    def _times_of(self, model: str) -> dict[int, float]:
+        times = self._times.get(model)
+        if times is None:
+            times = self._times[model] = dict(self._first_executions[model])
+        return times
 
     def _hold(self, model: str, load: int) -> None:
         held = self.held[model] = Held(self.offer.models[model].pages, load)
@@ -331,13 +351,15 @@ class Exclusive:
             guess = self._first_executions[model].get(batch) or self.typical(model, batch)
             profile = measured[batch] = Profile(guess, now)
         profile.record(duration, now)
-        self._keep_pace(model, duration / self._guess(model, batch), now)
+        times, guess = self._times_of(model), self._guess(model, batch)
+        expected = times[batch] = profile.expected
+        self._keep_pace(model, duration / guess, now)
         if len(measured) > 1:
             # What a batch of this size shows, those that nobody dares to run are believed to share.
-            for size, other in list(measured.items()):
+            for size, other in measured.items():
                 if now - other.at > DOUBTFUL:
-                    guess = self._guess(model, size) * profile.expected / self._guess(model, batch)
-                    measured[size] = Profile(guess, now)
+                    times[size] = self._guess(model, size) * expected / guess
+                    measured[size] = Profile(times[size], now)
 
     def _keep_pace(self, model: str, ratio: float, now: float) -> None:
         pace = self._paces.get(model)
@@ -348,11 +370,17 @@ class Exclusive:
         pace.record(ratio, now)
         self._latest = pace
 
-    def doubt(self, model: str, now: float) -> None:
-        """Forget a prediction that refuses a model's requests, if nothing confirmed it for long."""
-        measured = self._executions.get(model)
+    def doubt(self, model: str, now: float) -> bool:
+        """Forget a prediction that refuses a model's requests, if nothing confirmed it for long.
+
+        Return whether there was any.
+        """
+        measured, load = self._executions.get(model), self._loads.get(model)
+        is_old = load is not None and now - load.at > DOUBTFUL
+        if is_old:
+            del self._loads[model]
         if measured and all(now - profile.at > DOUBTFUL for profile in measured.values()):
             del self._executions[model]
-        load = self._loads.get(model)
-        if load is not None and now - load.at > DOUBTFUL:
-            del self._loads[model]
+            self._times_of(model).update(self._first_executions[model])
+            return True
+        return is_old

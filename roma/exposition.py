@@ -43,7 +43,7 @@ def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Me
 class Buckets(Protocol):
     """What `roma.stats.Histogram` keeps: counts by upper bound, the last one above them all."""
 
-    bounds: list[float]
+    bounds: tuple[float, ...]
     counts: list[int]
     total: float
 

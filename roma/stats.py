@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 MAX_WINDOW_SAMPLES: Final = 8192
@@ -99,7 +100,7 @@ class Histogram:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = list(bounds)
+        self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -126,13 +127,15 @@ def decades(low: float, high: float) -> list[float]:
     return [bound for bound in grid if low <= bound <= high]
 
 
-def bounds_around(promise: float) -> list[float]:
+@lru_cache
+def bounds_around(promise: float) -> tuple[float, ...]:
     """Return a histogram's bounds for times that should be below `promise`: it is one of them.
 
     Three decades below it, since an execution takes milliseconds of a promise of seconds; one
-    above it, since what took ten times as long is not told apart any more.
+    above it, since what took ten times as long is not told apart any more. Models of one promise
+    share them: thousands of copies would push one another out of the processor's caches.
     """
-    return sorted({*decades(promise / 1000, promise * 10), promise})
+    return tuple(sorted({*decades(promise / 1000, promise * 10), promise}))
 
 
 def quantile(values: Iterable[float], q: float) -> float | None:

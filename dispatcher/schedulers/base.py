@@ -44,7 +44,7 @@ class Run:
         self.youngest = youngest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.model.Request`
 class Batch:
     """Run just these waiting requests of `model` as one batch on an exclusive device.
 
@@ -57,8 +57,27 @@ class Batch:
     requests: tuple[int, ...]
     earliest: float
     latest: float
-    variant: str | None = None
-    size: int | None = None
+    variant: str | None
+    size: int | None
+
+    def __init__(
+        self,
+        executor: str,
+        model: str,
+        requests: tuple[int, ...],
+        earliest: float,
+        latest: float,
+        *,
+        variant: str | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.executor = executor
+        self.model = model
+        self.requests = requests
+        self.earliest = earliest
+        self.latest = latest
+        self.variant = variant
+        self.size = size
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +110,14 @@ class Drop:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.model.Request`
 class WaitUntil:
     """Choose nothing now; ask again at this time, if nothing changes before."""
 
     time: float
+
+    def __init__(self, time: float) -> None:
+        self.time = time
 
 
 Choice = Run | Batch | Load | Unload | Drop | WaitUntil | None

@@ -41,7 +41,7 @@ from dispatcher.schedulers.base import (
     Unload,
     WaitUntil,
 )
-from dispatcher.schedulers.fleet import NEVER, TOUCHED, Book, Gpu, Loading, Place
+from dispatcher.schedulers.fleet import ANY, NEVER, NOBODY, TOUCHED, Book, Gpu, Loading, Place
 from roma.events import Reason
 from roma.model import Request
 
@@ -75,6 +75,8 @@ class Clockwork(Scheduler):
         """Devices that may have room for a batch: something changed since they were looked at."""
         self._looks: list[tuple[float, int, Gpu]] = []
         self._drops: list[tuple[float, int, Book]] = []
+        self._stale: dict[str, Book] = {}
+        """What changed since its demand was renewed."""
         self._loading = Loading(self._gpus)
         self._load_at = NEVER
         """When a device can take another LOAD, of those that cannot now."""
@@ -92,19 +94,18 @@ class Clockwork(Scheduler):
             due.append(entry)
         else:
             insort(due, entry)
-        is_first = due[0] == entry
+        is_first, waiting = due[0] == entry, len(due)
         for place in book.places:
-            if place.is_loaded:
+            # Most have entered what can be: a request that is not the first changes nothing there.
+            if place.is_loaded and (is_first or waiting >= place.next_size):
                 self._offer(place, now, is_first=is_first)
-        if is_first:
-            self._await_drop(book, now)
-        self._renew(book, now)
+        self._stale[book.name] = book
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Renew a model's demand when something of it left; `on_request` sees what comes."""
-        book, waiting = self._books[queue.spec.name], len(queue)
+        """Note what left; `on_request` sees what comes."""
+        book, waiting = self._books[queue.spec.name], len(queue.waiting)
         if waiting < book.waiting:
-            self._renew(book, now)
+            self._stale[book.name] = book
         book.waiting = waiting
 
     def on_executor(self, executor: Executor, now: float) -> None:
@@ -117,10 +118,12 @@ class Clockwork(Scheduler):
             for place in list(gpu.places.values()):
                 self._leave(place, now)
             self._gpus.pop(name)
+            self._loading.forget()
             self._ready.pop(name, None)
             gpu = None
         if gpu is None and device is not None:
             gpu = self._gpus[name] = Gpu(executor, device)
+            self._loading.forget()
             for model in device.held:
                 if model in self._books:
                     self._enter(gpu, model, now)
@@ -150,10 +153,9 @@ class Clockwork(Scheduler):
             book.places.append(place)
             book.is_touched = False
         place.is_loaded = gpu.device.has(model)
-        if place.is_loaded:
+        if place.is_loaded and book.due:
             self._offer(place, now, is_first=True)
-        self._await_drop(book, now)
-        self._renew(book, now)
+        self._move(book)
 
     def _leave(self, place: Place, now: float) -> None:
         book, gpu = place.book, place.gpu
@@ -162,11 +164,13 @@ class Clockwork(Scheduler):
         gpu.work = max(0.0, gpu.work - place.share)
         del gpu.places[book.name]
         book.places.remove(place)
-        self._await_drop(book, now)
-        self._renew(book, now)
+        self._loading.compare(book.name, gpu.device)
+        self._move(book)
 
-    def _renew(self, book: Book, now: float) -> None:
-        self._loading.renew(book, now)
+    def _move(self, book: Book) -> None:
+        """Take that a model is somewhere else, or that it takes longer or shorter there."""
+        book.head = NOBODY
+        self._stale[book.name] = book
 
     def _offer(self, place: Place, now: float, *, is_first: bool) -> None:
         """Enter a strategy for each batch size that waits in full and has none, or a later one.
@@ -174,13 +178,17 @@ class Clockwork(Scheduler):
         Only a request that is the first of its model's can bring a strategy forward.
         """
         book, gpu, entered = place.book, place.gpu, place.entered
+        deadline, waiting = book.due[0][0], len(book.due)
+        place.next_size = ANY
         for size in place.sizes:
-            if size > len(book.due):
+            if size > waiting:
+                place.next_size = size
                 break
-            if size in entered and not is_first:
+            known = entered.get(size)
+            if known is not None and not is_first:
                 continue
-            latest = book.due[0][0] - gpu.device.execution(book.name, size)
-            if latest < entered.get(size, NEVER):
+            latest = deadline - place.times[size]
+            if known is None or latest < known:
                 entered[size] = latest
                 self._sequence += 1
                 heappush(gpu.strategies.setdefault(size, []), (latest, self._sequence, place))
@@ -190,10 +198,7 @@ class Clockwork(Scheduler):
     # Decisions
 
     def choose(self, now: float) -> Choice:
-        """Refuse what is late, then give devices batches, then models; say when to look again."""
-        drop = self._next_drop(now)
-        if drop is not None:
-            return drop
+        """Give devices batches, refuse what is late, load models; say when to look again."""
         while self._looks and self._looks[0][0] <= now + TICK:
             time, _, gpu = heappop(self._looks)
             if time == gpu.look_at and self._gpus.get(gpu.name) is gpu:
@@ -205,7 +210,20 @@ class Clockwork(Scheduler):
             if batch is not None:
                 return batch
             del self._ready[gpu.name]
-        return self._next_load(now) or self._next_look()
+        if self._stale:
+            self._settle(now)
+        return self._next_drop(now) or self._next_load(now) or self._next_look()
+
+    def _settle(self, now: float) -> None:
+        """Renew what follows from the requests that wait now, once devices have their batches.
+
+        Most requests find a device free: of those nothing follows.
+        """
+        for book in self._stale.values():
+            if not book.due or book.due[0][1] != book.head:
+                self._await_drop(book, now)
+            self._loading.renew(book, now)
+        self._stale.clear()
 
     def _next_batch(self, gpu: Gpu, now: float) -> Batch | None:
         device, options = gpu.device, self.options
@@ -230,11 +248,16 @@ class Clockwork(Scheduler):
 
         Unless it takes so long that a larger batch, which does more in its time, would be lost.
         """
-        found = [self._first(gpu, size, start) for size in gpu.strategies]
-        valid = [strategy for strategy in found if strategy is not None]
-        if not valid:
+        valid, chosen = [], None
+        for size, heap in gpu.strategies.items():
+            found = self._first(heap, size, start) if heap else None
+            if found is not None:
+                valid.append(found)
+                if chosen is None or found.latest < chosen.latest:
+                    chosen = found
+        if chosen is None:
             return None
-        chosen = self._grown(min(valid, key=_by_latest), start)
+        chosen = self._grown(chosen, start)
         if self.prefers_large:
             for other in valid:
                 is_lost = other.latest < start + chosen.run
@@ -242,23 +265,25 @@ class Clockwork(Scheduler):
                     chosen = other
         return chosen
 
-    def _first(self, gpu: Gpu, size: int, start: float) -> "_Strategy | None":
+    def _first(
+        self, heap: list[tuple[float, int, Place]], size: int, start: float
+    ) -> "_Strategy | None":
         """Return the valid strategy of a batch size that must begin first."""
-        heap, device = gpu.strategies[size], gpu.device
         ends = start + self.options.latency + TICK
         while heap:
             key, _, place = heap[0]
-            book = place.book
-            if place.entered.get(size) != key:
+            due = place.book.due
+            if place.entered.get(size, NEVER) != key:
                 heappop(heap)
                 continue
-            run = device.execution(book.name, size)
-            first = bisect_left(book.due, (ends + run, 0))
-            if len(book.due) - first < size:
+            run = place.times[size]
+            is_in_time = due and due[0][0] >= ends + run
+            first = 0 if is_in_time else bisect_left(due, (ends + run, 0))
+            if len(due) - first < size:
                 heappop(heap)
-                del place.entered[size]
+                place.forget(size)
                 continue
-            latest = book.due[first][0] - run
+            latest = due[first][0] - run
             if latest <= key:
                 return _Strategy(place, size, run, first, latest)
             self._sequence += 1
@@ -269,12 +294,12 @@ class Clockwork(Scheduler):
     def _grown(self, strategy: "_Strategy", start: float) -> "_Strategy":
         """Return the largest batch that begins with the same request and keeps its deadline."""
         place, first = strategy.place, strategy.first
-        book, device = place.book, place.gpu.device
+        book = place.book
         deadline, available = book.due[first][0], len(book.due) - first
         for size in place.sizes:
             if size <= strategy.size:
                 continue
-            run = device.execution(book.name, size)
+            run = place.times[size]
             if size > available or start + run + self.options.latency + TICK > deadline:
                 break
             strategy = _Strategy(place, size, run, first, deadline - run)
@@ -291,8 +316,7 @@ class Clockwork(Scheduler):
                 book.due.remove(entry)
             return None
         del book.due[first : first + len(taken)]
-        if not book.due:
-            book.drop_at = NEVER  # nobody has to be woken for what has left
+        self._stale[book.name] = book
         requests = tuple([request for _, request in taken])
         return Batch(gpu.name, book.name, requests, now, strategy.latest - self.options.latency)
 
@@ -310,11 +334,11 @@ class Clockwork(Scheduler):
             del book.due[:late]
             self._await_drop(book, now)
             if found:
-                if not book.places:
-                    book.is_touched = True
-                    self._renew(book, now)
+                book.is_touched = not book.places
+                self._stale[book.name] = book
                 for gpu in self._gpus.values():
-                    gpu.device.doubt(book.name, now)
+                    if gpu.device.doubt(book.name, now):
+                        self._loading.forget(book.name)
                 detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
                 return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
         return None
@@ -322,8 +346,9 @@ class Clockwork(Scheduler):
     def _await_drop(self, book: Book, now: float) -> None:
         """Be woken when the most urgent request cannot be answered in time any more."""
         if not book.due:
-            book.drop_at = NEVER
+            book.head, book.drop_at = NOBODY, NEVER
             return
+        book.head = book.due[0][1]
         ready, run = self._soonest(book, now)
         deadline = book.due[0][0]
         time = deadline - run if ready + run <= deadline else now
@@ -336,12 +361,12 @@ class Clockwork(Scheduler):
         """Return when the model is ready somewhere, and the seconds from there to an answer."""
         ready, run = NEVER, NEVER
         for place in book.places:
-            device = place.gpu.device
-            run = min(run, device.execution(book.name, 1))
-            ready = min(ready, device.ready_at(book.name, now))
+            run = min(run, place.times[1])
+            ready = min(ready, place.gpu.device.ready_at(book.name, now))
         if book.places:
             return ready, run + 2 * self.options.latency
-        cold = min((gpu.device.cold(book.name) for gpu in self._gpus.values()), default=0.0)
+        first = self._loading.coldest(book.name)
+        cold = 0.0 if first is None else first.cold(book.name)
         return now, cold + 4 * self.options.latency
 
     def _next_load(self, now: float) -> Load | Unload | None:
@@ -385,32 +410,44 @@ class Clockwork(Scheduler):
         return idle
 
     def _look(self, gpu: Gpu, time: float) -> None:
-        if gpu.look_at != time and any(gpu.strategies.values()):
+        if gpu.look_at != time and self._has_strategy(gpu):
             gpu.look_at = time
             self._sequence += 1
             heappush(self._looks, (time, self._sequence, gpu))
 
+    def _has_strategy(self, gpu: Gpu) -> bool:
+        """Return whether a device can do anything; forget strategies whose requests have left."""
+        for size, heap in gpu.strategies.items():
+            while heap:
+                key, _, place = heap[0]
+                if place.entered.get(size, NEVER) == key:
+                    if len(place.book.due) >= size:
+                        return True
+                    place.forget(size)
+                heappop(heap)
+        return False
+
     def _next_look(self) -> WaitUntil | None:
-        while self._drops and self._drops[0][0] != self._drops[0][2].drop_at:
-            heappop(self._drops)
-        while self._looks and self._looks[0][0] != self._looks[0][2].look_at:
-            heappop(self._looks)
-        time = self._load_at
-        if self._drops:
-            time = min(time, self._drops[0][0])
-        if self._looks:
-            time = min(time, self._looks[0][0])
-        return None if time == NEVER else WaitUntil(time)
+        looks, drops, first = self._looks, self._drops, self._load_at
+        while drops:
+            time, _, book = drops[0]
+            if time == book.drop_at:
+                first = min(first, time)
+                break
+            heappop(drops)
+        while looks:
+            time, _, gpu = looks[0]
+            if time == gpu.look_at:
+                first = min(first, time)
+                break
+            heappop(looks)
+        return None if first == NEVER else WaitUntil(first)
 
 
 def _by_work(gpu: Gpu) -> tuple[float, int]:
     # Where little waits, no device has any work by these books; then memory says who has the models
     # whose requests come: without it the first device would be given them all.
     return gpu.work, -gpu.device.free
-
-
-def _by_latest(strategy: _Strategy) -> float:
-    return strategy.latest
 
 
 class ClockworkPaper(Clockwork):

@@ -21,6 +21,12 @@ from dispatcher.schedulers.base import TICK
 
 NEVER: Final = float("inf")
 
+ANY: Final = 1 << 30
+"""More requests than can wait."""
+
+NOBODY: Final = -1
+"""No request has this number."""
+
 FLOOR: Final = 1e-3
 """Seconds of load below which two devices are alike."""
 
@@ -59,6 +65,7 @@ class Book:
         "capacity",
         "drop_at",
         "due",
+        "head",
         "is_touched",
         "name",
         "places",
@@ -73,7 +80,10 @@ class Book:
         self.places: list[Place] = []
         self.priority = 0.0
         self.is_touched = False
+        self.head = NOBODY
+        """The most urgent one when `drop_at` was found, if that has not to be found again."""
         self.drop_at = NEVER
+        """When the most urgent request cannot be answered in time any more."""
         self.waiting = 0
 
     def benefit(self, end: float) -> int:
@@ -84,7 +94,7 @@ class Book:
 class Place:
     """A model on a device; `entered` says by batch size when its strategy must begin at latest."""
 
-    __slots__ = ("book", "entered", "gpu", "is_loaded", "share", "sizes")
+    __slots__ = ("book", "entered", "gpu", "is_loaded", "next_size", "share", "sizes", "times")
 
     def __init__(self, book: Book, gpu: Gpu) -> None:
         self.book = book
@@ -93,8 +103,16 @@ class Place:
         """a_m,g."""
         self.entered: dict[int, float] = {}
         """An entry of the heap that says something else is a stale one."""
+        self.next_size = 0
+        """How many must wait before there is a size to enter."""
         self.is_loaded = False
-        self.sizes = tuple(sorted(gpu.device.offer.models[book.name].executions))
+        self.sizes = gpu.device.sizes(book.name)
+        self.times = gpu.device.times(book.name)
+
+    def forget(self, size: int) -> None:
+        """Take that a batch size has no strategy any more."""
+        del self.entered[size]
+        self.next_size = 0
 
 
 class Loading:
@@ -105,6 +123,8 @@ class Loading:
         self._candidates: list[tuple[float, int, Book]] = []
         self._sequence = 0
         self._live = 0
+        self._coldest: dict[str, Exclusive] = {}
+        """By model, as found last."""
         self.is_changed = False
         """Whether a model became a candidate since the last decision."""
         self.is_short = False
@@ -114,20 +134,16 @@ class Loading:
 
     def renew(self, book: Book, now: float) -> None:
         """Renew a model's demand, its shares and its priority."""
-        demand = 0.0
-        if book.due:
-            device = self._loads_first(book)
-            if device is not None:
-                name = book.name
-                demand = device.work(name, book.benefit(now + device.cold(name)))
-        priority, places = demand, book.places
+        places, demand = book.places, self._demand(book, now)
+        priority = demand
         if len(places) == 1:  # as nearly always
             priority -= _given(places[0], demand)
         elif places:
-            weights = [1 / max(p.gpu.work - p.share, FLOOR) for p in places]
-            total = sum(weights)
-            for place, weight in zip(places, weights, strict=True):
-                priority -= _given(place, demand * weight / total)
+            total = 0.0
+            for place in places:
+                total += _weight(place)
+            for place in places:
+                priority -= _given(place, demand * _weight(place) / total)
         elif book.is_touched and demand == 0.0:
             priority = TOUCHED
         if len(book.places) >= len(self._gpus):
@@ -137,16 +153,43 @@ class Loading:
             if priority > 0:
                 self._enter(book)
 
-    def _loads_first(self, book: Book) -> Exclusive | None:
-        """Return a device that holds a model, else the one that would answer it first."""
-        for place in book.places:
-            return place.gpu.device
-        first, least = None, NEVER
-        for gpu in self._gpus.values():
-            cold = gpu.device.cold(book.name)
-            if cold < least:
-                first, least = gpu.device, cold
-        return first
+    def _demand(self, book: Book, now: float) -> float:
+        """Return d_m."""
+        if not book.due:
+            return 0.0
+        name, places = book.name, book.places
+        device = places[0].gpu.device if places else self.coldest(name)
+        if device is None:
+            return 0.0
+        return device.work(name, book.benefit(now + device.cold(name)))
+
+    def coldest(self, model: str) -> Exclusive | None:
+        """Return the device that would answer a model first which none of them holds."""
+        found = self._coldest.get(model)
+        if found is None:
+            least = NEVER
+            for gpu in self._gpus.values():
+                cold = gpu.device.cold(model)
+                if cold < least:
+                    found, least = gpu.device, cold
+            if found is not None:
+                self._coldest[model] = found
+        return found
+
+    def compare(self, model: str, device: Exclusive) -> None:
+        """Take that a device may load a model faster or slower than before it held it."""
+        found = self._coldest.get(model)
+        if found is device:
+            del self._coldest[model]
+        elif found is not None and device.cold(model) < found.cold(model):
+            self._coldest[model] = device
+
+    def forget(self, model: str | None = None) -> None:
+        """Take that any device may load a model faster or slower than before, or all models."""
+        if model is None:
+            self._coldest.clear()
+        else:
+            self._coldest.pop(model, None)
 
     def _enter(self, book: Book) -> None:
         self._sequence += 1
@@ -210,6 +253,12 @@ class Loading:
                 return gpu
             self.is_short = True
         return None
+
+
+def _weight(place: Place) -> float:
+    """Return how much of its model's demand a place draws: the inverse of others' there."""
+    others = place.gpu.work - place.share
+    return 1 / others if others > FLOOR else 1 / FLOOR
 
 
 def _given(place: Place, share: float) -> float:

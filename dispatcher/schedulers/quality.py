@@ -323,7 +323,8 @@ class QualityScheduler(Scheduler):
         size = gpu.size_for(variant, len(entries))
         latest = max([e.hard for e in entries]) - gpu.seconds(variant, size) - self.options.latency
         requests = tuple([e.request for e in entries])
-        return Batch(gpu.name, book.name, requests, now, max(now, latest), variant.name, size)
+        latest = max(now, latest)
+        return Batch(gpu.name, book.name, requests, now, latest, variant=variant.name, size=size)
 
     def _next_load(self, now: float) -> tuple[Load | None, float]:
         """Return a variant to load, or when to try again one that failed."""

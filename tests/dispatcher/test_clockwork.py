@@ -2,82 +2,23 @@
 
 import pytest
 
-from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options
 from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
-from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.actions import ModelOffer, Offer
+from roma.actions import ModelOffer
 from roma.events import (
     Execute,
-    ExecutionEnded,
     ExecutionMissed,
-    ExecutorAdded,
     ExecutorLost,
-    ExecutorReady,
     Fail,
     LoadEnded,
     LoadModel,
     Reason,
     Reject,
-    RequestArrived,
     RequestCancelled,
-    Result,
     UnloadModel,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
-
-RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
-LOAD = 0.020
-SLO = 1.0
-
-
-class Rig:
-    """A core under `clockwork`, one device or more, and short words for its events."""
-
-    def __init__(self, models="ab", *, policy=Clockwork, ahead=0.005, latency=0.0):
-        specs = [ModelSpec(name, Sla(SLO), deadline=SLO) for name in models]
-        self.core = Dispatcher(
-            specs, gpu=policy, cpu=CpuRoundRobin, options=Options(ahead=ahead, latency=latency)
-        )
-        self.models = {name: ModelOffer(2, LOAD, RUNS) for name in models}
-        self.requests = 0
-
-    def device(self, name="gpu", *, pages=100, loaded=(), now=0.0):
-        spec = ExecutorSpec(name, Device.GPU, tuple(self.models), is_exclusive=True)
-        if name not in self.core.executors:
-            self.core.handle(ExecutorAdded(spec), now=now)
-        return self.core.handle(
-            ExecutorReady(name, Offer(pages, self.models, tuple(loaded))), now=now
-        )
-
-    def books(self, name="gpu"):
-        return self.core.executors[name].exclusive
-
-    def arrive(self, model, now, slo=SLO, **kw):
-        self.requests += 1
-        request = Request(self.requests, model, now, now + slo, **kw)
-        return self.core.handle(RequestArrived(request), now=now)
-
-    def end(self, execution, now, duration=None):
-        return self.core.handle(ExecutionEnded(execution, Result.OK, duration), now=now)
-
-    def loaded(self, load, now):
-        return self.core.handle(LoadEnded(load, True, LOAD), now=now)
-
-    def wake(self):
-        now = self.core.next_wakeup()
-        return now, self.core.handle(Woken(), now=now)
-
-
-def executes(commands):
-    return [c for c in commands if isinstance(c, Execute)]
-
-
-def batch(commands):
-    """The requests of the only batch among the commands."""
-    (execute,) = executes(commands)
-    return execute.requests
+from roma.model import Priority
+from tests.support.clockwork import LOAD, RUNS, SLO, Rig, batch, executes
 
 
 def test_a_loaded_model_runs_at_once_in_a_window_that_keeps_its_deadline():
@@ -201,10 +142,13 @@ def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
     assert reject.request == 2
 
 
-def test_a_request_for_which_no_load_comes_in_time_is_refused_at_once_and_loads_for_the_next():
+@pytest.mark.parametrize("priority", Priority)
+def test_a_request_for_which_no_load_comes_in_time_is_refused_at_once_and_loads_for_the_next(
+    priority,
+):
     rig = Rig()
     rig.device()
-    reject, load = rig.arrive("a", 0.0, slo=0.025)
+    reject, load = rig.arrive("a", 0.0, slo=0.025, priority=priority)
     assert isinstance(reject, Reject)
     assert isinstance(load, LoadModel)
     rig.loaded(load.load, 0.02)

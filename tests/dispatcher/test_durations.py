@@ -51,7 +51,7 @@ def test_bounds_are_round_numbers():
 def test_a_promise_is_a_bound_of_its_own_with_three_decades_below_and_one_above(promise):
     bounds = bounds_around(promise)
     assert promise in bounds
-    assert bounds == sorted(set(bounds))
+    assert list(bounds) == sorted(set(bounds))
     assert promise / 1000 <= bounds[0] <= promise / 400
     assert promise * 4 <= bounds[-1] <= promise * 10
     # No step is so wide that a percentile between two bounds says nothing.

@@ -257,6 +257,21 @@ class ExclusiveMachine(Devices):
     def check_answer(self, request):
         assert self.was_late or self.now <= self.requests[request].deadline + 2 * TICK
 
+    @invariant()
+    def what_is_kept_is_what_a_search_finds(self):
+        if not hasattr(self, "core"):
+            return
+        policy = self.core.schedulers[0]
+        assert not policy._stale
+        devices = [gpu.device for gpu in policy._gpus.values()]
+        for model, book in policy._books.items():
+            if devices and not book.places:
+                quickest = min(device.cold(model) for device in devices)
+                assert policy._loading.coldest(model).cold(model) == quickest
+            for place in book.places:
+                missing = [n for n in place.sizes if n <= len(book.due) and n not in place.entered]
+                assert not (place.is_loaded and missing) or place.next_size <= len(book.due)
+
     @rule(
         model=st.sampled_from(sorted(MODELS)),
         slo=st.sampled_from([0.005, 0.02, 0.045, 0.1, 0.5, 2.0]),

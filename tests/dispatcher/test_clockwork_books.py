@@ -1,0 +1,167 @@
+"""What `clockwork` keeps instead of searching for it: it follows every change that it depends on."""
+
+import pytest
+
+from dispatcher.exclusive import Exclusive
+from roma.actions import ModelOffer, Offer
+from roma.events import ExecutorLost, LoadEnded, LoadModel, Reject, UnloadModel
+from roma.model import Priority
+from tests.support.clockwork import LOAD, RUNS, SLO, Rig, batch, executes
+
+TIGHT = LOAD + RUNS[1] + 0.005
+"""An SLO that a LOAD and a batch of one keep, and little more."""
+
+
+def offering(rig, name, *, load, **kw):
+    """A device that loads models within `load` seconds."""
+    models = rig.models
+    rig.models = {m: ModelOffer(2, load, RUNS) for m in models}
+    rig.device(name, **kw)
+    rig.models = models
+
+
+def is_refused(commands):
+    return [type(c) for c in commands] == [Reject]
+
+
+def is_loaded_on(commands):
+    """The devices that a command tells to load something."""
+    return [c.executor for c in commands if isinstance(c, LoadModel)]
+
+
+def test_nobody_is_woken_for_a_device_that_has_nothing_more_to_do():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    assert rig.core.next_wakeup() is None
+    rig.arrive("a", 0.001)
+    assert rig.core.next_wakeup() == pytest.approx(RUNS[1] - 0.005)
+
+
+def test_nor_for_a_request_that_has_left():
+    rig = Rig()
+    rig.device(loaded="a")
+    rig.arrive("a", 0.0)
+    rig.arrive("a", 0.001, priority=Priority.BATCH)
+    _, commands = rig.wake()
+    assert batch(commands) == (2,)
+    assert rig.core.next_wakeup() is None
+
+
+def test_who_comes_behind_requests_that_are_too_late_for_a_device_is_served_by_it():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    for _ in range(16):
+        rig.arrive("b", 0.001)
+    _, commands = rig.wake()
+    assert len(batch(commands)) == 16
+    rig.end(1, 0.010)  # and the others at 0.05
+    for _ in range(5):
+        rig.arrive("a", 0.011, slo=0.045)  # could begin until 0.046, elsewhere
+    now, commands = rig.wake()
+    assert (now, executes(commands)) == (pytest.approx(0.045), [])
+    assert batch(rig.arrive("a", 0.0455)) == (23,)
+
+
+def test_a_load_that_failed_leaves_no_hope_for_whom_another_would_be_too_late():
+    rig = Rig()
+    rig.device()
+    (load,) = rig.arrive("a", 0.0, slo=0.05)
+    assert rig.core.next_wakeup() == pytest.approx(0.05 - RUNS[1])
+    commands = rig.core.handle(LoadEnded(load.load, False), now=0.03)
+    assert is_refused(commands)
+
+
+def test_a_quicker_device_that_comes_is_reckoned_with():
+    rig = Rig()
+    offering(rig, "slow", load=2 * LOAD, pages=2, loaded="b")
+    assert is_refused(rig.arrive("a", 0.0, slo=TIGHT))
+    rig.device("quick", pages=2, loaded="b")
+    commands = rig.arrive("a", 1.0, slo=TIGHT)
+    assert is_loaded_on([c for c in commands if not isinstance(c, UnloadModel)]) == ["quick"]
+
+
+def test_a_quicker_device_that_went_is_not():
+    rig = Rig()
+    rig.device("quick")
+    offering(rig, "slow", load=2 * LOAD, pages=2, loaded="b")
+    # Too late for anybody; and the next ones are loaded where they can be.
+    assert isinstance(rig.arrive("a", 0.0, slo=0.001)[0], Reject)
+    rig.core.handle(ExecutorLost("quick"), now=0.01)
+    assert is_refused(rig.arrive("a", 1.0, slo=TIGHT))
+
+
+def swap(rig, now, *, load):
+    """Let the device "gpu" hold `a` for a moment, then `c` again; a LOAD takes `load` seconds."""
+    for model in "ac":
+        *_, command = rig.arrive(model, now)
+        assert is_loaded_on([command]) == ["gpu"]
+        commands = rig.core.handle(LoadEnded(command.load, True, load), now=now + load)
+        (run,) = executes(commands)
+        rig.end(run.execution, now + load + RUNS[1], RUNS[1])
+        now += 0.1
+    return now
+
+
+def two(first, second):
+    """Two devices without free pages, "gpu" and "other", that load models within such times."""
+    rig = Rig("abc")
+    offering(rig, "gpu", load=first, pages=2, loaded="c")
+    offering(rig, "other", load=second, pages=2, loaded="b")
+    return rig
+
+
+def test_a_device_that_became_slower_is_not_reckoned_with():
+    rig = two(LOAD, 1.5 * LOAD)
+    now = swap(rig, 0.0, load=1.9 * LOAD)
+    between = 1.7 * LOAD + RUNS[1]
+    assert is_loaded_on(rig.arrive("a", now, slo=between)) == ["other"]
+
+
+def test_it_is_believed_again_after_a_while():
+    rig = two(LOAD, 1.5 * LOAD)
+    swap(rig, 0.0, load=1.9 * LOAD)
+    assert is_refused(rig.arrive("a", 1.0, slo=TIGHT))
+    assert is_refused(rig.arrive("a", 20.0, slo=TIGHT))  # which it forgets its measurements for
+    assert is_loaded_on(rig.arrive("a", 21.0, slo=TIGHT)) == ["gpu"]
+
+
+def test_a_device_that_became_quicker_is_reckoned_with():
+    rig, now = two(1.7 * LOAD, 1.5 * LOAD), 0.0
+    for _ in range(9):
+        now = swap(rig, now, load=LOAD)
+    assert is_refused(rig.arrive("a", now, slo=TIGHT))  # the slowest of ten is believed
+    now = swap(rig, now + 1.0, load=LOAD)
+    assert is_loaded_on(rig.arrive("a", now, slo=TIGHT)) == ["gpu"]
+
+
+def test_a_doubted_load_is_something_new_once():
+    device = Exclusive(Offer(2, {"a": ModelOffer(2, LOAD, RUNS)}, ()))
+    device.begin_load(1, "a", 0.0)
+    device.end_load(1, "a", LoadEnded(1, True, 1.5 * LOAD), 0.03)
+    assert not device.doubt("a", 5.0)
+    assert device.loading("a") == 1.5 * LOAD
+    assert device.doubt("a", 11.0)
+    assert device.loading("a") == LOAD
+    assert not device.doubt("a", 12.0)
+
+
+@pytest.mark.parametrize(
+    ("requests", "seconds"),
+    [(0, 0.0), (1, RUNS[1]), (2, RUNS[2]), (5, 5 * RUNS[4] / 4), (40, 40 * RUNS[16] / 16)],
+)
+def test_requests_are_worth_what_they_take_in_batches_that_they_fill(requests, seconds):
+    device = Exclusive(Offer(2, {"a": ModelOffer(2, LOAD, RUNS)}, ()))
+    assert device.work("a", requests) == pytest.approx(seconds)
+
+
+def test_most_of_a_models_demand_falls_to_the_device_with_less_else_to_do():
+    rig = Rig("abc")
+    rig.device("busy", loaded="ab")
+    rig.device("free", loaded="ac")
+    for model, count in (("b", 40), ("c", 2), ("a", 40)):
+        for _ in range(count):
+            rig.arrive(model, 0.0, slo=SLO)
+    shares = {p.gpu.name: p.share for p in rig.core.schedulers[0]._books["a"].places}
+    assert shares["free"] > 2 * shares["busy"] > 0
