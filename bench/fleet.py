@@ -37,7 +37,7 @@ RATES = (2_500, 5_000, 10_000)
 WARM, SECONDS = 2.0, 3.0
 """Virtual seconds before, and of what is measured."""
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
