@@ -2,7 +2,7 @@
 
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load.
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
-`gateway DIRECTORY…`: other checkouts beside. `variants --seconds S --out DIRECTORY`: a load of
+`gateway DIRECTORY…`: other checkouts beside. `variants --seconds S --page DOCUMENT`: a load of
 steps, six minutes by default, which a busy machine spoils.
 """
 

@@ -1,6 +1,6 @@
 """Variants under a load that steps, live: `fixed`, `qos` and `qos-opt`, one after the other.
 
-    python -m bench variants [--seconds 15] [--out DIRECTORY]
+    python -m bench variants [--seconds 15] [--out DIRECTORY] [--page DOCUMENT]
 
 Two variants of a model (`bench.readers`) on a real `roma worker`, behind a real gateway. The worker
 has a core alone; gateway and open-loop client share the other one. Rates and deadlines follow from
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,8 @@ from bench.programs import cost, free_ports, program, until_listening
 from bench.proxies import gateway, needs, scratch
 from bench.readers import BATCHES, LARGE, SMALL
 from dispatcher.quality import linear, value
-from roma.experiments.base import Column, Output, Table
-from roma.experiments.output import DPI, show
+from roma.experiments import output
+from roma.experiments.base import Column, Output, Picture, Table
 from roma.load import Outcome, Result, Stream
 from roma.load.client import HEADERS
 from roma.load.errors import NoAnswerError
@@ -197,22 +198,24 @@ def run(argv: Sequence[str] = ()) -> None:
     """Print the table of all policies; write numbers and picture where asked to."""
     parser = argparse.ArgumentParser("python -m bench variants")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each load")
-    parser.add_argument("--out", type=Path, help="folder for qos-live.json and qos-live.png")
+    parser.add_argument("--out", type=Path, help="folder for numbers, tables and picture")
+    parser.add_argument("--page", type=Path, help="document with places for tables and picture")
     options = parser.parse_args(argv)
     needs("variants")
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
     folder, accuracy = prepared(ROOT / ".cache" / "variants")
-    found = _child("times", folder, core=WORKER)
-    times = {name: {int(b): t for b, t in of.items()} for name, of in found.items()}
+    seconds = _child("times", folder, core=WORKER)
+    times = {name: {int(b): t for b, t in of.items()} for name, of in seconds.items()}
     setting = Setting(accuracy, times, LOADS, options.seconds)
     runs = measured(folder, setting, POLICIES, warm_up=WARM_UP)
-    tables = (_overall(runs, setting), _by_load(runs, setting))
-    show(Output(tables), Console(width=140))
+    picture = Picture("qos-live", partial(_draw, runs=runs, setting=setting), (10.0, 6.5))
+    found = Output((_overall(runs, setting), _by_load(runs, setting)), (picture,))
+    output.show(found, Console(width=140))
     if options.out is not None:
+        output.save(found, options.out, vector=False)
         numbers = json.dumps(_numbers(runs, setting), indent=1, ensure_ascii=False)
         (options.out / "qos-live.json").write_text(f"{numbers}\n")
-        _picture(runs, setting, options.out / "qos-live.png")
+    if options.page is not None:
+        output.fill(options.page, "qos-live", found)
 
 
 def prepared(folder: Path) -> tuple[Path, dict[str, float]]:
@@ -415,14 +418,6 @@ def _each_second(told: Sequence[Told], setting: Setting) -> list[list[Told]]:
     for t in told:
         parts[min(int(t.intended), len(parts) - 1)].append(t)
     return parts
-
-
-def _picture(runs: Sequence[Run], setting: Setting, path: Path) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second that tables do not need
-
-    figure = Figure(figsize=(10.0, 6.5), layout="constrained")
-    _draw(figure, runs, setting)
-    figure.savefig(path, dpi=DPI)
 
 
 def _draw(figure: "Figure", runs: Sequence[Run], setting: Setting) -> None:

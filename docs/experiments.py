@@ -6,12 +6,10 @@ need the recorded traces: ROMA_TRACES names their directory.
 """
 
 import os
-import re
 import sys
 from pathlib import Path
 
 from roma.experiments import output
-from roma.experiments.base import Output
 from roma.experiments.lab import Lab
 from roma.experiments.registry import EXPERIMENTS
 from roma.workload import recorded
@@ -31,27 +29,8 @@ def main(names: list[str]) -> None:
         seeds = range(FIRST_SEED, FIRST_SEED + experiment.seeds)
         traces = recorded.directory(None, os.environ) if name.startswith("qos-") else None
         found = experiment.run(Lab(tuple(seeds), traces=traces))
-        page = path.read_text(encoding="utf-8")
-        for block, text in _blocks(name, found).items():
-            page, count = re.subn(
-                rf"(<!-- {block} -->\n).*?(<!-- /{block} -->)",
-                lambda m, text=text: m[1] + text.strip() + "\n" + m[2],
-                page,
-                flags=re.DOTALL,
-            )
-            assert count == 1, f"{path.name} has {count} places for {block}"
-        path.write_text(page, encoding="utf-8")
-        pictures = Output((), found.pictures)
-        for picture in output.save(pictures, PAGES, vector=False):
+        for picture in output.fill(path, name, found):
             print(picture)
-
-
-def _blocks(name: str, found: Output) -> dict[str, str]:
-    """Return Markdown by the name of its place: each table, and all claims."""
-    # A table's title is its section's heading here.
-    blocks = {t.name: output.markdown(t).partition("\n\n")[2] for t in found.tables}
-    claims = [f"| {c.claim} | {'yes' if c.holds else '**no**'} |" for c in found.checks]
-    return blocks | {f"{name} claims": "\n".join(["| claim | holds |", "|---|---|", *claims])}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An experiment's output on screen and in files: CSV and Markdown, PNG and SVG, JSON."""
+"""An experiment's output on screen, in files (CSV, Markdown, PNG, SVG, JSON) and in documents."""
 
 import csv
 import io
@@ -62,6 +62,29 @@ def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"--out = {directory}: cannot be written: {error}") from error
     return written
+
+
+def fill(page: Path, name: str, output: Output) -> list[Path]:
+    """Put tables and claims between the marks of a document, and pictures beside it.
+
+    Marks are `<!-- NAME -->` and `<!-- /NAME -->`, of each table and of "`name` claims". Return the
+    pictures. Raises ConfigError unless each is there once.
+    """
+    text = page.read_text(encoding="utf-8")
+    # A table's title is its section's heading there.
+    blocks = {t.name: markdown(t).partition("\n\n")[2] for t in output.tables}
+    if output.checks:
+        claims = [f"| {c.claim} | {'yes' if c.holds else '**no**'} |" for c in output.checks]
+        blocks[f"{name} claims"] = "\n".join(["| claim | holds |", "|---|---|", *claims])
+    for block, found in blocks.items():
+        begin, end = f"<!-- {block} -->\n", f"<!-- /{block} -->"
+        before, _, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not closed or begin in after:
+            raise ConfigError(f"{page}: must have one place for {block}: {begin.strip()} … {end}")
+        text = f"{before}{begin}{found.strip()}\n{end}{after}"
+    page.write_text(text, encoding="utf-8")
+    return save(Output((), output.pictures), page.parent, vector=False)
 
 
 def markdown(table: Table) -> str:

@@ -201,6 +201,32 @@ def test_tables_are_saved_raw_and_for_people(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"t.csv", "t.md", "p.png"}
 
 
+PAGE = "# Words\n<!-- t -->\nold\n<!-- /t -->\nmore\n<!-- x claims -->\n<!-- /x claims -->\n"
+
+
+def test_a_document_gets_tables_claims_and_pictures_where_they_belong(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    for _ in range(2):
+        assert output.fill(page, "x", example()) == [tmp_path / "p.png"]
+        assert page.read_text() == (
+            "# Words\n<!-- t -->\n| name | share |\n|---|---:|\n| a | 25.0% |\n| b | – |\n\nWhy.\n"
+            "<!-- /t -->\nmore\n<!-- x claims -->\n| claim | holds |\n|---|---|\n"
+            "| it is so | yes |\n<!-- /x claims -->\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "text", [PAGE.replace("<!-- t -->", ""), PAGE.replace("<!-- /t -->", ""), PAGE + PAGE]
+)
+def test_a_document_without_one_place_for_each_is_left_as_it_is(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ConfigError, match=r"page\.md: must have one place for t: <!-- t -->"):
+        output.fill(page, "x", example())
+    assert page.read_text() == text
+
+
 def test_the_same_picture_is_the_same_file(tmp_path):
     for name in ("one", "two"):
         output.save(example(), tmp_path / name)
