@@ -205,7 +205,7 @@ class Exclusive:
         return self._guess(model, batch) if seconds is None else seconds
 
     def times(self, model: str) -> Mapping[int, float]:
-        """Return the predicted seconds by batch size, as they are and as they will be."""
+        """Return the predicted seconds by batch size, in a table that measurements change."""
         return self._times_of(model)
 
     def typical(self, model: str, batch: int) -> float:

@@ -7,7 +7,7 @@ if the device is the ξ-th part of all there are: one of the others is free then
 becomes x - c + R·ξD, more or less by what arrivals vary. The solution is the greatest mean quality
 per second, ρ, and the relative value h(x) of a backlog: what it makes, or costs, compared with
 none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device,
-model and rate; a few rounds per decision, so that none of them takes long.
+model and rate; a round per decision, so that none of them takes long.
 """
 
 import math
@@ -33,12 +33,12 @@ MARGIN: Final = 0.1
 for a while, and batches take longer now and then."""
 
 BURSTS: Final = 0.5
-"""Coefficient of variation of a rate, beyond that of a Poisson process, over any time: loads vary
-from second to second and from minute to minute."""
+"""Coefficient of variation of a rate, beyond that of a Poisson process, over any time: some bursts
+outlast every batch."""
 
 BRIEF: Final = 0.3
-"""How long the others last, as a part of the soft deadline: without them, ten devices, which decide
-ten times as often as one, would take what comes within a second for much steadier."""
+"""How long other bursts last, as a part of the soft deadline: without them, ten devices, which
+decide ten times as often as one, would take what comes within a second for much steadier."""
 
 LEAK: Final = 1e-6
 """Probability with which everything that waits is gone: whatever is chosen, all backlogs then lead
@@ -107,22 +107,26 @@ class Values:
         self._costs = _Costs(actions, utility, soft=soft - margin, hard=hard - margin, share=share)
         self._soft, self._hard = soft, hard
         self._largest = float(max(a.count for a in actions))
-        self.count = len(actions)
+        self._kinds = [(a.count, a.accuracy) for a in actions]
         self._worths: dict[int, Worth] = {}
         """The best known by place on the grid, if any is."""
         self._open: dict[int, _Problem] = {}
         """By place: what was asked for and may not be the best one yet. All places at once would
         take 0.1 s, in which a gateway answers nobody."""
         self._solved: set[int] = set()
-        if like is not None and like.count == self.count:
-            self._worths.update(like._worths)
+        if like is not None and like._kinds == self._kinds:
+            moved = round(math.log(like._first / self._first) / self._log)
+            for place, worth in like._worths.items():
+                if 0 <= place + moved < RATES:
+                    self._worths[place + moved] = worth
 
     def at(self, rate: float) -> "Worth":
         """Return the values at a rate, of the nearest one of the grid.
 
         A rate that is new gets those of the nearest known one; its own follow, first under that
         one's policy, and each further call improves the policy by a round of iteration, until
-        nothing does: two to six times. Only the very first rate is solved at once.
+        nothing does: two to six times. The very first rate begins with the policy of who does not
+        look ahead.
         """
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
         place = min(place, RATES - 1)
@@ -138,9 +142,7 @@ class Values:
             problem = self._open[place] = _Problem(self._costs, traffic, most, first)
             if near is not None:
                 return self._worths[near]  # to write it down has cost this decision enough
-            while problem.improve():
-                pass
-        elif not problem.improve():
+        if not problem.improve():
             del self._open[place]
             self._solved.add(place)
         assert problem.worth is not None, "a round gives it values"

@@ -152,6 +152,7 @@ class Clockwork(Scheduler):
             place = gpu.places[model] = Place(book, gpu)
             book.places.append(place)
             book.is_touched = False
+            self._loading.begins(model, gpu.device)
         place.is_loaded = gpu.device.has(model)
         if place.is_loaded and book.due:
             self._offer(place, now, is_first=True)
@@ -164,7 +165,7 @@ class Clockwork(Scheduler):
         gpu.work = max(0.0, gpu.work - place.share)
         del gpu.places[book.name]
         book.places.remove(place)
-        self._loading.compare(book.name, gpu.device)
+        self._loading.ends(book.name, gpu.device)
         self._move(book)
 
     def _move(self, book: Book) -> None:
@@ -314,6 +315,7 @@ class Clockwork(Scheduler):
         if left:  # cancelled, or run elsewhere
             for entry in left:
                 book.due.remove(entry)
+            self._stale[book.name] = book
             return None
         del book.due[first : first + len(taken)]
         self._stale[book.name] = book
@@ -333,14 +335,16 @@ class Clockwork(Scheduler):
             found = [n for _, n in book.due[:late] if self.state.waits(book.name, n)]
             del book.due[:late]
             self._await_drop(book, now)
-            if found:
-                book.is_touched = not book.places
-                self._stale[book.name] = book
-                for gpu in self._gpus.values():
-                    if gpu.device.doubt(book.name, now):
-                        self._loading.forget(book.name)
-                detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
-                return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
+            if not found:  # they have left
+                self._loading.renew(book, now)
+                continue
+            book.is_touched = not book.places
+            self._stale[book.name] = book
+            for gpu in self._gpus.values():
+                if gpu.device.doubt(book.name, now):
+                    self._loading.forget(book.name)
+            detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
+            return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
         return None
 
     def _await_drop(self, book: Book, now: float) -> None:

@@ -7,7 +7,7 @@
 
 `capacity` is the work that a device can do within the model's own deadline. A model's numbers are
 renewed when its own requests or places change, never all of them: a change costs O(places of one
-model), whatever the number of models, devices and requests.
+model), whatever the number of models and requests; of a cold one now and then O(devices).
 """
 
 from bisect import bisect_left
@@ -176,12 +176,18 @@ class Loading:
                 self._coldest[model] = found
         return found
 
-    def compare(self, model: str, device: Exclusive) -> None:
-        """Take that a device may load a model faster or slower than before it held it."""
-        found = self._coldest.get(model)
-        if found is device:
+    def begins(self, model: str, device: Exclusive) -> None:
+        """Take that a device will hold a model: it may load it slower afterwards."""
+        if self._coldest.get(model) is device:
             del self._coldest[model]
-        elif found is not None and device.cold(model) < found.cold(model):
+
+    def ends(self, model: str, device: Exclusive) -> None:
+        """Take that a device holds a model no longer: it may load it faster than before.
+
+        Who was found has not held it meanwhile, and is as fast as it was.
+        """
+        found = self._coldest.get(model)
+        if found is not None and device.cold(model) < found.cold(model):
             self._coldest[model] = device
 
     def forget(self, model: str | None = None) -> None:

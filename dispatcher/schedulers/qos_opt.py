@@ -56,20 +56,6 @@ class QosOpt(QualityScheduler):
         super().on_executor(executor, now)
         if before != list(self.gpus.values()):
             self._values.clear()
-            gpu = self.gpus.get(executor.spec.name)
-            if gpu is not None:
-                self._prepare(gpu, now)
-
-    def on_memory(self, executor: Executor, model: str, now: float) -> None:
-        """Follow what a device holds."""
-        super().on_memory(executor, model, now)
-        self._prepare(self.gpus[executor.spec.name], now)
-
-    def _prepare(self, gpu: Gpu, now: float) -> None:
-        """Solve a first rate of what is new, so that no decision has to."""
-        for book in self.books.values():
-            if gpu.held(book):
-                self._worth(book, gpu, now)
 
     def decide(
         self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float

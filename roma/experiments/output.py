@@ -79,8 +79,8 @@ def fill(page: Path, name: str, output: Output) -> list[Path]:
     for block, found in blocks.items():
         begin, end = f"<!-- {block} -->\n", f"<!-- /{block} -->"
         before, _, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not closed or begin in after:
+        old, closed, after = rest.partition(end)
+        if not closed or begin in old + after:
             raise ConfigError(f"{page}: must have one place for {block}: {begin.strip()} … {end}")
         text = f"{before}{begin}{found.strip()}\n{end}{after}"
     page.write_text(text, encoding="utf-8")

@@ -4,7 +4,7 @@ import pytest
 
 from dispatcher.exclusive import Exclusive
 from roma.actions import ModelOffer, Offer
-from roma.events import ExecutorLost, LoadEnded, LoadModel, Reject, UnloadModel
+from roma.events import ExecutorLost, LoadEnded, LoadModel, Reject, RequestCancelled, UnloadModel
 from roma.model import Priority
 from tests.support.clockwork import LOAD, RUNS, SLO, Rig, batch, executes
 
@@ -134,6 +134,52 @@ def test_a_device_that_became_quicker_is_reckoned_with():
     assert is_refused(rig.arrive("a", now, slo=TIGHT))  # the slowest of ten is believed
     now = swap(rig, now + 1.0, load=LOAD)
     assert is_loaded_on(rig.arrive("a", now, slo=TIGHT)) == ["gpu"]
+
+
+def test_who_holds_a_model_while_another_becomes_slower_is_compared_with_all():
+    """Both become slower than the third; the second less so than the first is by then."""
+    rig = Rig()
+    for name in "xyz":
+        rig.device(name)
+    policy = rig.core.schedulers[0]
+    x, y, z = (policy._gpus[name].device for name in "xyz")
+    found = policy._loading
+    assert found.coldest("a") is x
+    for number, (device, slower) in enumerate(((x, 1.9), (y, 1.7)), start=1):
+        found.begins("a", device)
+        device.begin_load(number, "a", 0.0)
+        device.end_load(number, "a", LoadEnded(number, True, slower * LOAD), slower * LOAD)
+    for device in (y, x):
+        device.unload("a")
+        found.ends("a", device)
+    assert found.coldest("a") is z
+
+
+def test_requests_that_left_leave_no_demand_behind():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    rig.arrive("a", 0.001, priority=Priority.BATCH)
+    rig.core.handle(RequestCancelled(2), now=0.002)
+    now, commands = rig.wake()
+    assert (now, commands) == (pytest.approx(0.005), [])
+    assert [gpu.work for gpu in rig.core.schedulers[0]._gpus.values()] == pytest.approx([0.0])
+    assert rig.core.next_wakeup() is None
+
+
+def test_nor_do_those_that_would_have_been_refused():
+    rig = Rig()
+    rig.device(loaded="ab")
+    rig.arrive("b", 0.0)
+    for _ in range(16):
+        rig.arrive("b", 0.001)
+    rig.wake()
+    rig.end(1, 0.010)  # and the others at 0.05
+    rig.arrive("a", 0.011, slo=0.030, priority=Priority.BATCH)
+    rig.core.handle(RequestCancelled(18), now=0.012)
+    now, commands = rig.wake()
+    assert (now, commands) == (pytest.approx(0.031), [])
+    assert [gpu.work for gpu in rig.core.schedulers[0]._gpus.values()] == pytest.approx([0.0])
 
 
 def test_a_doubted_load_is_something_new_once():

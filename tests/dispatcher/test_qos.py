@@ -605,6 +605,34 @@ def test_values_begin_with_those_of_nearly_the_same():
     assert solved(after, 100.0).gain == pytest.approx(solved(values(share=0.9), 100.0).gain)
 
 
+def test_they_are_those_of_the_same_rate_whatever_the_grid():
+    """Ten devices can do ten times as much: the same place on their grid is ten times the rate."""
+    before = values()
+    known = {rate: solved(before, rate) for rate in (30.0, 100.0)}
+    after = values(share=0.1, like=before)
+    assert [after.at(rate) for rate in known] == list(known.values())
+
+
+def test_values_are_of_all_devices_that_there_are_and_made_when_they_are_needed():
+    rig = Rig(QosOpt)
+    rig.device("one")
+    (policy,) = rig.core.schedulers
+    assert not policy._values
+    rig.arrive(0.0)
+    (of_one,) = policy._values.values()
+    rig.device("two", now=1.0)
+    rig.arrive(1.0)
+    (of_two,) = policy._values.values()
+    assert of_two._costs._share == of_one._costs._share / 2
+
+
+def test_a_very_first_rate_costs_one_evaluation_and_is_solved_by_and_by():
+    found = values()
+    first = found.at(100.0)
+    assert first.gain < solved(values(), 100.0).gain
+    assert solved(found, 100.0).gain == pytest.approx(solved(values(), 100.0).gain)
+
+
 def test_values_of_other_options_are_none_to_begin_with():
     before = Values([Action(1, 1.0, 0.1)], linear, soft=1.0, hard=2.0)
     before.at(5.0)

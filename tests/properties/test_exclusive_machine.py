@@ -46,11 +46,11 @@ MODELS = {
     "c": ModelOffer(3, 0.030, {n: 2 * t for n, t in RUNS.items()}),
     "d": ModelOffer(1, 0.005, {1: 0.001, 2: 0.0015}),
 }
-DEVICES = ("g0", "g1")
+DEVICES = ("g0", "g1", "g2")
 
 
 class Devices(RuleBasedStateMachine):
-    """Two devices, and what happens to them; whose rules these are chooses `build` and `check`."""
+    """Three devices, and what happens to them; whose rules these are chooses `build` and `check`."""
 
     offers = MODELS
     """By the name under which a device has it."""
@@ -240,7 +240,7 @@ class ExclusiveMachine(Devices):
 
     @initialize(
         policy=st.sampled_from([Clockwork, ClockworkPaper]),
-        pages=st.lists(st.sampled_from([2, 3, 4, 7]), min_size=2, max_size=2),
+        pages=st.lists(st.sampled_from([2, 3, 4, 7]), min_size=3, max_size=3),
         ahead=st.sampled_from([0.0, 0.005, 0.03]),
     )
     def build(self, policy, pages, ahead):
@@ -269,6 +269,7 @@ class ExclusiveMachine(Devices):
                 quickest = min(device.cold(model) for device in devices)
                 assert policy._loading.coldest(model).cold(model) == quickest
             for place in book.places:
+                assert book.due or place.share == 0.0
                 missing = [n for n in place.sizes if n <= len(book.due) and n not in place.entered]
                 assert not (place.is_loaded and missing) or place.next_size <= len(book.due)
 

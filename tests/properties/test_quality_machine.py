@@ -37,7 +37,7 @@ class QualityMachine(Devices):
 
     @initialize(
         policy=st.sampled_from([Fixed, Qos, QosOpt]),
-        pages=st.lists(st.sampled_from([1, 2, 3]), min_size=2, max_size=2),
+        pages=st.lists(st.sampled_from([1, 2, 3]), min_size=3, max_size=3),
         width=st.sampled_from([0.01, 0.2]),
         utility=st.sampled_from(sorted(UTILITIES)),
     )

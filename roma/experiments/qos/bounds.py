@@ -1,14 +1,14 @@
-"""What could have been achieved if every query to come had been known.
+"""What could have been achieved if every query to come had been known, and batches took their mean.
 
 `in_order`   one device: the best schedule that serves queries in the order of their arrival, each
              in a batch of one of `COUNTS` or left out, by dynamic programming over (next query,
-             time when the device is free). Times are rounded down to a grid, batches take their
-             mean time; so nobody who serves in that order does better.
-`priced`     several devices, in any order: every query gets a price, and every device is left alone
-             to serve what pays, each at the best times for it. The prices and what devices make
-             beyond them are a bound, whatever the prices are (weak duality): who serves a query at
-             most once makes no more of it than its price and what is beyond. Good prices are those
-             of a linear program over slots of time in which queries and batches may be divided.
+             time when the device is free). Times are rounded down to a grid; so nobody who serves
+             in that order does better.
+`priced`     any devices, in any order: every query gets a price, and every device is left alone to
+             serve what pays, each at the best times for it. The prices and what devices make beyond
+             them are a bound, whatever the prices are (weak duality): who serves a query at most
+             once makes no more of it than its price and what is beyond. Good prices are those of a
+             linear program over slots of time in which queries and batches may be divided.
 """
 
 from collections.abc import Sequence
