@@ -125,8 +125,8 @@ class Values:
 
         A rate that is new gets those of the nearest known one; its own follow, first under that
         one's policy, and each further call improves the policy by a round of iteration, until
-        nothing does: two to six times. The very first rate begins with the policy of who does not
-        look ahead.
+        nothing does: two to six times. Before any is known a backlog is worth nothing: who asks
+        first does not look ahead.
         """
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
         place = min(place, RATES - 1)
@@ -140,12 +140,11 @@ class Values:
             first = None if near is None else self._worths[near].choice
             traffic = Traffic(rate, BRIEF * self._soft)
             problem = self._open[place] = _Problem(self._costs, traffic, most, first)
-            if near is not None:
-                return self._worths[near]  # to write it down has cost this decision enough
+            # To write it down has cost this decision enough.
+            return problem.worth if near is None else self._worths[near]
         if not problem.improve():
             del self._open[place]
             self._solved.add(place)
-        assert problem.worth is not None, "a round gives it values"
         self._worths[place] = problem.worth
         return problem.worth
 
@@ -252,12 +251,15 @@ class _Problem:
         if first is not None:
             is_possible = self._rewards[first, _ROWS] > -np.inf
             self._choice = np.where(is_possible, first, self._choice)
-        self.worth: Worth | None = None
-        """Of the policy, once it is evaluated."""
+        self._relative = np.zeros(POINTS)
+        self._is_evaluated = False
+        self.worth = Worth(traffic, 0.0, self._grid, self._relative.tolist(), self._choice)
+        """Of the policy, nothing until it is evaluated."""
 
     def improve(self) -> bool:
         """Evaluate the policy, or change it by its values; return whether anything was new."""
-        if self.worth is None:
+        if not self._is_evaluated:
+            self._is_evaluated = True
             self.worth = self._evaluated()
             return True
         scores = self._rewards - self.worth.gain * self._times[:, None]

@@ -626,10 +626,12 @@ def test_values_are_of_all_devices_that_there_are_and_made_when_they_are_needed(
     assert of_two._costs._share == of_one._costs._share / 2
 
 
-def test_a_very_first_rate_costs_one_evaluation_and_is_solved_by_and_by():
+def test_who_asks_first_does_not_look_ahead_and_waits_for_no_evaluation():
     found = values()
     first = found.at(100.0)
-    assert first.gain < solved(values(), 100.0).gain
+    assert first.gain == 0.0
+    assert {first.of(backlog) for backlog in (0, 5, 1e9)} == {0.0}
+    assert 0.0 < found.at(100.0).gain < solved(values(), 100.0).gain
     assert solved(found, 100.0).gain == pytest.approx(solved(values(), 100.0).gain)
 
 
