@@ -41,9 +41,10 @@ EVIDENCE = 2.0
 class AdaptiveGains:
     """z is in mean deviations, K a loop gain per period, stable with four periods of dead time.
 
-    `z` buys fewer late requests with more cores: the one gain to change. `drain_time` is T_d in
-    seconds; `follow` weighs a new rate of requests, `overflow` one that rises because GPUs took
-    less (0 < w ≤ 1); `idle_decay` is per second.
+    `z` buys fewer late requests with more cores: the one gain to change. It is worth more with a
+    shorter period, in which rates differ more. `drain_time` is T_d in seconds. `follow` is how much
+    of a new rate of requests is believed within a second, `overflow` of one that rises because GPUs
+    took less (0 < w ≤ 1); `idle_decay` is per second too.
     """
 
     z: Annotated[float, Field(ge=0, le=10)] = 0.7
@@ -120,11 +121,16 @@ def _observed(
     expected = rate if past.for_cpu is None else past.for_cpu
     weight = gains.overflow if m.completed_gpu and rate > expected else gains.follow
     return AdaptiveState(
-        arrivals=ewma(past.arrivals, m.arrivals / dt, gains.follow),
-        for_cpu=ewma(past.for_cpu, rate, weight),
+        arrivals=ewma(past.arrivals, m.arrivals / dt, _within(dt, gains.follow)),
+        for_cpu=ewma(past.for_cpu, rate, _within(dt, weight)),
         noise=ewma(past.noise, abs(rate - expected), NOISE_WEIGHT),
         cost=past.cost.update(m.usage, m.completed_here, m.profile),
     )
+
+
+def _within(dt: float, weight: float) -> float:
+    """Return what a weight per second is for a period of `dt` seconds."""
+    return 1 - float((1 - weight) ** dt)
 
 
 def _overflow(m: Measurement, dt: float) -> float:
@@ -132,13 +138,14 @@ def _overflow(m: Measurement, dt: float) -> float:
 
     Where GPUs serve the model, arrivals minus their completions are mostly noise: what waits for a
     GPU at the end of a period looks like load. What CPUs did, and what waits beyond the GPUs'
-    reach within R°, is evidence of a real one.
+    reach within R°, is evidence of a real one. It came within R° or a period, whichever is longer.
     """
     rate = (m.arrivals - m.completed_gpu) / dt
     if not m.completed_gpu:
         return rate
     beyond = max(0.0, m.waiting + m.in_flight - m.completed_gpu / dt * m.set_point)
-    return min(rate, EVIDENCE * (m.completed_cpu + beyond) / dt)
+    evidence = m.completed_cpu / dt + beyond / max(dt, m.set_point)
+    return min(rate, EVIDENCE * evidence)
 
 
 def _rebuilt(state: AdaptiveState | None, applied: float, model_terms: float) -> float:

@@ -140,7 +140,9 @@ class ControlConfig(Section):
     gains_file: FilePath | None = None
     """A file written by `roma design tune`, relative to roma.yaml; `gains` win over it."""
     period: Annotated[float, Field(ge=0.1, le=60)] = 1.0
-    """Control period in seconds."""
+    """Control period in seconds. Shorter, e.g. 0.2, keeps promises through bursts with less cores
+    (decision 14). It should be a multiple of `cfs_period`; through the Docker engine each change of
+    a quota costs 12 core-ms, through cgroup files 0.1."""
     window: Seconds | None = None
     """Window of the response-time statistics in seconds; default: one period."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.0

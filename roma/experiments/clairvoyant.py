@@ -1,15 +1,16 @@
 """The fewest core-seconds with which anybody could have kept the promises, knowing the future.
 
 A linear program over a fluid queue. It returns a lower bound for every policy that sets the cores
-of each model once a second, never above its capacity, and answers at most `late_share` of all
-requests later than their SLA or not at all. Per model and slot boundary t, in requests so far:
+of each model once a period (a second, unless told otherwise), never above its capacity, and answers
+at most `late_share` of all requests later than their SLA or not at all. Per model and slot boundary
+t, in requests so far:
 
     C(t) + G(t) + L(t) ≤ A(t)           nothing is served before it arrives
     C(t) + G(t) + L(t) ≥ A(t - D)       what arrived D ago is served on CPU or GPU, or given up
-    cost·ΔC ≤ slot·u(k)                 the cores of second k carry its slots
+    cost·ΔC ≤ slot·u(k)                 the cores of period k carry its slots
     Σ gpu_time·ΔG ≤ gpus·slot           the models share the GPUs
     ΣL ≤ ⌊late_share·N⌋                 over the whole run and all N requests
-    cost·ΣΔC(k) ≤ κ·z(k) + μ·Σz(i)      cores at the minimum answer nobody (below)
+    cost·ΣΔC(k) ≤ p·(κ·z(k) + μ·Σz(i))  cores at the minimum answer nobody (below)
     minimum ≤ u(k) ≤ maximum, Σu(k) ≤ capacity;  minimise Σu
 
 Every simplification lets it do with less, never with more, than a real policy:
@@ -25,21 +26,22 @@ Every simplification lets it do with less, never with more, than a real policy:
 - What is due after `duration` need not be served, although it counts as a request.
 
 **Cores at the minimum.** Divisible requests could live on the minima, a tenth of each per second; a
-real request is computed whole by one replica, within its SLA. Let f be a replica's share of the
-minimum, u(k) its cores in second k, z = u - f ≥ 0, and w(k) what it computes in that second of
-requests that it answers in time. Such a request works in at most n = ⌈D/slot⌉ + 1 slots in a row,
-so in one of the seconds that they touch the replica has at least v = cost/(n·slot) cores. Where the
-minimum alone is enough, v ≤ f, nothing follows. Otherwise, with g = min(1, (n - 1)·slot), κ =
-v/(v - f), μ = g·f/(v - f), and i over the seconds that n slots around one of second k can touch:
+real request is computed whole by one replica, within its SLA. Let p be the period, f a replica's
+share of the minimum, u(k) its cores in period k, z = u - f ≥ 0, and w(k) the cores that it spends
+in that period, on average, on requests that it answers in time. Such a request works in at most n =
+⌈D/slot⌉ + 1 slots in a row, so in one of the periods that they touch the replica has at least v =
+cost/(n·slot) cores. Where the minimum alone is enough, v ≤ f, nothing follows. Otherwise, with g =
+min(1, (n - 1)·slot/p), κ = v/(v - f), μ = g·f/(v - f), and i over the periods that n slots around
+one of period k can touch:
 
 - u(k) ≥ v: w(k) ≤ u(k) = z(k) + f ≤ κ·z(k), because z(k) ≥ v - f.
-- u(k) < v: whatever worked in k reaches a second with z(i) ≥ v - f, before k or after it; on that
+- u(k) < v: whatever worked in k reaches a period with z(i) ≥ v - f, before k or after it; on that
   side of k it has at most n - 1 slots. With s = 1 or 2 such sides, w(k) ≤ min(1, s·g)·u(k) ≤ z(k) +
   s·g·f, and μ·Σz(i) ≥ s·g·f.
 
 So w(k) ≤ κ·z(k) + μ·Σz(i) in both cases, and summed over the replicas it is a row of the program.
 
-It holds under these conditions: cores change at whole seconds only; a quota carries slot·u within
+It holds under these conditions: cores change at whole periods only; a quota carries slot·u within
 a slot and no more (quota periods divide the slot and start with it, no burst; the kernel refills a
 quota that is set in mid-period, which a late actuation gains from); a request stays with the device
 that began it; `cost` and `gpu_time` are those of every request. If they vary, they must be means
@@ -93,7 +95,7 @@ class ModelLoad:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least `core_seconds`, one allocation per second that needs no more, and its late share.
+    """The least `core_seconds`, one allocation per period that needs no more, and its late share.
 
     `cores` is *a* cheapest allocation, mostly one of many; `late_share` is what it gives up.
     """
@@ -110,15 +112,16 @@ def bound(
     capacity: float,
     duration: float,
     late_share: float = 0.02,
+    period: float = 1.0,
     slot: float = 0.1,
 ) -> Bound:
-    """Return the lower bound for a run of `duration` seconds; `slot` must divide one second.
+    """Return the lower bound for a run of `duration` seconds; `slot` must divide the period.
 
     Raises Infeasible if the load cannot be served, and ValueError for arguments that make no
     sense, naming them.
     """
-    _check(models, capacity, duration, slot)
-    program = _Program(models, gpus, capacity, duration, slot)
+    _check(models, capacity, duration, period, slot)
+    program = _Program(models, gpus, capacity, duration, period=period, slot=slot)
     # A policy's number of late requests is whole.
     allowed = math.floor(late_share * program.requests + _EDGE)
     solution = program.solve(program.core_seconds, allowed)
@@ -133,11 +136,13 @@ def bound(
     )
 
 
-def _check(models: Mapping[str, ModelLoad], capacity: float, duration: float, slot: float) -> None:
+def _check(
+    models: Mapping[str, ModelLoad], capacity: float, duration: float, period: float, slot: float
+) -> None:
     if not duration > 0:
         raise ValueError(f"duration = {duration}: must be > 0")
-    if not (slot > 0 and math.isclose(round(1 / slot) * slot, 1)):
-        raise ValueError(f"slot = {slot}: must divide one second")
+    if not (slot > 0 and math.isclose(round(period / slot) * slot, period)):
+        raise ValueError(f"slot = {slot}: must divide the period ({period:g} s)")
     for name, m in models.items():
         if not (m.cost > 0 and m.response_time > 0 and (m.gpu_time is None or m.gpu_time > 0)):
             raise ValueError(f"{name}: cost, gpu_time and response_time must be > 0")
@@ -153,7 +158,7 @@ def _check(models: Mapping[str, ModelLoad], capacity: float, duration: float, sl
 
 
 class _Program:
-    """Variables of model m: u per second; S = C + G + L, ΔC, ΔG and ΔL per slot."""
+    """Variables of model m: u per period; S = C + G + L, ΔC, ΔG and ΔL per slot."""
 
     def __init__(
         self,
@@ -161,16 +166,18 @@ class _Program:
         gpus: int,
         capacity: float,
         duration: float,
+        *,
+        period: float,
         slot: float,
     ) -> None:
         self.requests = sum(len(m.arrivals) for m in models.values())
-        per_second = round(1 / slot)
+        per_period = round(period / slot)
         slots = math.ceil(duration / slot - _EDGE)
         ends = np.minimum(np.arange(1, slots + 1) * slot, duration)
         lengths = np.diff(ends, prepend=0.0)
-        second = np.arange(slots) // per_second
-        self._seconds = int(second[-1]) + 1
-        width = self._seconds + 4 * slots
+        place = np.arange(slots) // per_period
+        self._periods = int(place[-1]) + 1
+        width = self._periods + 4 * slots
         self._offset = {name: i * width for i, name in enumerate(models)}
         size = width * len(models)
         self.core_seconds = np.zeros(size)
@@ -178,14 +185,14 @@ class _Program:
         self._lower = np.zeros(size)
         self._upper = np.full(size, np.inf)
         balance, limits = _Rows(), _Rows()
-        j, k = np.arange(slots), np.arange(self._seconds)
+        j, k = np.arange(slots), np.arange(self._periods)
         gpu_rows = limits.add(slots, gpus * lengths)
-        capacity_rows = limits.add(self._seconds, np.full(self._seconds, capacity))
+        capacity_rows = limits.add(self._periods, np.full(self._periods, capacity))
         for name, m in models.items():
             u = self._offset[name] + k
-            total = self._offset[name] + self._seconds + j
+            total = self._offset[name] + self._periods + j
             on_cpu, on_gpu, given_up = total + slots, total + 2 * slots, total + 3 * slots
-            self.core_seconds[u] = np.bincount(second, weights=lengths)
+            self.core_seconds[u] = np.bincount(place, weights=lengths)
             self.given_up[given_up] = 1
             self._lower[u], self._upper[u] = m.minimum, m.maximum
             self._lower[total], self._upper[total] = _arrived(m, ends)
@@ -196,8 +203,8 @@ class _Program:
             limits.put(capacity_rows + k, u, 1.0)
             rate = limits.add(slots, np.zeros(slots)) + j
             limits.put(rate, on_cpu, m.cost)
-            limits.put(rate, u[second], -lengths)
-            _whole_requests(limits, m, slot, u, on_cpu)
+            limits.put(rate, u[place], -lengths)
+            _whole_requests(limits, m, u, on_cpu, period=period, slot=slot)
             step = balance.add(slots, np.zeros(slots)) + j
             balance.put(step, total, 1.0)
             balance.put(step[1:], total[:-1], -1.0)
@@ -230,9 +237,9 @@ class _Program:
         return solution
 
     def cores(self, solution: NDArray[np.float64], name: str) -> list[float]:
-        """Return a model's cores per second."""
+        """Return a model's cores per period."""
         first = self._offset[name]
-        return [float(u) for u in solution[first : first + self._seconds]]
+        return [float(u) for u in solution[first : first + self._periods]]
 
 
 class _Rows:
@@ -264,20 +271,26 @@ class _Rows:
 
 
 def _whole_requests(
-    limits: _Rows, m: ModelLoad, slot: float, u: NDArray[np.int_], on_cpu: NDArray[np.int_]
+    limits: _Rows,
+    m: ModelLoad,
+    u: NDArray[np.int_],
+    on_cpu: NDArray[np.int_],
+    *,
+    period: float,
+    slot: float,
 ) -> None:
-    """Add w(k) ≤ κ·z(k) + μ·Σz(i) for every second; the module docstring proves it."""
+    """Add w(k) ≤ κ·z(k) + μ·Σz(i) for every period; the module docstring proves it."""
     touched = math.ceil(m.response_time / slot - _EDGE) + 1
     v, f = m.cost / (touched * slot), m.minimum / m.replicas
     if v - f <= _EDGE * v:
         return  # nearly equal, the row would say nothing with coefficients too large to solve
     kappa = v / (v - f)
-    mu = min(1.0, (touched - 1) * slot) * f / (v - f)
-    reach = math.ceil((touched - 1) * slot - _EDGE)
-    k, second = np.arange(len(u)), np.arange(len(on_cpu)) // round(1 / slot)
+    mu = min(1.0, (touched - 1) * slot / period) * f / (v - f)
+    reach = math.ceil((touched - 1) * slot / period - _EDGE)
+    k, place = np.arange(len(u)), np.arange(len(on_cpu)) // round(period / slot)
     around = np.minimum(k, reach) + np.minimum(k[::-1], reach)
     rows = limits.add(len(u), -(kappa + mu * around) * m.minimum)
-    limits.put(rows + second, on_cpu, m.cost)
+    limits.put(rows + place, on_cpu, m.cost / period)
     limits.put(rows + k, u, -kappa)
     for away in range(1, reach + 1):
         limits.put(rows + k[away:], u[:-away], -mu)

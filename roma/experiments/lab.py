@@ -66,9 +66,13 @@ class Lab:
         n = len(self.seeds)
         return [_summary(results[i : i + n]) for i in range(0, len(results), n)]
 
-    def bounds(self, workloads: Sequence[Workload], late_share: float) -> list[float | None]:
+    def bounds(
+        self, workloads: Sequence[Workload], late_share: float, *, period: float = 1.0
+    ) -> list[float | None]:
         """Return the clairvoyant core-seconds per workload; None where nobody could do it."""
-        jobs = [(workload, seed, late_share) for workload in workloads for seed in self.seeds]
+        jobs = [
+            (workload, seed, late_share, period) for workload in workloads for seed in self.seeds
+        ]
         found = self.map(_bound, jobs)
         n = len(self.seeds)
         return [_mean_or_none(found[i : i + n]) for i in range(0, len(found), n)]
@@ -115,7 +119,9 @@ def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
     return loads
 
 
-def clairvoyant_bound(workload: Workload, seed: int, late_share: float) -> Bound:
+def clairvoyant_bound(
+    workload: Workload, seed: int, late_share: float, period: float = 1.0
+) -> Bound:
     """Return the bound of one run; raise Infeasible if nobody could keep the late share."""
     return bound(
         clairvoyant_loads(workload, seed),
@@ -123,6 +129,7 @@ def clairvoyant_bound(workload: Workload, seed: int, late_share: float) -> Bound
         capacity=workload.cores * workload.workers,
         duration=workload.duration,
         late_share=late_share,
+        period=period,
     )
 
 
@@ -132,7 +139,7 @@ def _simulate(job: tuple[Case, int]) -> Result:
     return Simulation(scenario, record=case.record).run()
 
 
-def _bound(job: tuple[Workload, int, float]) -> float | None:
+def _bound(job: tuple[Workload, int, float, float]) -> float | None:
     try:
         return clairvoyant_bound(*job).core_seconds
     except Infeasible:

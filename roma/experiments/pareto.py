@@ -3,7 +3,8 @@
 Every law works with the same schedulers, the same shedding, the same requests; only what decides
 the cores differs. Its knob is its set point α; where a law has none, the threshold that plays its
 part; for `adaptive`, α and what else its lateness hangs on: its margin for noise, z, and how soon
-it believes in overflow. The reference is the clairvoyant bound (see `clairvoyant`).
+it believes in overflow. `adaptive` and the laws that come nearest to it also act five times a
+second. The reference is the clairvoyant bound (see `clairvoyant`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ LATE = 0.02
 TARGET = 1.3
 """Times the clairvoyant bound: the aim of `adaptive`."""
 
+OURS = "adaptive"
+"""The law that the others are compared with."""
+
 ALPHAS = (0.35, 0.5, 0.65, 0.8, 1.0)
 CAUTION = (
     (1.0, 0.0, 0.15),
@@ -42,6 +46,26 @@ CAUTION = (
 )
 """(α, z, overflow) of `adaptive`, from daring to cautious; (0.9, 0.7, 0.3) is the system `ours`."""
 
+QUICK = 0.2
+"""Seconds of a shorter control period: two of the quota's, which then begins anew with each."""
+
+QUICK_CAUTION = (
+    (1.0, 0.0, 0.5, 0.3),
+    (1.0, 0.0, 0.5, 0.2),
+    (1.0, 0.0, 0.6, 0.2),
+    (1.0, 0.0, 0.45, 0.1),
+    (1.0, 0.0, 0.67, 0.1),
+    (1.0, 0.0, 0.8, 0.1),
+    (1.0, 0.0, 0.67, 0.05),
+    (1.0, 0.1, 0.6, 0.1),
+    (0.9, 0.0, 0.67, 0.1),
+    (0.85, 0.05, 0.6, 0.1),
+    (0.9, 0.1, 0.67, 0.1),
+    (0.85, 0.1, 0.7, 0.1),
+    (0.9, 0.2, 0.8, 0.1),
+)
+"""(α, z, overflow, T_d) of `adaptive` with the shorter period."""
+
 DESIGNED = {
     "rt": {"K": 0.388, "a": 0.92},
     "inverse": {"K": 0.388, "a": 0.92},
@@ -52,10 +76,20 @@ DESIGNED = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A law and the settings of its knob."""
+    """A law and the settings of its knob, all with one control period in seconds."""
 
     name: str
     systems: tuple[System, ...]
+
+    @property
+    def period(self) -> float:
+        """The control period."""
+        return self.systems[0].period
+
+    def every(self, period: float) -> "Family":
+        """Return the same settings with another control period."""
+        systems = tuple(replace(s, period=period) for s in self.systems)
+        return Family(f"{self.name}, {period:g} s", systems)
 
 
 def _law(name: str, law: str, **gains: float | str) -> Family:
@@ -80,24 +114,32 @@ def families() -> tuple[Family, ...]:
         replace(systems.OURS, alpha=a, gains={"z": z, "overflow": overflow})
         for a, z, overflow in CAUTION
     )
+    quick = tuple(
+        replace(systems.OURS, alpha=a, gains={"z": z, "overflow": overflow, "drain_time": drain})
+        for a, z, overflow, drain in QUICK_CAUTION
+    )
+    captain = _knob("captain", "target", (0.0, 0.05, 0.1, 0.2, 0.3))
+    paper = _law("paper", "paper", **systems.PAPER)
+    rivals = [family for family in pis if family.name.startswith("pi log")]
     return (
         Family("static", tuple(replace(static, static=c) for c in (1.0, 2.0, 3.0, 4.0, 6.0))),
         _knob("rules", "up_at", (0.2, 0.35, 0.5, 0.65, 0.8)),
         _knob("usage", "target", (0.3, 0.45, 0.6, 0.75, 0.9)),
-        _knob("captain", "target", (0.0, 0.05, 0.1, 0.2, 0.3)),
+        captain,
         *pis,
-        _law("paper", "paper", **systems.PAPER),
+        paper,
         _law("paper (code)", "paper", K=0.38, a=0.553),
-        Family("adaptive", ours),
+        Family(OURS, ours),
+        *(family.every(QUICK) for family in (captain, *rivals, paper, Family(OURS, quick))),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One workload: its bound, and every law's settings as summaries."""
+    """One workload: its bound by control period, and every law's settings as summaries."""
 
     workload: Workload
-    bound: float | None
+    bounds: Mapping[float, float | None]
     curves: Mapping[str, Sequence[Summary]]
 
     def cheapest(self, law: str) -> Summary | None:
@@ -113,15 +155,20 @@ def _run(lab: Lab) -> Output:
     laws = families()
     cases = [Case(test, s) for test in tests for law in laws for s in law.systems]
     summaries = iter(lab.run(cases))
-    bounds = lab.bounds(tests, LATE)
+    periods = sorted({law.period for law in laws}, reverse=True)
+    bounds = {period: lab.bounds(tests, LATE, period=period) for period in periods}
     found = [
-        _Found(test, bound, {law.name: [next(summaries) for _ in law.systems] for law in laws})
-        for test, bound in zip(tests, bounds, strict=True)
+        _Found(
+            test,
+            {period: bounds[period][i] for period in periods},
+            {law.name: [next(summaries) for _ in law.systems] for law in laws},
+        )
+        for i, test in enumerate(tests)
     ]
     return Output(
         (_cheapest(found, laws), _curves(found)),
         (Picture("pareto", lambda figure: _draw(figure, found), (14.0, 7.0)),),
-        tuple(_checks(found)),
+        tuple(_checks(found, laws)),
     )
 
 
@@ -133,14 +180,17 @@ def _cheapest(found: Sequence[_Found], laws: Sequence[Family]) -> Table:
             cheapest = test.cheapest(law.name)
             row.append(None if cheapest is None else cheapest.core_seconds)
         rows.append(tuple(row))
-    rows.append(("clairvoyant bound", *(test.bound for test in found)))
+    rows.extend(
+        (f"clairvoyant, {period:g} s", *(test.bounds[period] for test in found))
+        for period in found[0].bounds
+    )
     return Table(
         "pareto",
         f"Cheapest allocation of each law at ≤ {LATE:.0%} late requests (core-seconds)",
         (Column("law"), *(Column(test.workload.name, ".0f") for test in found)),
         rows,
         "A dash: no setting of the law's knob keeps the promise; for the bound: nobody could. Over "
-        "several seeds both are means.",
+        "several seeds both are means. Laws act once a second, where nothing else is said.",
     )
 
 
@@ -167,30 +217,39 @@ def _curves(found: Sequence[_Found]) -> Table:
     )
 
 
-def _checks(found: Sequence[_Found]) -> list[Check]:
-    checks = []
-    for test in found:
-        ours, name = test.cheapest("adaptive"), test.workload.name
-        others = {
-            law: s.core_seconds
-            for law in test.curves
-            if law != "adaptive" and (s := test.cheapest(law)) is not None
-        }
-        best = min(others, key=lambda law: others[law], default=None)
-        if ours is None:
-            claim = f"{name}: adaptive keeps ≤ {LATE:.0%} late"
-            if test.bound is None:
-                claim = f"{name}: adaptive does not keep ≤ {LATE:.0%} late, and nobody could"
-            checks.append(Check(claim, test.bound is None))
-            continue
-        rival = "no other law keeps it" if best is None else f"{best} needs {others[best]:.0f}"
-        claim = f"{name}: adaptive is the cheapest law: {ours.core_seconds:.0f} core-s, {rival}"
-        checks.append(Check(claim, best is None or ours.core_seconds <= others[best]))
-        if test.bound is not None:
-            ratio = ours.core_seconds / test.bound
-            checks.append(
-                Check(f"{name}: within {TARGET} of the clairvoyant: {ratio:.2f}", ratio <= TARGET)
-            )
+def _checks(found: Sequence[_Found], laws: Sequence[Family]) -> list[Check]:
+    periods = {law.name: law.period for law in laws}
+    ours = [name for name in periods if name.startswith(OURS)]
+    return [check for name in ours for test in found for check in _of(test, name, periods)]
+
+
+def _of(test: _Found, ours: str, periods: Mapping[str, float]) -> list[Check]:
+    """Return what holds of `adaptive` with one period, beside laws that act as often or less."""
+    cheapest, name = test.cheapest(ours), test.workload.name
+    bound = test.bounds[periods[ours]]
+    others = {
+        law: s.core_seconds
+        for law, period in periods.items()
+        if not law.startswith(OURS) and period >= periods[ours]
+        if (s := test.cheapest(law)) is not None
+    }
+    best = min(others, key=lambda law: others[law], default=None)
+    if cheapest is None:
+        claim = f"{name}: {ours} keeps ≤ {LATE:.0%} late"
+        if bound is None:
+            claim = f"{name}: {ours} does not keep ≤ {LATE:.0%} late, and nobody could"
+        return [Check(claim, bound is None)]
+    rival = "no other law keeps it" if best is None else f"{best} needs {others[best]:.0f}"
+    claim = f"{name}: {ours} is the cheapest law: {cheapest.core_seconds:.0f} core-s, {rival}"
+    checks = [Check(claim, best is None or cheapest.core_seconds <= others[best])]
+    # The aim is a clairvoyant who acts once a second; one who acts as often may need less.
+    aim = test.bounds[max(test.bounds)]
+    if aim is not None and bound is not None:
+        ratio = cheapest.core_seconds / aim
+        claim = f"{name}: {ours} is within {TARGET} of the clairvoyant: {ratio:.2f}"
+        if aim != bound:
+            claim += f", {cheapest.core_seconds / bound:.2f} of one who acts as often"
+        checks.append(Check(claim, ratio <= TARGET))
     return checks
 
 
@@ -202,20 +261,20 @@ def _draw(figure: "Figure", found: Sequence[_Found]) -> None:
     for axis, test in zip(axes.flat, found, strict=False):
         for i, (law, curve) in enumerate(test.curves.items()):
             ordered = sorted(curve, key=lambda s: s.core_seconds)
-            ours = law == "adaptive"
+            ours, quick = law.startswith(OURS), law.endswith(" s")
             axis.plot(
                 [s.core_seconds for s in ordered],
                 [max(100 * s.late_share, 0.01) for s in ordered],
-                color="black" if ours else f"C{i % 10}",
+                color=("red" if quick else "black") if ours else f"C{i % 10}",
                 linewidth=2.5 if ours else 0.8,
                 marker="o" if ours else ".",
                 markersize=4,
-                linestyle="-" if i < 10 or ours else "--",
+                linestyle="-" if ours else ":" if quick else "-" if i < 10 else "--",
                 label=law,
             )
         axis.axhline(100 * LATE, color="grey", linewidth=0.8, linestyle=":")
-        if test.bound is not None:
-            axis.axvline(test.bound, color="grey", linewidth=1.2, linestyle="--")
+        for bound in [b for b in test.bounds.values() if b is not None]:
+            axis.axvline(bound, color="grey", linewidth=1.2, linestyle="--")
         axis.set_yscale("log")
         axis.set_title(test.workload.title, fontsize=9)
         axis.set_xlabel("core-seconds allocated", fontsize=8)

@@ -11,8 +11,8 @@ NO_DEADLINE = 1000.0
 class System:
     """A name for settings.
 
-    `deadline` is in SLAs; `static` fixes the cores of each worker, divided fairly among its
-    models; `hide_age` and `burst` are the lab's own.
+    `deadline` is in SLAs, `period` in seconds; `static` fixes the cores of each worker, divided
+    fairly among its models; `hide_age` and `burst` are the lab's own.
     """
 
     name: str
@@ -26,6 +26,7 @@ class System:
     deadline: float = NO_DEADLINE
     in_flight: int | None = None
     static: float | None = None
+    period: float = 1.0
     cfs_period: float = 0.1
     burst: float = 0.0
     hide_age: bool = False

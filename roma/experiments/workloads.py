@@ -143,6 +143,7 @@ class Workload:
                 "control": {
                     "law": system.law,
                     "gains": dict(system.gains),
+                    "period": system.period,
                     "cfs_period": system.cfs_period,
                 },
                 "plant": {

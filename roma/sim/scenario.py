@@ -35,8 +35,8 @@ class Scenario:
     """One simulated world. Times in seconds; `arrivals` are ascending send times by model.
 
     `hide_age` reports the ages of waiting requests as 0: what a controller sees that measures
-    completed requests only. `script`, if given, sets the cores of executables by second, whatever
-    the supervisors would do.
+    completed requests only. `script`, if given, sets the cores of executables by control period,
+    whatever the supervisors would do.
     """
 
     config: Config

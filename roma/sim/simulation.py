@@ -238,10 +238,10 @@ class Simulation:
         teller.look(self.dispatcher, now)
 
     def _follow(self, script: Mapping[str, Sequence[float]], worker: _Worker) -> None:
-        second = int(self.agenda.now)
+        k = round(self.agenda.now / self._scenario.config.control.period)
         for name, cores in script.items():
-            if worker.core is not None and name in worker.core.status and second < len(cores):
-                self._apply((worker, Apply(name, cores[second])))
+            if worker.core is not None and name in worker.core.status and k < len(cores):
+                self._apply((worker, Apply(name, cores[k])))
 
     def _apply(self, what: tuple[_Worker, Apply]) -> None:
         worker, apply = what

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from controllers import registry
-from controllers.adaptive import AdaptiveGains, adaptive_step
+from controllers.adaptive import AdaptiveGains, AdaptiveState, adaptive_step
 from controllers.captain import CaptainGains, CaptainState, captain_step
 from controllers.cost import UNKNOWN
 from controllers.error import ErrorForm, error
@@ -261,6 +261,27 @@ def test_adaptive_takes_no_cores_for_what_a_gpu_will_reach_in_time():
     beyond = replace(reached, arrivals=70, waiting=40)
     demand, _ = adapt(None, beyond, profile=0.05)  # 40 > 30·R° = 12
     assert demand.terms["feed_forward"] >= 0.05 * 40
+
+
+def test_adaptive_believes_a_queue_to_have_come_within_the_set_point_however_short_the_period():
+    """Twice two requests beyond the reach of the GPUs, in R° = 0.4 s: 10 req/s, not 20."""
+    m = replace(BASE, arrivals=20, completed_gpu=6, completed_here=0, waiting=14)
+    _, state = adaptive_step(AdaptiveGains(), None, m, dt=0.2, lo=0.1, hi=4.0)
+    assert state.for_cpu == pytest.approx(2 * (14 - 6 / 0.2 * 0.4) / 0.4)
+
+
+def test_adaptive_follows_a_new_load_alike_with_any_period():
+    def after_a_second(ticks):
+        dt, state = 1 / ticks, AdaptiveState(arrivals=10.0, for_cpu=10.0)
+        for _ in range(ticks):
+            m = replace(BASE, arrivals=20 * dt, completed_here=20 * dt, usage=BASE.usage * dt)
+            _, state = adaptive_step(AdaptiveGains(), state, m, dt=dt, lo=0.1, hi=4.0)
+        return state
+
+    once, often = after_a_second(1), after_a_second(5)
+    assert once.arrivals == pytest.approx(10 + 0.8 * 10)
+    assert often.arrivals == pytest.approx(once.arrivals)
+    assert often.for_cpu == pytest.approx(once.for_cpu)
 
 
 def test_adaptive_learns_its_margin_from_the_noise_of_the_load():

@@ -19,7 +19,7 @@ from roma.sim.simulation import Simulation
 ONE = ModelLoad([0.0], cost=1.0, gpu_time=None, response_time=1.0, minimum=0.0, maximum=10.0)
 
 
-def least(models, *, gpus=0, capacity=10.0, duration=3.0, late_share=0.0, slot=0.1):
+def least(models, *, gpus=0, capacity=10.0, duration=3.0, late_share=0.0, period=1.0, slot=0.1):
     if isinstance(models, ModelLoad):
         models = {"m": models}
     return bound(
@@ -28,6 +28,7 @@ def least(models, *, gpus=0, capacity=10.0, duration=3.0, late_share=0.0, slot=0
         capacity=capacity,
         duration=duration,
         late_share=late_share,
+        period=period,
         slot=slot,
     )
 
@@ -151,7 +152,7 @@ def test_a_models_own_maximum_binds_it():
     ("changes", "arguments", "message"),
     [
         ({}, {"duration": 0.0}, r"duration = 0\.0"),
-        ({}, {"slot": 0.3}, r"slot = 0\.3: must divide one second"),
+        ({}, {"slot": 0.3}, r"slot = 0\.3: must divide the period \(1 s\)"),
         ({"cost": 0.0}, {}, "m: cost"),
         ({"gpu_time": 0.0}, {}, "m: cost, gpu_time"),
         ({"minimum": 11.0}, {}, r"m: minimum = 11\.0"),
@@ -168,10 +169,10 @@ def test_arguments_without_sense_are_refused_by_name(changes, arguments, message
 # Against what really serves: FIFO, one request at a time, at the speed of the allocation.
 
 
-def finish_times(arrivals, cost, cores):
-    """Return when each request ends on `cores` per second; the queue is served in order."""
-    edges = np.arange(len(cores) + 1, dtype=float)
-    work = np.concatenate(([0.0], np.cumsum(cores)))
+def finish_times(arrivals, cost, cores, period=1.0):
+    """Return when each request ends on `cores` per period; the queue is served in order."""
+    edges = np.arange(len(cores) + 1) * period
+    work = np.concatenate(([0.0], np.cumsum(cores))) * period
     done, ends = 0.0, []
     for arrival in arrivals:
         done = max(done, float(np.interp(arrival, edges, work))) + cost
@@ -188,7 +189,8 @@ def gpu_ends(arrivals, gpu_time):
 
 
 times = st.lists(st.floats(0, 7.9), max_size=25).map(sorted)
-allocations = st.lists(st.just(0.05) | st.floats(0.05, 4.0), min_size=8, max_size=8)
+allocations = st.lists(st.just(0.05) | st.floats(0.05, 4.0), min_size=40, max_size=40)
+periods = st.sampled_from((1.0, 0.5, 0.2))
 slas = st.floats(0.05, 2.0)
 
 
@@ -197,20 +199,21 @@ def late(arrivals, ends, sla):
 
 
 @settings(max_examples=60, deadline=None)
-@given(times, times, allocations, allocations, slas, st.floats(0.02, 0.5))
-def test_no_policy_that_really_serves_does_with_less(a, b, cores_a, cores_b, sla, cost):
+@given(times, times, allocations, allocations, slas, st.floats(0.02, 0.5), periods)
+def test_no_policy_that_really_serves_does_with_less(a, b, cores_a, cores_b, sla, cost, period):
     """Whatever is allocated, at the late share that it really has, the bound is not above it."""
+    cores_a, cores_b = (cores[: round(8 / period)] for cores in (cores_a, cores_b))
     split = a[::2], a[1::2]  # every other request of model a goes to the GPU
     broken = late(split[0], gpu_ends(split[0], 0.1), sla)
-    broken += late(split[1], finish_times(split[1], cost, cores_a), sla)
-    broken += late(b, finish_times(b, 2 * cost, cores_b), 2 * sla)
+    broken += late(split[1], finish_times(split[1], cost, cores_a, period), sla)
+    broken += late(b, finish_times(b, 2 * cost, cores_b, period), 2 * sla)
     models = {
         "a": ModelLoad(a, cost, 0.1, sla, 0.05, 4.0),
         "b": ModelLoad(b, 2 * cost, None, 2 * sla, 0.05, 4.0),
     }
     share = broken / max(1, len(a) + len(b))
-    result = least(models, gpus=1, capacity=8.0, duration=8.0, late_share=share)
-    assert result.core_seconds <= sum(cores_a) + sum(cores_b) + 1e-6
+    result = least(models, gpus=1, capacity=8.0, duration=8.0, late_share=share, period=period)
+    assert result.core_seconds <= period * (sum(cores_a) + sum(cores_b)) + 1e-6
     assert result.late_share <= share + 1e-6
 
 
@@ -260,7 +263,7 @@ PAIR = ModelLoad(paced(2, 8), cost=0.5, gpu_time=0.6, response_time=0.5, minimum
 def fluid(monkeypatch, *args, **kwargs):
     """Return the bound without the rows about whole requests."""
     with monkeypatch.context() as patch:
-        patch.setattr(clairvoyant, "_whole_requests", lambda *_: None)
+        patch.setattr(clairvoyant, "_whole_requests", lambda *_, **__: None)
         return least(*args, **kwargs)
 
 
@@ -301,6 +304,25 @@ def test_what_a_request_really_uses_of_a_minimum_counts(arrivals, cost, sla, min
     ends = finish_times(arrivals, cost, cores)
     assert not late(arrivals, np.array(ends) - 1e-9, sla)
     assert least(load).core_seconds == pytest.approx(sum(cores))
+
+
+@pytest.mark.parametrize("period", [0.2, 0.5, 2.0])
+def test_a_period_is_a_unit_of_time_like_any_other(period):
+    """Everything in the same proportion to it costs as many cores for as much longer."""
+    arrivals = [a * period for a in PAIR.arrivals]
+    times = {n: period * getattr(PAIR, n) for n in ("cost", "gpu_time", "response_time")}
+    scaled = replace(PAIR, arrivals=arrivals, **times)
+    found = least(scaled, gpus=1, duration=8 * period, period=period, slot=0.1 * period)
+    known = least(PAIR, gpus=1, duration=8.0)
+    assert found.core_seconds == pytest.approx(period * known.core_seconds)
+
+
+def test_a_minimum_counts_for_a_request_that_ends_many_periods_later():
+    """The others have all the rest for three periods; then it needs 1.7 cores for one."""
+    early = ModelLoad([0.0], 1.9 * 0.6, None, 0.6, 0.0, maximum=4.0)
+    long = ModelLoad([0.0], 0.3 * 0.2 + 1.7 * 0.2, None, 0.8, 0.1, maximum=4.0)
+    found = least({"early": early, "long": long}, capacity=2.0, duration=0.8, period=0.2)
+    assert found.cores["long"] == pytest.approx([0.1, 0.1, 0.1, 1.7])
 
 
 def served_whole(arrivals, on_cpu, cores, load):
@@ -352,20 +374,22 @@ def test_a_quota_serves_from_its_first_period_to_its_last():
     assert clairvoyant_bound(alone, 1, 0.0).core_seconds == pytest.approx(played.core_seconds)
 
 
+@pytest.mark.parametrize("period", [1.0, 0.2])
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_no_plan_played_in_the_laboratory_does_with_less(seed):
+def test_no_plan_played_in_the_laboratory_does_with_less(seed, period):
     """Plans of all kinds, most of them just above or below what one request needs."""
     draw = random.Random(seed)
     most = draw.choice((0.4, 0.8, 1.5, 3.0))
     busy = draw.random()
     script = {
         f"{model}@{worker}": [
-            draw.uniform(0.15, most) if draw.random() < busy else 0.1 for _ in range(12)
+            draw.uniform(0.15, most) if draw.random() < busy else 0.1
+            for _ in range(round(12 / period))
         ]
         for model in "ab"
         for worker in ("w1", "w2")
     }
-    scenario = SHARED.scenario(systems.OURS, seed, script=script)
-    played = Simulation(scenario).run()
-    reference = clairvoyant_bound(SHARED, seed, played.late_share)
+    system = replace(systems.OURS, period=period)
+    played = Simulation(SHARED.scenario(system, seed, script=script)).run()
+    reference = clairvoyant_bound(SHARED, seed, played.late_share, period)
     assert reference.core_seconds <= played.core_seconds + 1e-6
