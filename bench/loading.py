@@ -76,7 +76,12 @@ class Plant:
         self.name, self.url = f"bench-{gateway}", f"http://127.0.0.1:{gateway}"
         self._ports = {"port": gateway, "admin_port": admin}
         # A law moves the cores by what it measures: its own steps would hide what is looked for.
-        self._control = {"port": supervisor, "cfs_period": plan.CFS_PERIOD, "law": "static"}
+        self.control: dict[str, Any] = {
+            "port": supervisor,
+            "cfs_period": plan.CFS_PERIOD,
+            "law": "static",
+        }
+        self.promise: dict[str, Any] = {"response_time": 0.5, "statistic": "p95", "alpha": 0.5}
         self.machine = plan.Machine.here()
         self.cores = round(SHARE * self.machine.allocatable, 2)
         self.cpu = {} if initial is None else {"initial": initial}
@@ -84,12 +89,11 @@ class Plant:
 
     def write(self, *names: str) -> None:
         """Let the file name these models."""
-        promise = {"response_time": 0.5, "statistic": "p95", "alpha": 0.5}
         cpu = {self.served: {"max": self.cores}, self.loaded: self.cpu}
         document: dict[str, Any] = {
             "name": self.name,
             "models": {
-                name: {"path": self._paths[name], "sla": promise, "cpu": cpu[name]}
+                name: {"path": self._paths[name], "sla": self.promise, "cpu": cpu[name]}
                 for name in names
             },
             "workers": [
@@ -100,7 +104,7 @@ class Plant:
                 }
             ],
             "gateway": self._ports,
-            "control": self._control,
+            "control": self.control,
         }
         scratch_file = self.file.with_suffix(".new")
         scratch_file.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -143,14 +147,14 @@ def run(served: str = SERVED, initial: float | None = None) -> None:
     with scratch() as directory:
         plant = Plant(directory / "roma.yaml", served, others[0], initial)
         plant.write(served)
-        with _up(plant.file, directory / "up.log"):
+        with up(plant.file, directory / "up.log"):
             rate, pairs = asyncio.run(_measured(plant))
     _print(plant, rate, pairs)
 
 
 async def _measured(plant: Plant) -> tuple[float, list[Pair]]:
     await plant.until(plant.served, 200)
-    bodies = _bodies(plant.served)
+    bodies = bodies_of(plant.served)
     async with RestClient(plant.url) as client:
         before = plant.used()
         profile = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
@@ -185,7 +189,8 @@ async def _measured(plant: Plant) -> tuple[float, list[Pair]]:
     ]
 
 
-def _bodies(model: str) -> list[bytes]:
+def bodies_of(model: str) -> list[bytes]:
+    """Return what clients send to a model of the demo."""
     if model == "photos":
         return inputs.photo_bodies(16, 1)
     return [body for body, _ in inputs.digits_held_out()]
@@ -202,7 +207,8 @@ def _status(url: str) -> int:
 
 
 @contextlib.contextmanager
-def _up(file: Path, log: Path) -> Iterator[None]:
+def up(file: Path, log: Path) -> Iterator[None]:
+    """Run a deployment."""
     argv = [sys.executable, "-m", "roma", "up", str(file)]
     with program(argv, env=environment("interpreted"), log=log):
         yield

@@ -1,0 +1,107 @@
+"""What a shorter control period is worth to a real model: bursts, one tick a second and five.
+
+A deployment by `roma up` for each, with cgroup quotas and law `adaptive`; the same requests at the
+same times. Between bursts the model gives its cores back.
+"""
+
+import asyncio
+import re
+import urllib.request
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.loading import BUSY, Plant, bodies_of, up
+from bench.proxies import scratch
+from roma.load import Outcome, Stream
+from roma.load.client import RestClient
+from roma.load.generator import Load
+from roma.workload.arrivals import Profile, Step, poisson
+
+SERVED = "photos"
+PROMISE: dict[str, Any] = {
+    "response_time": 0.25,
+    "statistic": "mean",
+    "alpha": 0.9,
+    "deadline": 0.25,
+}
+
+PERIODS: dict[float, dict[str, float]] = {
+    1.0: {},
+    0.2: {"z": 0.1, "overflow": 0.67, "drain_time": 0.1},
+}
+"""Control periods in seconds, and gains that `roma experiment run pareto` has for them."""
+
+ON, OFF, BURSTS = 5.0, 7.0, 8
+PROFILE_RATE, PROFILE_SECONDS = 8.0, 10.0
+
+
+class Outcomes(NamedTuple):
+    """One run: shares of all requests, and core-seconds by the supervisor's books."""
+
+    requests: int
+    late: float
+    refused: float
+    allocated: float
+    used: float
+    missed: int
+
+
+def run() -> None:
+    """Print what was late and what it took, by control period."""
+    table = Table(title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them, law adaptive")
+    for column in ("period, s", "requests", "late or refused", "refused", "core-s allocated"):
+        table.add_column(column, justify="right")
+    for column in ("core-s used", "ticks missed"):
+        table.add_column(column, justify="right")
+    cost: float | None = None
+    for period, gains in PERIODS.items():
+        with scratch() as directory:
+            plant = Plant(directory / "roma.yaml", SERVED, "digits", None)
+            plant.promise = PROMISE
+            plant.control |= {"law": "adaptive", "gains": gains, "period": period}
+            plant.write(SERVED)
+            with up(plant.file, directory / "up.log"):
+                cost, found = asyncio.run(_measured(plant, cost))
+        shares = f"{found.late:.2%}", f"{found.refused:.2%}"
+        cores = f"{found.allocated:.1f}", f"{found.used:.1f}"
+        table.add_row(f"{period:g}", f"{found.requests}", *shares, *cores, f"{found.missed}")
+    Console().print(table)
+
+
+async def _measured(plant: Plant, cost: float | None) -> tuple[float, Outcomes]:
+    """Return what a request costs, measured unless it is known, and what became of the bursts."""
+    await plant.until(plant.served, 200)
+    bodies = bodies_of(plant.served)
+    async with RestClient(plant.url) as client:
+        before = plant.used()
+        few = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
+        warm = await Load([Stream(plant.served, poisson(few, seed=0), bodies)], client).run()
+        if cost is None:
+            cost = (plant.used() - before) / warm.total.answered
+        rate = BUSY * plant.cores / cost
+        profile = Profile((Step(0.0, OFF), Step(rate, ON)) * BURSTS + (Step(0.0, OFF),))
+        stream = Stream(plant.served, poisson(profile, seed=1), bodies)
+        begun, used = _books(plant), plant.used()
+        await Load([stream], client, on_result=plant.results.append).run()
+        ended, used = _books(plant), plant.used() - used
+    sent = len(plant.results)
+    answered = [r for r in plant.results if r.outcome is Outcome.ANSWERED]
+    in_time = sum(r.response_time <= PROMISE["response_time"] for r in answered)
+    refused = sum(r.outcome is Outcome.REJECTED for r in plant.results)
+    missed = ended["ticks_missed"] - begun["ticks_missed"]
+    allocated = ended["applied_core_seconds"] - begun["applied_core_seconds"]
+    found = Outcomes(sent, 1 - in_time / sent, refused / sent, allocated, used, round(missed))
+    return cost, found
+
+
+def _books(plant: Plant) -> dict[str, float]:
+    """Return the supervisor's counters."""
+    url = f"http://127.0.0.1:{plant.control['port']}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        text: str = answer.read().decode()
+    return {
+        name: sum(float(v) for v in re.findall(rf"^roma_{name}_total{{.*}} (\S+)$", text, re.M))
+        for name in ("applied_core_seconds", "ticks_missed")
+    }
