@@ -27,11 +27,12 @@ PROMISE: dict[str, Any] = {
     "deadline": 0.25,
 }
 
-PERIODS: dict[float, dict[str, float]] = {
-    1.0: {},
-    0.2: {"z": 0.1, "overflow": 0.67, "drain_time": 0.1},
-}
-"""Control periods in seconds, and gains that `roma experiment run pareto` has for them."""
+SETTINGS: tuple[tuple[float, dict[str, float]], ...] = (
+    (1.0, {}),
+    (0.2, {}),
+    (0.2, {"z": 0.1, "overflow": 0.67, "drain_time": 0.1}),
+)
+"""Control periods in seconds, and gains: the defaults, and those for the shorter one."""
 
 ON, OFF, BURSTS = 5.0, 7.0, 8
 PROFILE_RATE, PROFILE_SECONDS = 8.0, 10.0
@@ -51,12 +52,19 @@ class Outcomes(NamedTuple):
 def run() -> None:
     """Print what was late and what it took, by control period."""
     table = Table(title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them, law adaptive")
-    for column in ("period, s", "requests", "late or refused", "refused", "core-s allocated"):
+    for column in (
+        "period, s",
+        "gains",
+        "requests",
+        "late or refused",
+        "refused",
+        "core-s allocated",
+    ):
         table.add_column(column, justify="right")
     for column in ("core-s used", "ticks missed"):
         table.add_column(column, justify="right")
     cost: float | None = None
-    for period, gains in PERIODS.items():
+    for period, gains in SETTINGS:
         with scratch() as directory:
             plant = Plant(directory / "roma.yaml", SERVED, "digits", None)
             plant.promise = PROMISE
@@ -66,7 +74,9 @@ def run() -> None:
                 cost, found = asyncio.run(_measured(plant, cost))
         shares = f"{found.late:.2%}", f"{found.refused:.2%}"
         cores = f"{found.allocated:.1f}", f"{found.used:.1f}"
-        table.add_row(f"{period:g}", f"{found.requests}", *shares, *cores, f"{found.missed}")
+        named = ", ".join(f"{name} {value:g}" for name, value in gains.items()) or "defaults"
+        counts = f"{period:g}", named, f"{found.requests}"
+        table.add_row(*counts, *shares, *cores, f"{found.missed}")
     Console().print(table)
 
 

@@ -4,7 +4,7 @@
     σ  = EWMA(|r - λc|) what a period differs from the one before
     ff = ĉ·(λc + z·σ + a/R°)/W       processor sharing: μ·u - λ = 1/τ, with μ = 1/c
     bl = ĉ·max(0, N - λ·R°)/(T_d·W)  N beyond Little's law leaves within T_d
-    I += K·max(ĉ·a/(R°·W), s)·clip(1 - R°/y + ρ, ±1)
+    I += K·dt·max(ĉ·a/(R°·W), s)·clip(1 - R°/y + ρ, ±1)
     u  = clip(ff + bl + I, lo, hi)
 
     y  = max(response statistic, age of the oldest waiting or running request)
@@ -39,11 +39,11 @@ EVIDENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveGains:
-    """z is in mean deviations, K a loop gain per period, stable with four periods of dead time.
+    """z is in mean deviations, K a loop gain per second, stable with four periods of 1 s late.
 
-    `z` buys fewer late requests with more cores: the one gain to change. It is worth more with a
-    shorter period, in which rates differ more. `drain_time` is T_d in seconds. `follow` is how much
-    of a new rate of requests is believed within a second, `overflow` of one that rises because GPUs
+    `z` buys fewer late requests with more cores: the one gain to change. The same z buys more with
+    a shorter period: σ is between periods. `drain_time` is T_d in seconds. `follow` is how much of
+    a new rate of requests is believed within a second, `overflow` of one that rises because GPUs
     took less (0 < w ≤ 1); `idle_decay` is per second too.
     """
 

@@ -22,7 +22,7 @@ from supervisor.story import Decision
 from supervisor.window import Window
 
 STORY_LENGTH = 900
-"""Decisions kept per executable: the last 15 minutes."""
+"""Decisions kept per executable: the last 15 minutes at a period of one second."""
 
 STORY_TOTAL = 20_000
 """Decisions kept of all executables; one takes about 2 KB."""

@@ -11,7 +11,7 @@ t, in requests so far:
     Σ gpu_time·ΔG ≤ gpus·slot           the models share the GPUs
     ΣL ≤ ⌊late_share·N⌋                 over the whole run and all N requests
     cost·ΣΔC(k) ≤ p·(κ·z(k) + μ·Σz(i))  cores at the minimum answer nobody (below)
-    minimum ≤ u(k) ≤ maximum, Σu(k) ≤ capacity;  minimise Σu
+    minimum ≤ u(k) ≤ maximum, Σu(k) ≤ capacity;  minimise core-seconds
 
 Every simplification lets it do with less, never with more, than a real policy:
 
@@ -141,6 +141,8 @@ def _check(
 ) -> None:
     if not duration > 0:
         raise ValueError(f"duration = {duration}: must be > 0")
+    if not period > 0:
+        raise ValueError(f"period = {period}: must be > 0")
     if not (slot > 0 and math.isclose(round(period / slot) * slot, period)):
         raise ValueError(f"slot = {slot}: must divide the period ({period:g} s)")
     for name, m in models.items():

@@ -1,1 +1,1 @@
-"""The supervisor's edge: the one-second loop, its exchange with dispatchers, its API."""
+"""The supervisor's edge: the control loop, its exchange with dispatchers, its API."""

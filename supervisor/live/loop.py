@@ -1,4 +1,4 @@
-"""The one-second loop: read, exchange, decide, apply, confirm.
+"""The control loop: read, exchange, decide, apply, confirm.
 
 It runs on the monotonic clock, skips ticks it missed instead of catching up, and outlives every
 failure of a dispatcher or an actuator: a missing answer means hold.

@@ -152,6 +152,7 @@ def test_a_models_own_maximum_binds_it():
     ("changes", "arguments", "message"),
     [
         ({}, {"duration": 0.0}, r"duration = 0\.0"),
+        ({}, {"period": 0.0}, r"period = 0\.0: must be > 0"),
         ({}, {"slot": 0.3}, r"slot = 0\.3: must divide the period \(1 s\)"),
         ({"cost": 0.0}, {}, "m: cost"),
         ({"gpu_time": 0.0}, {}, "m: cost, gpu_time"),
