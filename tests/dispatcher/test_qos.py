@@ -8,85 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.bins import DeadlineBins, Entry
-from dispatcher.core import Dispatcher
 from dispatcher.exclusive import UNSEEN, Exclusive
-from dispatcher.quality import UTILITIES, QualityOptions, linear, value
-from dispatcher.schedulers.base import Options
-from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from dispatcher.quality import UTILITIES, linear, value
 from dispatcher.schedulers.qos import Fixed, Qos
 from dispatcher.schedulers.qos_opt import QosOpt
 from dispatcher.schedulers.quality import Rate
-from dispatcher.values import BRIEF, BURSTS, Action, Traffic, Values
 from roma.actions import ModelOffer, Offer
 from roma.events import (
     Execute,
     ExecutionEnded,
-    ExecutorAdded,
     ExecutorLost,
-    ExecutorReady,
     LoadEnded,
     LoadModel,
     Reason,
     Reject,
-    RequestArrived,
     RequestCancelled,
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
-from roma.variants import Terms, Variant
-
-FULL, TINY = Variant("full", 1.0), Variant("tiny", 0.5)
-# The paper's p2 (Table 1), in seconds.
-RUNS = {
-    "full": {1: 0.069, 2: 0.106, 4: 0.165, 8: 0.282, 16: 0.508, 32: 0.944},
-    "tiny": {1: 0.042, 2: 0.056, 4: 0.063, 8: 0.088, 16: 0.146, 32: 0.244},
-}
-
-
-class Rig:
-    """A core with one model of two variants, and short words for its events."""
-
-    def __init__(self, policy, variants=(FULL, TINY), *, any_batch=False, **quality):
-        spec = ModelSpec("yolo", Sla(1.0), deadline=2.0, variants=variants)
-        options = Options(quality=QualityOptions(**quality))
-        self.core = Dispatcher([spec], gpu=policy, cpu=CpuRoundRobin, options=options)
-        self.any_batch = any_batch
-        self.requests = 0
-
-    def device(self, name="gpu", *, factor=1.0, pages=9, loaded=("full", "tiny"), now=0.0):
-        offers = {
-            model: ModelOffer(1, 0.1, {b: factor * t for b, t in runs.items()}, self.any_batch)
-            for model, runs in RUNS.items()
-        }
-        spec = ExecutorSpec(name, Device.GPU, ("yolo",), is_exclusive=True)
-        if name not in self.core.executors:
-            self.core.handle(ExecutorAdded(spec), now=now)
-        return self.core.handle(ExecutorReady(name, Offer(pages, offers, loaded)), now=now)
-
-    def arrive(self, now, terms=None, *, hard=2.0):
-        self.requests += 1
-        request = Request(self.requests, "yolo", now, now + hard, terms=terms)
-        return executes(self.core.handle(RequestArrived(request), now=now))
-
-    def end(self, execution, now):
-        return executes(self.core.handle(ExecutionEnded(execution, Result.OK), now=now))
-
-
-def executes(commands):
-    return [c for c in commands if isinstance(c, Execute)]
-
-
-def busy(policy, waiting, *, since=0.0, until=0.0, **quality):
-    """A rig whose device is busy with request 1 while others arrive evenly; the next choice."""
-    rig = Rig(policy, **quality)
-    rig.device()
-    (first,) = rig.arrive(since)
-    for i in range(waiting):
-        assert not rig.arrive(since + (until - since) * i / max(1, waiting))
-    (chosen,) = rig.end(first.execution, until)
-    return chosen
-
+from roma.variants import Terms
+from tests.support.variants import RUNS, Rig, busy, executes
 
 # What an answer is worth (eq. 1)
 
@@ -459,6 +400,19 @@ def drain(rig, now):
             rig.end(execution, now)
 
 
+def test_values_are_of_all_devices_that_there_are_and_made_when_they_are_needed():
+    rig = Rig(QosOpt)
+    rig.device("one")
+    (policy,) = rig.core.schedulers
+    assert not policy._values
+    rig.arrive(0.0)
+    (of_one,) = policy._values.values()
+    rig.device("two", now=1.0)
+    rig.arrive(1.0)
+    (of_two,) = policy._values.values()
+    assert of_two._costs._share == of_one._costs._share / 2
+
+
 # How long batches take
 
 
@@ -511,131 +465,3 @@ def test_a_variant_that_was_slow_and_does_not_run_is_given_another_chance():
     assert timed.slowness("full") == {1.5}
     timed.run("full", 2, 1.1, now=0.2 + UNSEEN)
     assert timed.slowness("full") == {1.1}
-
-
-# The values behind it
-
-
-def values(**more):
-    actions = [
-        Action(size, v.accuracy, seconds)
-        for v in (FULL, TINY)
-        for size, seconds in RUNS[v.name].items()
-    ]
-    return Values(actions, linear, soft=1.0, hard=2.0, **more)
-
-
-def solved(known, rate):
-    """Ask until nothing gets better."""
-    return [known.at(rate) for _ in range(20)][-1]
-
-
-@given(rate=st.floats(1e-3, 1e4), brief=st.floats(0.0, 10.0))
-def test_arrivals_have_the_right_mean_and_variance_and_are_none_at_least(rate, brief):
-    numbers, chances = zip(*Traffic(rate, brief).during(0.5), strict=True)
-    assert min(numbers) >= 0
-    assert min(chances) >= -1e-9
-    assert sum(chances) == pytest.approx(1)
-    found = sum(n * c for n, c in zip(numbers, chances, strict=True))
-    assert found == pytest.approx(rate / 2)
-    spread = sum(c * (n - found) ** 2 for n, c in zip(numbers, chances, strict=True))
-    assert spread == pytest.approx(rate / 2 + (BURSTS * rate / 2) ** 2 * (1 + brief / 0.5))
-
-
-def test_shorter_steps_do_not_smooth_bursts_away():
-    """Ten devices decide ten times as often as one; what comes within a second is the same."""
-    traffic = solved(values(), 50.0).traffic
-    for count in (1, 10, 100):
-        numbers, chances = zip(*traffic.during(1.0 / count), strict=True)
-        mean = sum(n * c for n, c in zip(numbers, chances, strict=True))
-        variance = count * sum(c * (n - mean) ** 2 for n, c in zip(numbers, chances, strict=True))
-        assert variance > BRIEF * (BURSTS * traffic.rate) ** 2
-
-
-def test_a_device_that_is_hardly_asked_makes_full_quality_of_every_request():
-    worth = solved(values(), 3.0)
-    assert worth.gain == pytest.approx(worth.traffic.rate, rel=0.01)
-
-
-def test_a_device_that_is_asked_too_much_makes_what_the_small_variant_can():
-    worth = solved(values(), 1e9)
-    assert worth.gain == pytest.approx(0.5 * 32 / 0.244, rel=0.02)
-
-
-def test_more_requests_are_worth_more_but_each_one_less():
-    worth = solved(values(), 25.0)
-    found = [worth.of(x) for x in (0, 5, 10, 20, 30)]
-    assert found == sorted(found)
-    gains = [(b - a) / n for a, b, n in zip(found, found[1:], (5, 5, 10, 10), strict=False)]
-    assert all(gain <= 1.001 for gain in gains)
-    assert gains[-1] < gains[0]
-
-
-def test_ten_devices_make_ten_times_as_much_of_ten_times_the_load():
-    one, ten = solved(values(), 12.0), solved(values(share=0.1), 120.0)
-    assert ten.traffic.rate == pytest.approx(10 * one.traffic.rate)
-    assert ten.gain == pytest.approx(10 * one.gain, rel=0.02)
-
-
-def test_a_rate_is_solved_once():
-    found = values()
-    solved(found, 12.0)
-    assert found.at(12.0) is found.at(12.1)
-    assert found.at(12.0) is not solved(found, 24.0)
-
-
-def test_a_new_rate_begins_with_its_neighbours_values_and_gets_better():
-    """A decision must not wait for its values, nor cost answers because they are not the best."""
-    found = values()
-    known = solved(found, 80.0)
-    assert found.at(100.0) is known
-    gains = [found.at(100.0).gain for _ in range(20)]
-    best = solved(values(), 100.0)
-    assert gains == pytest.approx(sorted(gains))
-    assert 0.98 * best.gain < gains[0] < 0.9999 * best.gain
-    assert gains[-1] == pytest.approx(best.gain)
-    assert found.at(100.0).of(20) == pytest.approx(best.of(20))
-
-
-def test_values_begin_with_those_of_nearly_the_same():
-    before = values()
-    known = solved(before, 100.0)
-    after = values(share=0.9, like=before)
-    assert after.at(100.0) is known
-    assert solved(after, 100.0).gain == pytest.approx(solved(values(share=0.9), 100.0).gain)
-
-
-def test_they_are_those_of_the_same_rate_whatever_the_grid():
-    """Ten devices can do ten times as much: the same place on their grid is ten times the rate."""
-    before = values()
-    known = {rate: solved(before, rate) for rate in (30.0, 100.0)}
-    after = values(share=0.1, like=before)
-    assert [after.at(rate) for rate in known] == list(known.values())
-
-
-def test_values_are_of_all_devices_that_there_are_and_made_when_they_are_needed():
-    rig = Rig(QosOpt)
-    rig.device("one")
-    (policy,) = rig.core.schedulers
-    assert not policy._values
-    rig.arrive(0.0)
-    (of_one,) = policy._values.values()
-    rig.device("two", now=1.0)
-    rig.arrive(1.0)
-    (of_two,) = policy._values.values()
-    assert of_two._costs._share == of_one._costs._share / 2
-
-
-def test_who_asks_first_does_not_look_ahead_and_waits_for_no_evaluation():
-    found = values()
-    first = found.at(100.0)
-    assert first.gain == 0.0
-    assert {first.of(backlog) for backlog in (0, 5, 1e9)} == {0.0}
-    assert 0.0 < found.at(100.0).gain < solved(values(), 100.0).gain
-    assert solved(found, 100.0).gain == pytest.approx(solved(values(), 100.0).gain)
-
-
-def test_values_of_other_options_are_none_to_begin_with():
-    before = Values([Action(1, 1.0, 0.1)], linear, soft=1.0, hard=2.0)
-    before.at(5.0)
-    assert values(like=before).at(100.0).gain == values().at(100.0).gain
