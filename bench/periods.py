@@ -42,7 +42,7 @@ class Outcomes(NamedTuple):
     """One run: shares of all requests, and core-seconds by the supervisor's books."""
 
     requests: int
-    late: float
+    late: float  # or refused
     refused: float
     allocated: float
     used: float
@@ -51,17 +51,12 @@ class Outcomes(NamedTuple):
 
 def run() -> None:
     """Print what was late and what it took, by control period."""
-    table = Table(title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them, law adaptive")
-    for column in (
-        "period, s",
-        "gains",
-        "requests",
-        "late or refused",
-        "refused",
-        "core-s allocated",
-    ):
-        table.add_column(column, justify="right")
-    for column in ("core-s used", "ticks missed"):
+    table = Table(
+        title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them, law adaptive",
+        caption="core-seconds allocated and used; own gains: "
+        + ", ".join(f"{name} {value:g}" for name, value in SETTINGS[-1][1].items()),
+    )
+    for column in ("period", "gains", "sent", "late", "refused", "allocated", "used", "missed"):
         table.add_column(column, justify="right")
     cost: float | None = None
     for period, gains in SETTINGS:
@@ -74,9 +69,8 @@ def run() -> None:
                 cost, found = asyncio.run(_measured(plant, cost))
         shares = f"{found.late:.2%}", f"{found.refused:.2%}"
         cores = f"{found.allocated:.1f}", f"{found.used:.1f}"
-        named = ", ".join(f"{name} {value:g}" for name, value in gains.items()) or "defaults"
-        counts = f"{period:g}", named, f"{found.requests}"
-        table.add_row(*counts, *shares, *cores, f"{found.missed}")
+        settings = f"{period:g} s", "own" if gains else "default"
+        table.add_row(*settings, f"{found.requests}", *shares, *cores, f"{found.missed}")
     Console().print(table)
 
 
