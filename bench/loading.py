@@ -125,6 +125,13 @@ class Plant:
         path = f"{self.name}/local/{self.served}"
         return find_hierarchy().group(path, plan.CFS_PERIOD).read().usage
 
+    async def cost(self, client: RestClient) -> float:
+        """Return the core-seconds that a request takes, by sending a few."""
+        before = self.used()
+        few = poisson(Profile((Step(PROFILE_RATE, PROFILE_SECONDS),)), seed=0)
+        done = await Load([Stream(self.served, few, bodies_of(self.served))], client).run()
+        return (self.used() - before) / done.total.answered
+
     def between(self, since: float, until: float) -> Times:
         """Return the times of what was to be sent in a part of the run, in seconds of it."""
         found = [r for r in self.results if since <= r.intended < until]
@@ -156,11 +163,7 @@ async def _measured(plant: Plant) -> tuple[float, list[Pair]]:
     await plant.until(plant.served, 200)
     bodies = bodies_of(plant.served)
     async with RestClient(plant.url) as client:
-        before = plant.used()
-        profile = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
-        few = await Load([Stream(plant.served, poisson(profile, seed=0), bodies)], client).run()
-        cost = (plant.used() - before) / few.total.answered
-        rate = BUSY * plant.cores / cost
+        rate = BUSY * plant.cores / await plant.cost(client)
         # Longer than it can take; it is ended after the last round.
         profile = Profile((Step(rate, 3600.0),))
         stream = Stream(plant.served, poisson(profile, seed=1), bodies)

@@ -35,7 +35,6 @@ SETTINGS: tuple[tuple[float, dict[str, float]], ...] = (
 """Control periods in seconds, and gains: the defaults, and those for the shorter one."""
 
 ON, OFF, BURSTS = 5.0, 7.0, 8
-PROFILE_RATE, PROFILE_SECONDS = 8.0, 10.0
 
 
 class Outcomes(NamedTuple):
@@ -79,11 +78,8 @@ async def _measured(plant: Plant, cost: float | None) -> tuple[float, Outcomes]:
     await plant.until(plant.served, 200)
     bodies = bodies_of(plant.served)
     async with RestClient(plant.url) as client:
-        before = plant.used()
-        few = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
-        warm = await Load([Stream(plant.served, poisson(few, seed=0), bodies)], client).run()
-        if cost is None:
-            cost = (plant.used() - before) / warm.total.answered
+        warm = await plant.cost(client)
+        cost = warm if cost is None else cost
         rate = BUSY * plant.cores / cost
         profile = Profile((Step(0.0, OFF), Step(rate, ON)) * BURSTS + (Step(0.0, OFF),))
         stream = Stream(plant.served, poisson(profile, seed=1), bodies)

@@ -85,6 +85,11 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         ),
         (
             "workers:",
+            "control: {period: 2.5}\nworkers:",
+            "control.period = 2.5: input should be less than or equal to 2",
+        ),
+        (
+            "workers:",
             "gateway: {port: 8502}\nworkers:",
             "control.port = 8502: must be different from gateway.port",
         ),

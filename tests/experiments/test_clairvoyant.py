@@ -376,6 +376,16 @@ def test_a_quota_serves_from_its_first_period_to_its_last():
 
 
 @pytest.mark.parametrize("period", [1.0, 0.2])
+def test_a_plan_is_played_by_control_periods(period):
+    ticks = round(12 / period)
+    plan = [0.2 if k < ticks / 4 else 0.6 for k in range(ticks)]
+    script = {f"{model}@{worker}": plan for model in "ab" for worker in ("w1", "w2")}
+    system = replace(systems.OURS, period=period)
+    played = Simulation(SHARED.scenario(system, 1, script=script)).run()
+    assert played.core_seconds == pytest.approx(4 * period * sum(plan))
+
+
+@pytest.mark.parametrize("period", [1.0, 0.2])
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_no_plan_played_in_the_laboratory_does_with_less(seed, period):
     """Plans of all kinds, most of them just above or below what one request needs."""
