@@ -14,6 +14,7 @@ from rich.table import Table
 
 from bench.loading import BUSY, Plant, bodies_of, up
 from bench.proxies import scratch
+from roma.experiments.systems import QUICK
 from roma.load import Outcome, Stream
 from roma.load.client import RestClient
 from roma.load.generator import Load
@@ -27,10 +28,10 @@ PROMISE: dict[str, Any] = {
     "deadline": 0.25,
 }
 
-SETTINGS: tuple[tuple[float, dict[str, float]], ...] = (
+SETTINGS: tuple[tuple[float, dict[str, float | str]], ...] = (
     (1.0, {}),
     (0.2, {}),
-    (0.2, {"z": 0.1, "overflow": 0.67, "drain_time": 0.1}),
+    (0.2, dict(QUICK.gains)),
 )
 """Control periods in seconds, and gains: the defaults, and those for the shorter one."""
 
@@ -53,7 +54,7 @@ def run() -> None:
     table = Table(
         title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them, law adaptive",
         caption="core-seconds allocated and used; own gains: "
-        + ", ".join(f"{name} {value:g}" for name, value in SETTINGS[-1][1].items()),
+        + ", ".join(f"{name} {value}" for name, value in SETTINGS[-1][1].items()),
     )
     for column in ("period", "gains", "sent", "late", "refused", "allocated", "used", "missed"):
         table.add_column(column, justify="right")

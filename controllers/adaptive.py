@@ -5,11 +5,12 @@
     ff = ĉ·(λc + z·σ + a/R°)/W       processor sharing: μ·u - λ = 1/τ, with μ = 1/c
     bl = ĉ·max(0, N - λ·R°)/(T_d·W)  N beyond Little's law leaves within T_d
     I += K·dt·max(ĉ·a/(R°·W), s)·clip(1 - R°/y + ρ, ±1)
-    u  = clip(ff + bl + I, lo, hi)
+    u  = clip(max(ff + bl + I, min(u, n·ĉ/(φ·R°))), lo, hi)
 
     y  = max(response statistic, age of the oldest waiting or running request)
     a  = λc/λ           the CPUs' share of the load; 1 without GPUs
     ρ  = refused as too late/λ; if any were, s is what was applied, else the surplus I > 0
+    n  = requests that run here, begun with the cores that were applied; φ = 0.6
 
 W executables share the model. Cores are set before the load of a period is known, so what decides
 about late requests is how far a period may exceed the last ones: z·σ is that margin, learnt from
@@ -18,6 +19,9 @@ smooth, and large where they jump. Feed-forward makes a burst cost one period in
 integral corrects what the estimate of ĉ misses. I is rebuilt from what was applied each period. A
 surplus (a start with many cores, a failed actuation, γ) is given back, and cores are added while
 requests are refused, in proportion: steps of ĉ/R° would take minutes for a small model.
+
+What runs keeps its cores: it began because they would answer it in time, and fewer would not. That
+matters where a request outlasts a period, and where the next one follows late.
 """
 
 from dataclasses import dataclass, replace
@@ -32,6 +36,12 @@ from roma.stats import ewma
 
 NOISE_WEIGHT = 0.2
 """σ remembers about five periods: fewer make it noise itself."""
+
+NONE = 1e-3
+"""GPU completions per second that are none: an average falls below it seconds after the last."""
+
+HELD = 0.6
+"""φ: what runs keeps the cores with which it ends within this part of R°; it waited before."""
 
 EVIDENCE = 2.0
 """Overflow is believed up to twice what CPUs did or GPUs will not reach in time: it may double."""
@@ -57,9 +67,13 @@ class AdaptiveGains:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveState:
-    """λ, λc and σ (per second), the cost estimate, and the last (ff + bl), None after idleness."""
+    """λ, what GPUs do of it, λc and σ (per second), the cost estimate, the last (ff + bl).
+
+    The last is None after idleness.
+    """
 
     arrivals: float | None = None
+    by_gpu: float | None = None
     for_cpu: float | None = None
     noise: float = 0.0
     cost: Cost = UNKNOWN
@@ -106,25 +120,30 @@ def adaptive_step(
     terms = {"feed_forward": feed_forward, "backlog": backlog, "integral": integral}
     facts = {"cost": c, "load": load, "noise": after.noise} | ({} if y is None else {"y": y})
     demand = Demand(feed_forward + backlog + integral, why, terms, facts).within(lo, hi)
+    u = demand.cores or 0.0
+    held = max(0.0, min(m.applied, m.in_flight_here * c / (HELD * sp)) - u)
+    demand = demand.moved(u + held, "running").within(lo, hi)
     stalled = m.applied + gains.K * dt * margin
     if y is not None and m.response_time is None and (demand.cores or 0.0) < stalled:
         # Nothing ends although requests are older than R°: whatever the load says, this is too few.
         demand = demand.moved(stalled, "stalled").within(lo, hi)
-    return demand, replace(after, model_terms=feed_forward + backlog)
+    return demand, replace(after, model_terms=feed_forward + backlog + held)
 
 
 def _observed(
     gains: AdaptiveGains, past: AdaptiveState, m: Measurement, dt: float
 ) -> AdaptiveState:
     """Return the averages after a period."""
-    rate = _overflow(m, dt)
+    by_gpu = ewma(past.by_gpu, m.completed_gpu / dt, _within(dt, gains.follow))
+    rate = _overflow(m, dt, by_gpu)
     expected = rate if past.for_cpu is None else past.for_cpu
     weight = gains.overflow if m.completed_gpu and rate > expected else gains.follow
     return AdaptiveState(
         arrivals=ewma(past.arrivals, m.arrivals / dt, _within(dt, gains.follow)),
+        by_gpu=by_gpu,
         for_cpu=ewma(past.for_cpu, rate, _within(dt, weight)),
         noise=ewma(past.noise, abs(rate - expected), NOISE_WEIGHT),
-        cost=past.cost.update(m.usage, m.completed_here, m.profile),
+        cost=past.cost.update(m),
     )
 
 
@@ -133,17 +152,18 @@ def _within(dt: float, weight: float) -> float:
     return 1 - float((1 - weight) ** dt)
 
 
-def _overflow(m: Measurement, dt: float) -> float:
+def _overflow(m: Measurement, dt: float, by_gpu: float) -> float:
     """Return the requests per second that arrived for CPUs.
 
     Where GPUs serve the model, arrivals minus their completions are mostly noise: what waits for a
     GPU at the end of a period looks like load. What CPUs did, and what waits beyond the GPUs'
     reach within R°, is evidence of a real one. It came within R° or a period, whichever is longer.
+    The reach is by the average `by_gpu`: a short period holds a handful of completions.
     """
     rate = (m.arrivals - m.completed_gpu) / dt
-    if not m.completed_gpu:
+    if by_gpu <= NONE:
         return rate
-    beyond = max(0.0, m.waiting + m.in_flight - m.completed_gpu / dt * m.set_point)
+    beyond = max(0.0, m.waiting + m.in_flight - by_gpu * m.set_point)
     evidence = m.completed_cpu / dt + beyond / max(dt, m.set_point)
     return min(rate, EVIDENCE * evidence)
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from controllers.base import clip
+from controllers.measurement import Measurement
 from roma.stats import ewma
 
 WEIGHT = 0.2
@@ -15,20 +16,30 @@ TRUST = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The running estimate; None before the first completion."""
+    """The running estimate, None before the first completion; core-seconds per request.
+
+    `begun` is what was used since the last period in which a request ended, by those still running.
+    """
 
     estimate: float | None = None
+    begun: float = 0.0
 
-    def update(self, usage: float, completed: float, profile: float | None) -> "Cost":
-        """Return the estimate after a period with `usage` core-s and `completed` requests.
+    def update(self, m: Measurement) -> "Cost":
+        """Return the estimate after a period.
 
-        A period without completions says nothing about the cost of one.
+        A request that outlasts the period also used the periods before the one in which it ends.
+        Where nothing ran in between, what was used belongs to nobody.
         """
-        if not (completed > 0 and 0 < usage < math.inf):
+        if not 0 <= m.usage < math.inf:
             return self
-        sample = usage / completed
-        if profile is not None:
-            sample = clip(sample, profile / TRUST, profile * TRUST)
+        used = self.begun + m.usage
+        if not m.completed_here > 0:
+            return Cost(self.estimate, used if m.in_flight_here else 0.0)
+        if used == 0:
+            return self
+        sample = used / m.completed_here
+        if m.profile is not None:
+            sample = clip(sample, m.profile / TRUST, m.profile * TRUST)
         return Cost(ewma(self.estimate, sample, WEIGHT))
 
     def value(self, profile: float | None) -> float | None:

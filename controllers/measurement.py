@@ -11,10 +11,11 @@ class Measurement:
     `response_time` is the SLA's statistic over the window (queue plus execution), None if nothing
     was answered. `shed` counts requests refused because they could not be answered in time; they
     are violations although no response time stands for them. `usage` is the core-seconds this
-    executable used, `completed_here` the requests it answered; `workers` how many executables
-    share the model's CPU load. `applied` is what the actuator confirmed last. `throttled` is the
-    share of the period's quota periods in which the executable ran out of quota. `profile` is the
-    model's measured cost in core-seconds per request, None if nobody measured it.
+    executable used, `completed_here` the requests it answered, `in_flight_here` those it runs at
+    the end; `workers` how many executables share the model's CPU load. `applied` is what the
+    actuator confirmed last. `throttled` is the share of the period's quota periods in which the
+    executable ran out of quota. `profile` is the model's measured cost in core-seconds per
+    request, None if nobody measured it.
     """
 
     response_time: float | None
@@ -33,6 +34,7 @@ class Measurement:
     deadline: float
     workers: int = 1
     completed_cpu: float = 0.0
+    in_flight_here: int = 0
     throttled: float = 0.0
     profile: float | None = None
 

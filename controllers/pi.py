@@ -50,7 +50,7 @@ def pi_step(
     """Return the demand and the next state; see the module docstring."""
     state = state or PiState()
     m = measurement
-    cost = state.cost.update(m.usage, m.completed_here, m.profile)
+    cost = state.cost.update(m)
     if m.idle:
         return idle(m.applied, IDLE_DECAY**dt).within(lo, hi), PiState(None, cost)
     y, c = m.effective_response_time, cost.value(m.profile)

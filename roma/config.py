@@ -140,9 +140,10 @@ class ControlConfig(Section):
     gains_file: FilePath | None = None
     """A file written by `roma design tune`, relative to roma.yaml; `gains` win over it."""
     period: Annotated[float, Field(ge=0.1, le=2)] = 1.0
-    """Control period in seconds. Bursts are met sooner with 0.2 and gains {z: 0.1, overflow: 0.67,
-    drain_time: 0.1} of `adaptive` (decision 14); through the Docker engine each change of a quota
-    costs 12 core-ms, through cgroup files 0.1. Above 3 s a window says nothing about a period."""
+    """Control period in seconds. Bursts are met sooner with 0.2 and gains {z: 0.1, overflow: 0.6,
+    drain_time: 0.1, K: 1} of `adaptive` (decisions 14, 15); through the Docker engine each change
+    of a quota costs 12 core-ms, through cgroup files 0.1. Above 3 s a window says nothing about a
+    period."""
     window: Seconds | None = None
     """Window of the response-time statistics in seconds; default: one period."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -263,9 +263,7 @@ class Supervisor:
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
             )
-            status.cost = status.cost.update(
-                measurement.usage, measurement.completed_here, managed.cost
-            )
+            status.cost = status.cost.update(measurement)
         want = self._want(status, demand)
         if not blind and not status.has_served:
             want = replace(want, loads=measurement is None)
@@ -350,6 +348,7 @@ class Supervisor:
             completed_gpu=dt * sum(d.completed_gpu for d in found),
             completed_cpu=dt * sum(d.completed_cpu for d in found),
             completed_here=dt * sum(w.completed(managed.name) for w in self._usable()),
+            in_flight_here=sum(w.in_flight(managed.name) for w in self._usable()),
             failed=dt * sum(d.failed for d in found),
             shed=dt * sum(d.shed for d in found),
             waiting=sum(r.waiting for r in reports),

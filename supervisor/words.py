@@ -21,6 +21,7 @@ _TERMS = {
     "max": "all there is",
     "min": "the least",
     "minimum": "the least",
+    "running": "what still runs",
     "slew": "no faster fall",
     "stalled": "nothing ends",
 }

@@ -31,10 +31,11 @@ OURS = "adaptive"
 
 ALPHAS = (0.35, 0.5, 0.65, 0.8, 1.0)
 CAUTION = (
+    (1.0, 0.0, 0.08),
     (1.0, 0.0, 0.15),
-    (1.0, 0.4, 0.15),
     (1.0, 0.0, 0.3),
     (1.0, 0.2, 0.3),
+    (1.0, 0.4, 0.3),
     (1.0, 0.45, 0.3),
     (1.0, 0.6, 0.3),
     (0.9, 0.45, 0.3),
@@ -46,25 +47,23 @@ CAUTION = (
 )
 """(α, z, overflow) of `adaptive`, from daring to cautious; (0.9, 0.7, 0.3) is the system `ours`."""
 
-QUICK = 0.2
-"""Seconds of a shorter control period: two of the quota's, which in the lab begin with it."""
-
 QUICK_CAUTION = (
-    (1.0, 0.0, 0.5, 0.3),
-    (1.0, 0.0, 0.5, 0.2),
-    (1.0, 0.0, 0.6, 0.2),
-    (1.0, 0.0, 0.45, 0.1),
-    (1.0, 0.0, 0.67, 0.1),
-    (1.0, 0.0, 0.8, 0.1),
-    (1.0, 0.0, 0.67, 0.05),
+    (1.0, 0.1, 0.2, 1.0),
+    (1.0, 0.1, 0.28, 1.0),
+    (1.0, 0.1, 0.35, 1.0),
+    (1.0, 0.1, 0.5, 1.0),
+    (1.0, 0.0, 0.35, 0.3),
+    (1.0, 0.1, 0.5, 0.3),
+    (1.0, 0.1, 0.6, 0.3),
     (1.0, 0.1, 0.6, 0.1),
-    (0.9, 0.0, 0.67, 0.1),
-    (0.85, 0.05, 0.6, 0.1),
-    (0.9, 0.1, 0.67, 0.1),
-    (0.85, 0.1, 0.7, 0.1),
+    (1.0, 0.0, 0.67, 0.1),
+    (0.95, 0.05, 0.6, 0.1),
+    (0.95, 0.15, 0.6, 0.2),
+    (1.0, 0.0, 0.8, 0.05),
+    (0.95, 0.15, 0.7, 0.1),
     (0.9, 0.2, 0.8, 0.1),
 )
-"""(α, z, overflow, T_d) of `adaptive` with the shorter period."""
+"""(α, z, overflow, T_d) of `adaptive` with the period and K of the system `ours, 0.2 s`."""
 
 DESIGNED = {
     "rt": {"K": 0.388, "a": 0.92},
@@ -119,8 +118,13 @@ def families() -> tuple[Family, ...]:
         replace(systems.OURS, alpha=a, gains={"z": z, "overflow": overflow})
         for a, z, overflow in CAUTION
     )
+    faster = systems.QUICK
     quick = tuple(
-        replace(systems.OURS, alpha=a, gains={"z": z, "overflow": overflow, "drain_time": drain})
+        replace(
+            faster,
+            alpha=a,
+            gains={**faster.gains, "z": z, "overflow": overflow, "drain_time": drain},
+        )
         for a, z, overflow, drain in QUICK_CAUTION
     )
     captain = _knob("captain", "target", (0.0, 0.05, 0.1, 0.2, 0.3))
@@ -135,7 +139,7 @@ def families() -> tuple[Family, ...]:
         paper,
         _law("paper (code)", "paper", K=0.38, a=0.553),
         Family(OURS, ours),
-        *(family.every(QUICK) for family in (captain, *rivals, paper, Family(OURS, quick))),
+        *(family.every(faster.period) for family in (captain, *rivals, paper, Family(OURS, quick))),
     )
 
 
@@ -268,7 +272,7 @@ def _draw(figure: "Figure", found: Sequence[_Found], laws: Sequence[Family]) -> 
     for axis, test in zip(axes.flat, found, strict=False):
         for i, law in enumerate(laws):
             ordered = sorted(test.curves[law.name], key=lambda s: s.core_seconds)
-            ours, quick = law.is_ours, law.period == QUICK
+            ours, quick = law.is_ours, law.period == systems.QUICK.period
             axis.plot(
                 [s.core_seconds for s in ordered],
                 [max(100 * s.late_share, 0.01) for s in ordered],
@@ -282,7 +286,7 @@ def _draw(figure: "Figure", found: Sequence[_Found], laws: Sequence[Family]) -> 
         axis.axhline(100 * LATE, color="grey", linewidth=0.8, linestyle=":")
         for period, bound in test.bounds.items():
             if bound is not None:
-                style = ":" if period == QUICK else "--"
+                style = ":" if period == systems.QUICK.period else "--"
                 axis.axvline(bound, color="grey", linewidth=1.2, linestyle=style)
         axis.set_yscale("log")
         axis.set_title(test.workload.title, fontsize=9)

@@ -14,6 +14,7 @@ WORKLOADS = (ALL_APPS, NOISY)
 
 SYSTEMS = (
     systems.OURS,
+    systems.QUICK,
     replace(systems.OURS, name="pi log (designed)", law="pi", gains={"error": "log"}),
     systems.ROMA_CODE,
 )
@@ -59,7 +60,7 @@ def _run(lab: Lab) -> Output:
     ]
     summaries = iter(lab.run(cases))
     rows: list[tuple[Cell, ...]] = []
-    checks = []
+    checks: list[Check] = []
     for workload in WORKLOADS:
         for disturbance in _fitting(workload):
             found: list[Summary] = [next(summaries) for _ in SYSTEMS]
@@ -70,12 +71,14 @@ def _run(lab: Lab) -> Output:
                     *(x for s in found for x in (s.late_share, s.core_seconds)),
                 )
             )
-            checks.append(
+            checks.extend(
                 Check(
-                    f"{workload.title}, {disturbance.name}: ours {found[0].late_share:.2%} late "
+                    f"{workload.title}, {disturbance.name}: {system.name} {s.late_share:.2%} late "
                     f"(tolerated {TOLERATED:.0%})",
-                    found[0].late_share <= TOLERATED,
+                    s.late_share <= TOLERATED,
                 )
+                for system, s in zip(SYSTEMS, found, strict=True)
+                if system in (systems.OURS, systems.QUICK)
             )
     columns = [Column("workload"), Column("disturbance")]
     for system in SYSTEMS:

@@ -140,7 +140,7 @@ def test_adaptive_gives_the_gpus_share_back_at_once_and_stays_below_the_set_poin
         PiState(),
         PiState(0.25, Cost(0.1)),
         AdaptiveState(),
-        AdaptiveState(35.0, 25.0, 2.0, Cost(0.1), 3.5),
+        AdaptiveState(35.0, 10.0, 25.0, 2.0, Cost(0.1, 0.05), 3.5),
     ],
 )
 def test_a_state_survives_the_vector(state):

@@ -270,6 +270,25 @@ def test_adaptive_believes_a_queue_to_have_come_within_the_set_point_however_sho
     assert state.for_cpu == pytest.approx(2 * (14 - 6 / 0.2 * 0.4) / 0.4)
 
 
+def test_the_reach_of_the_gpus_is_that_of_some_seconds_not_of_one_short_period():
+    """30 a second: 6 in a period, or 2, or none. Twelve that wait are within their reach."""
+    _, state = adaptive_step(
+        AdaptiveGains(), None, replace(BASE, arrivals=6, completed_gpu=6), dt=0.2, lo=0.1, hi=4.0
+    )
+    for completed in (2, 0):
+        m = replace(BASE, arrivals=6, completed_gpu=completed, completed_here=0, waiting=5)
+        _, after = adaptive_step(AdaptiveGains(), state, m, dt=0.2, lo=0.1, hi=4.0)
+        assert after.for_cpu == 0.0
+
+
+def test_where_gpus_have_gone_all_that_arrives_is_for_cpus_within_seconds():
+    m = replace(BASE, arrivals=40, completed_gpu=40, completed_here=0, response_time=0.1)
+    _, state = adapt(None, m, profile=0.05)
+    for _ in range(8):
+        _, state = adapt(state, replace(BASE, arrivals=40, completed_here=0), profile=0.05)
+    assert state.for_cpu == pytest.approx(40, rel=0.05)
+
+
 def test_adaptive_follows_a_new_load_alike_with_any_period():
     def after_a_second(ticks):
         dt, state = 1 / ticks, AdaptiveState(arrivals=10.0, for_cpu=10.0)
@@ -304,6 +323,36 @@ def test_noise_around_no_load_is_worth_no_cores():
         )
         demand, state = adapt(state, m, profile=0.05)
     assert demand.terms["feed_forward"] == pytest.approx(0.0, abs=1e-6)
+
+
+def after_a_burst(running, applied=0.625, periods=6):
+    """Return the demand when nothing has arrived for some periods, and the state."""
+    _, state = adapt(None, replace(BASE, applied=0.625))
+    rest = replace(BASE, response_time=None, arrivals=0, completed_here=0, usage=0.0, in_flight=1)
+    for _ in range(periods):
+        m = replace(rest, oldest_age=0.1, in_flight_here=running, applied=applied)
+        demand, state = adapt(state, m)
+        applied = demand.cores
+    return demand, state
+
+
+def test_adaptive_takes_no_cores_from_under_what_runs():
+    """One request at 0.05 core-s ends within 0.6·R° = 0.24 s with 0.208 cores."""
+    demand, _ = after_a_burst(running=1)
+    assert demand.cores == pytest.approx(0.05 / 0.24)
+    assert sum(demand.terms.values()) == pytest.approx(demand.cores)
+    assert after_a_burst(running=2)[0].cores == pytest.approx(0.1 / 0.24)
+    assert after_a_burst(running=2, applied=0.3)[0].cores == pytest.approx(0.3)  # it adds none
+    assert after_a_burst(running=0)[0].cores < 0.2
+
+
+def test_what_kept_its_cores_gives_them_back_as_soon_as_it_has_ended():
+    def later(running):
+        demand, state = after_a_burst(running)
+        ended = replace(BASE, arrivals=0, completed_here=2, usage=0.1, response_time=0.2)
+        return adapt(state, replace(ended, in_flight=1, applied=demand.cores))[0].cores
+
+    assert later(running=2) == pytest.approx(later(running=0))
 
 
 def test_what_is_refused_adds_to_the_error_and_raises_cores_in_proportion():
@@ -381,13 +430,30 @@ def test_adaptive_never_demands_less_than_the_load_itself():
 
 
 def test_adaptive_learns_the_cost_and_does_not_believe_a_wild_sample():
-    cost = UNKNOWN.update(usage=0.5, completed=10, profile=None)
+    cost = UNKNOWN.update(BASE)
     assert cost.estimate == pytest.approx(0.05)
-    assert cost.update(usage=0.0, completed=0, profile=None) is cost
+    assert cost.update(IDLE) == cost
     for nonsense in (math.nan, math.inf, -1.0):
-        assert cost.update(usage=nonsense, completed=1, profile=None) is cost
-    wild = UNKNOWN.update(usage=100.0, completed=1, profile=0.05)
+        assert cost.update(replace(BASE, usage=nonsense)) is cost
+    wild = UNKNOWN.update(replace(BASE, usage=100.0, completed_here=1, profile=0.05))
     assert wild.estimate == pytest.approx(0.2)  # four times the profile at most
+
+
+def test_a_request_that_outlasts_the_period_used_the_earlier_ones_too():
+    """0.7 core-s on 2.8 cores: 0.25 s, of which one period of 0.2 s ends before it does."""
+    begun = UNKNOWN.update(replace(IDLE, usage=0.56, in_flight_here=1))
+    assert begun.estimate is None
+    ended = begun.update(replace(IDLE, usage=0.14, completed_here=1))
+    assert ended.estimate == pytest.approx(0.7)
+    again = ended.update(replace(IDLE, usage=0.7, completed_here=1))
+    assert again.estimate == pytest.approx(0.7)  # nothing is counted twice
+
+
+def test_what_is_used_while_no_request_runs_is_nobodys_cost():
+    cost = UNKNOWN.update(BASE)
+    for _ in range(100):
+        cost = cost.update(replace(IDLE, usage=0.01))
+    assert cost.update(BASE).estimate == pytest.approx(0.05)
 
 
 def test_without_a_cost_adaptive_holds():

@@ -249,6 +249,23 @@ def test_usage_is_misread_by_its_factor(error):
     assert [m.usage for m in found] == pytest.approx([error * m.usage for m in exact])
 
 
+@pytest.mark.parametrize("period", [0.2, 1.0])
+def test_what_a_request_costs_is_learnt_whatever_it_takes_of_a_period(period):
+    """0.7 core-s on 2.8 cores: longer than a short period, which then ends without a completion."""
+    plant = {"cost": 0.7, "noise": 0.0, "parallelism": 4.0, "load": {"profile": "2"}}
+    simulation = Simulation(
+        scenario(
+            worker={"cores": 3},
+            cpu={"min": 2.8, "max": 2.8, "threads": 4},
+            control={"period": period},
+            **plant,
+        )
+    )
+    simulation.run()
+    cost = simulation.workers["w"].core.status["m@w"].cost
+    assert cost.estimate == pytest.approx(0.7, rel=0.1)
+
+
 def test_a_decision_takes_its_time_to_be_applied():
     for delay in (0.0, 0.25):
         _, spy, trace = spied(golden("pi", actuation_delay=delay))

@@ -377,6 +377,19 @@ def test_throttling_and_the_profiled_cost_reach_the_law():
     assert (m.throttled, m.profile) == (0.25, 0.05)
 
 
+def test_a_request_that_outlasts_the_period_costs_all_that_it_used():
+    core = build()
+    for now, usage, completed, running in (
+        (1, 0, 0, 0),
+        (2, 1, 0, 1),
+        (3, 2, 0, 1),
+        (4, 2.4, 1, 0),
+    ):
+        answer = reply(report(), completed=completed, in_flight=running)
+        core.tick({"d": answer}, {"m@w": reading(usage=usage)}, now=now)
+    assert core.status["m@w"].cost.estimate == pytest.approx(2.4)
+
+
 def test_the_profiled_cost_sets_the_floor_before_the_first_answer():
     core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.2)])
     for now in (1.0, 2.0):

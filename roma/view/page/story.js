@@ -136,7 +136,8 @@ export class Story {
 const TERMS = {
   applied: 'what it has', clip: 'its bounds', dead_band: 'too small a change', decay: 'idleness',
   feed_forward: 'load', initial: 'its start value', max: 'all there is', min: 'the least',
-  minimum: 'the least', slew: 'no faster fall', stalled: 'nothing ends',
+  minimum: 'the least', running: 'what still runs', slew: 'no faster fall',
+  stalled: 'nothing ends',
 };
 
 /** @param {string} name */
