@@ -14,12 +14,12 @@ from aiohttp import web
 from roma import config as roma_config
 from roma.load import Stream
 from roma.load.client import RestClient
-from roma.load.errors import NoAnswerError
 from roma.load.generator import Load
 from roma.placement import executables
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.actuators.cgroup import find_hierarchy
 from tests.gateway.conftest import ModelServer
+from tests.support.patient import Patient
 from tests.support.up import Up, free_ports, kill
 
 SLOTS, SERVICE = 8, 0.1
@@ -83,20 +83,6 @@ class Town:
             patient = Patient(client)
             report = await Load([stream], patient).run()
         return report.total, patient.again
-
-
-class Patient:
-    """Sends once more what got no answer."""
-
-    def __init__(self, client):
-        self.client, self.again = client, 0
-
-    async def predict(self, model, body):
-        try:
-            return await self.client.predict(model, body)
-        except NoAnswerError:
-            self.again += 1
-            return await self.client.predict(model, body)
 
 
 async def slowly(request, body):

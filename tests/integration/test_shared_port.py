@@ -13,9 +13,9 @@ import pytest
 
 from roma.load import Stream
 from roma.load.client import RestClient
-from roma.load.errors import NoAnswerError
 from roma.load.generator import Load
 from roma.workload.arrivals import Profile, Step, poisson
+from tests.support.patient import Patient
 from tests.support.up import free_ports
 
 STANDIN = Path(__file__).parents[1] / "support" / "standin.py"
@@ -27,19 +27,6 @@ workers:
     executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
 gateway: {{port: {port}, admin_port: {admin}}}
 """
-
-
-class Client:
-    """Sends once more what met a connection that was being closed, as HTTP clients do."""
-
-    def __init__(self, client):
-        self.client = client
-
-    async def predict(self, model, body):
-        try:
-            return await self.client.predict(model, body)
-        except NoAnswerError:
-            return await self.client.predict(model, body)
 
 
 class Town:
@@ -105,12 +92,14 @@ async def test_dispatchers_take_turns_on_one_port_and_no_request_fails(town):
     arrivals = poisson(Profile((Step(60, 12),)), seed=1)
     stream = Stream("m", arrivals, [b'{"instances": [1]}'])
     async with RestClient(town.url) as client:
-        load = asyncio.create_task(Load([stream], Client(client)).run())
+        patient = Patient(client)
+        load = asyncio.create_task(Load([stream], patient).run())
         served = await roll(town)
         total = (await load).total
     served[third] = town.arrivals(third)
     assert (total.lost, total.failed, total.rejected, total.invalid) == (0, 0, 0, 0), total
     assert total.answered == total.sent
+    assert patient.again <= 4, patient.again  # connections that ended as they were used
     assert all(served.values()), served  # each had its time
 
 

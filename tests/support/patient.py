@@ -1,0 +1,27 @@
+"""A client that sends again what got no answer, as HTTP clients do with a connection that closed."""
+
+import asyncio
+
+from roma.load.client import RestClient
+from roma.load.errors import NoAnswerError
+from roma.load.outcomes import Answer
+
+PAUSE = 0.05
+"""Seconds between two attempts: a process that dies closes its connections one after another, so
+the next one of the pool may belong to it too."""
+
+
+class Patient:
+    """Wraps a client of `roma.load`; `again` counts what it repeats until its caller's time is up."""
+
+    def __init__(self, client: RestClient) -> None:
+        self._client = client
+        self.again = 0
+
+    async def predict(self, model: str, body: bytes) -> Answer:
+        while True:
+            try:
+                return await self._client.predict(model, body)
+            except NoAnswerError:
+                self.again += 1
+                await asyncio.sleep(PAUSE)
