@@ -34,6 +34,10 @@ class _Behind(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self in self.idle:  # the backend closes what was idle for long
+            self.idle.remove(self)
+
     def on_body(self, body: bytes) -> None:
         self.body = body
 

@@ -22,6 +22,12 @@ def environment(build: str, root: Path = ROOT) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
+def interpreter(root: Path = ROOT) -> str:
+    """Return the Python of a checkout: the one of its own `.venv`, if it has one, or else ours."""
+    own = root / ".venv" / "bin" / "python"
+    return str(own) if root != ROOT and own.exists() else sys.executable
+
+
 def is_compiled(root: Path) -> bool:
     """Whether a checkout has its compiled build."""
     return (root / COMPILED / ".built").exists()

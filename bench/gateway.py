@@ -1,8 +1,9 @@
 """The gateway against nginx: both as a 2-hop proxy on core 0, load and echo backend on core 1.
 
 The gateway has everything on: queue, scheduler, deadlines, statistics. Other checkouts of it, named
-by their directories, stand beside (`python -m bench gateway /tmp/older`). Throughput moves with
-what the machine's neighbours do; CPU time per request much less.
+by their directories, stand beside (`python -m bench gateway /tmp/older`), each with the Python of
+its own `.venv`. Throughput moves with what the machine's neighbours do; CPU time per request much
+less.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.builds import ROOT, environment
+from bench.builds import ROOT, environment, interpreter
 from bench.programs import free_ports, program, until_listening, until_ready
 
 PROXY, CLIENT = 0, 1
@@ -123,7 +123,7 @@ def gateway(
     port, admin = free_ports(2)
     file = directory / f"{port}.yaml"
     file.write_text(config.format(port=port, admin=admin, backend=backend, **values))
-    argv = [sys.executable, "-m", "roma", "dispatcher", str(file)]
+    argv = [interpreter(root), "-m", "roma", "dispatcher", str(file)]
     log = directory / f"{port}.log"
     with program(argv, core, environment(build, root), log=log) as pid:
         until_ready(f"http://127.0.0.1:{port}{ready}")
