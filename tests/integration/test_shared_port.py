@@ -99,7 +99,7 @@ async def test_dispatchers_take_turns_on_one_port_and_no_request_fails(town):
     served[third] = town.arrivals(third)
     assert (total.lost, total.failed, total.rejected, total.invalid) == (0, 0, 0, 0), total
     assert total.answered == total.sent
-    assert patient.again <= 4, patient.again  # connections that ended as they were used
+    assert patient.again <= 8, patient.again  # connections that ended as they were used
     assert all(served.values()), served  # each had its time
 
 
