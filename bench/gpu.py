@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from rich.console import Console
 from bench.gpu_report import Outcome, table
 from roma import config as configs
 from roma.config import Config
+from roma.demo.ports import free_ports
 from roma.errors import ActuationNotPermitted, RomaError
 from roma.launch.child import GRACE, Child
 from roma.launch.servers import cgroups
@@ -95,7 +95,7 @@ class Check:
         self._cores = len(os.sched_getaffinity(0))
         self._reserved = min(3.0, 0.75 * self._cores)
         self._each = (self._cores - self._reserved) / len(MODELS)
-        self._ports = _free_ports(6)
+        self._ports = free_ports(6)
         self._gpus = Gpus()
         self._supervisor, self._gateway, self._admin = (
             f"http://127.0.0.1:{port}" for port in self._ports[3:]
@@ -278,14 +278,6 @@ def _bodies(side: int, seed: int) -> list[bytes]:
     draw = random.Random(seed)
     images = [base64.b64encode(draw.randbytes(3 * side**2)).decode() for _ in range(BODIES)]
     return [orjson.dumps({"instances": [{"b64": image}]}) for image in images]
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
 
 
 def main() -> None:

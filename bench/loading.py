@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.builds import environment
-from bench.programs import free_ports, program
+from bench.programs import program
 from bench.proxies import scratch
 from roma.demo import inputs, models, plan
+from roma.demo.ports import free_ports
 from roma.load import Outcome, Result, Stream
 from roma.load.client import RestClient
 from roma.load.generator import Load
@@ -72,7 +73,7 @@ class Plant:
         self.file, self.served, self.loaded = file, served, loaded
         prepared = models.prepare(Path(".cache"))
         self._paths = {name: str(model.path.resolve()) for name, model in prepared.items()}
-        gateway, admin, supervisor, self._first = free_ports(4)
+        gateway, admin, supervisor, self._first, _ = free_ports(5)
         self.name, self.url = f"bench-{gateway}", f"http://127.0.0.1:{gateway}"
         self._ports = {"port": gateway, "admin_port": admin}
         # A law moves the cores by what it measures: its own steps would hide what is looked for.

@@ -15,8 +15,9 @@ from rich.table import Table
 
 from bench.builds import environment
 from bench.openloop import Report, Spread, Stream, measure
-from bench.programs import cost, free_ports, program, resident, until_ready
+from bench.programs import cost, program, resident, until_ready
 from bench.proxies import BODY, CLIENT, STATUS, gateway, needs, scratch
+from roma.demo.ports import free_ports
 
 SLOTS, SERVICE = 8, 0.020
 CAPACITY = SLOTS / SERVICE

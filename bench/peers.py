@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.builds import ROOT, environment
-from bench.programs import cost, free_ports, program, until_ready, wrk
+from bench.programs import cost, program, until_ready, wrk
 from bench.proxies import BODY, STATUS, TARGET, gateway, needs, scratch, wrk_script
+from roma.demo.ports import free_ports
 
 SECONDS = 3
 ROUNDS = 3

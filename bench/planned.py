@@ -19,8 +19,9 @@ from rich.table import Table
 
 from bench.builds import environment
 from bench.openloop import Report, Stream, measure
-from bench.programs import cost, free_ports, program, until_listening
+from bench.programs import cost, program, until_listening
 from bench.proxies import CLIENT, gateway, needs, scratch
+from roma.demo.ports import free_ports
 
 DEVICES = 4
 EMULATED = "resnet18:12,resnet50:12,mobile_pose_mobilenetv3:12"

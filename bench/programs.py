@@ -162,14 +162,3 @@ def until_listening(port: int, limit: float = 20.0) -> None:
         if time.monotonic() > deadline:
             sys.exit(f"bench: nobody listens on port {port} after {limit:g} s")
         time.sleep(0.1)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
-    socks = [socket.socket() for _ in range(count)]
-    for sock in socks:
-        sock.bind(("127.0.0.1", 0))
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports

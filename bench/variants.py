@@ -33,10 +33,11 @@ from rich.console import Console
 
 from bench import readers
 from bench.builds import ROOT, environment, is_compiled
-from bench.programs import cost, free_ports, program, until_listening
+from bench.programs import cost, program, until_listening
 from bench.proxies import gateway, needs, scratch
 from bench.readers import BATCHES, LARGE, SMALL
 from dispatcher.quality import linear, value
+from roma.demo.ports import free_ports
 from roma.experiments import output
 from roma.experiments.base import Column, Output, Picture, Table
 from roma.load import Outcome, Result, Stream

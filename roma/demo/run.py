@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import io
 import math
-import random
-import socket
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from rich.table import Table
 
 from roma import config as roma_config
 from roma.demo import inputs, models, plan, verdict
+from roma.demo.ports import free_ports
 from roma.demo.table import LiveTable, console
 from roma.demo.watch import PERIOD, Watch, watching
 from roma.errors import ActuationNotPermitted, LaunchError
@@ -122,7 +121,7 @@ class _Demo:
                 self._machine,
                 self._paths,
                 law=self._law,
-                ports=_free_ports(3 + len(plan.MODELS))[:4],
+                ports=free_ports(3 + len(plan.MODELS))[:4],
             )
             config = roma_config.load(file)
             async with deployed(config, log_dir=log_dir) as deployment:
@@ -301,14 +300,3 @@ def _groups(config: roma_config.Config) -> dict[str, Group]:
         for e in executables(config)
         if e.cgroup is not None
     }
-
-
-def _free_ports(count: int) -> tuple[int, ...]:
-    """Return consecutive free ports, below those that the kernel gives to outgoing connections."""
-    while True:
-        first = random.randrange(20_000, 32_000)
-        ports = tuple(range(first, first + count))
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in ports:
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return ports

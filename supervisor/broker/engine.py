@@ -5,6 +5,7 @@ since API 1.25, one-shot statistics since 1.41 (https://docs.docker.com/engine/a
 """
 
 import contextlib
+import errno
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -199,8 +200,12 @@ def _about(tls: Path) -> Callable[[Exception], str]:
 
     def explain(error: Exception) -> str:
         # The cause says who refuses whose certificate; to aiohttp the connection was just lost.
-        cause = error.__cause__
-        return f"docker.tls = {tls}: {cause}" if isinstance(cause, ssl.SSLError) else str(error)
+        if isinstance(error.__cause__, ssl.SSLError):
+            return f"docker.tls = {tls}: {error.__cause__}"
+        # In TLS 1.3 a client is refused after its handshake, and the reset may overtake the alert.
+        if isinstance(error, OSError) and error.errno == errno.ECONNRESET:
+            return f"docker.tls = {tls}: {error} (the engine may refuse this certificate)"
+        return str(error)
 
     return explain
 

@@ -18,11 +18,11 @@ from yarl import URL
 from dispatcher.live import app as dispatcher_app
 from roma import config as configs
 from roma import logs, tokens
+from roma.demo.ports import free_ports
 from roma.errors import ExchangeError
 from roma.exchange import ExchangeRequest
 from roma.tls import client_context
 from supervisor.live.peer import Peer
-from tests.support.up import free_ports
 
 ROOT = Path(__file__).parents[2]
 PATHS = {

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from roma import config, exposure
+from roma.demo.ports import free_ports
 from roma.errors import ConfigError
 from roma.security_config import is_loopback
-from tests.support.up import free_ports
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from roma import config as roma_config
 from roma.cli.app import app
+from roma.demo.ports import free_ports
 from roma.errors import ConfigError
 from roma.launch import dashboard
 from roma.launch.compose import render
 from supervisor.actuators.cgroup import container_group, container_hierarchy
 from tests.support.engine import docker
-from tests.support.up import Up, free_ports
+from tests.support.up import Up
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from roma.demo.ports import free_ports
 from roma.report.read import read
 from tests.faults.drive import CALM
 from tests.support.cable import Cable
-from tests.support.up import free_ports
 
 DAY = 86_400
 

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from dispatcher.live import app as dispatcher_app
 from roma import config
-from tests.support.up import free_ports
+from roma.demo.ports import free_ports
 
 
 class ModelServer:

@@ -14,9 +14,9 @@ from dispatcher.live import app as dispatcher_app
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
 from dispatcher.live.grpc.server import GrpcServer
+from roma.demo.ports import free_ports
 from roma.errors import LaunchError
 from roma.events import Reason
-from tests.support.up import free_ports
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 STATUS = "/tensorflow.serving.ModelService/GetModelStatus"

@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp import web
 
 from roma import config
-from tests.support.up import free_ports
+from roma.demo.ports import free_ports
 
 STATE = {
     "worker": "local",

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from roma import config
+from roma.demo.ports import free_ports
 from roma.errors import ConfigError
 from tests.gateway.conftest import ModelServer
 from tests.support.handler import Passing
-from tests.support.up import free_ports
 
 MODEL = "{path: /m, sla: {response_time: 5}, cpu: {max: 1, initial: 1}, slot: %d}"
 # A worker whose model servers somebody starts for these tests, at the ports that roma.yaml means.

@@ -12,6 +12,7 @@ import yaml
 from aiohttp import web
 
 from roma import config as roma_config
+from roma.demo.ports import free_ports
 from roma.load import Stream
 from roma.load.client import RestClient
 from roma.load.generator import Load
@@ -20,7 +21,7 @@ from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.actuators.cgroup import find_hierarchy
 from tests.gateway.conftest import ModelServer
 from tests.support.patient import Patient
-from tests.support.up import Up, free_ports, kill
+from tests.support.up import Up, kill
 
 SLOTS, SERVICE = 8, 0.1
 BODY = b'{"instances": [1]}'

@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 
 from roma import config
+from roma.demo.ports import free_ports
 from roma.launch import preference
 from roma.launch.servers import cgroups
 from roma.placement import on_worker
 from supervisor.actuators.cgroup import find_hierarchy
-from tests.support.up import free_ports
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 
 from dispatcher.live import app
 from roma import config
+from roma.demo.ports import free_ports
 from roma.serving.server import ModelServer, ServerSettings
 from tests.serving.conftest import Client, saved_models
 from tests.serving.test_serving_oip_clients import (
@@ -53,7 +54,6 @@ from tests.serving.test_serving_server import (
     test_text_and_bytes_in_and_out,
     test_versions_and_labels,
 )
-from tests.support.up import free_ports
 
 MODEL = "  {name}: {{sla: {{response_time: 30}}, cpu: {{max: 2, initial: 2}}}}\n"
 CONFIG = """

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from roma.demo.ports import free_ports
 from roma.load import Stream
 from roma.load.client import RestClient
 from roma.load.generator import Load
 from roma.workload.arrivals import Profile, Step, poisson
 from tests.support.patient import Patient
-from tests.support.up import free_ports
 
 STANDIN = Path(__file__).parents[1] / "support" / "standin.py"
 CONFIG = """

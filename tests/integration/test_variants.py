@@ -14,12 +14,12 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
+from roma.demo.ports import free_ports
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
 from tests.gateway.conftest import Stage
 from tests.support.exclusive import Ground
 from tests.support.program import Program
-from tests.support.up import free_ports
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/variants.yaml"

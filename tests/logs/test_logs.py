@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roma import config, logs
+from roma.demo.ports import free_ports
 from roma.errors import ConfigError
-from tests.support.up import free_ports
 
 ROOT = Path(__file__).parents[2]
 FORGED = "m\n2026-01-01 00:00:00,000 ERROR all is lost\r\x1b[2J\u2028\x00\x7f\x9b31m\u202e\udcff"

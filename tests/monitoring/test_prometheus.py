@@ -12,6 +12,7 @@ from aiohttp import ClientSession, web
 
 from dispatcher.live import app as dispatcher_app
 from roma import config
+from roma.demo.ports import free_ports
 from roma.launch import alerts, dashboard, monitoring
 from roma.load import Stream, run_load
 from supervisor.assembly import build_core
@@ -21,7 +22,6 @@ from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
 from tests.gateway.conftest import ModelServer
-from tests.support.up import free_ports
 
 SLA, PERIOD = 0.15, 0.2
 

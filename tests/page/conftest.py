@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import async_playwright
 
+from roma.demo.ports import free_ports
 from tests.support.scene import Stage
-from tests.support.up import free_ports
 
 CHROMIUM = shutil.which("chromium")
 

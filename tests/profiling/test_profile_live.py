@@ -14,11 +14,12 @@ import yaml
 from roma import config as roma_config
 from roma import profile as profiles
 from roma.cli import profile_command
+from roma.demo.ports import free_ports
 from roma.errors import ConfigError
 from roma.launch.servers import cgroups, model_server
 from roma.placement import executables
 from supervisor.actuators.cgroup import find_hierarchy
-from tests.support.up import alive, free_ports, write_config
+from tests.support.up import alive, write_config
 
 
 def command(file, *options):

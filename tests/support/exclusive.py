@@ -11,10 +11,10 @@ import yaml
 from roma import config
 from roma.actions import Infer, Load, ModelOffer
 from roma.actionwire import Decoder, Hello, Result, Signature, Submit, TensorSpec, encode
+from roma.demo.ports import free_ports
 from roma.worker.device import Device
 from roma.worker.runtimes.base import RuntimeModel
 from roma.worker.server import ServerSettings, WorkerServer
-from tests.support.up import free_ports
 
 PAIR = Signature((TensorSpec("x", "float32", (-1, 2)),), (TensorSpec("y", "float32", (-1, 2)),))
 TIMES = {1: 0.02, 2: 0.025, 4: 0.03, 8: 0.035, 16: 0.04}

@@ -19,8 +19,8 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from roma.demo.ports import free_ports
 from supervisor.actuators.cgroup import find_hierarchy
-from tests.support.up import free_ports
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,30 +13,19 @@ from pathlib import Path
 import yaml
 
 from roma import config as roma_config
+from roma.demo.ports import free_ports
 from roma.load import Stream, run_load
 from roma.placement import executables
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.actuators.cgroup import find_hierarchy
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
-
-
 def write_config(
     directory, models, *, name, control=None, worker=None, response_time=0.5, most=1.4
 ):
     """Write a roma.yaml for `models` (name to SavedModel folder), of `most` cores in all."""
-    gateway, admin, supervisor, first, second = free_ports(5)
-    while second != first + 1:  # the executables' ports are consecutive
-        first, second = free_ports(2)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", first + 1))
-            second = first + 1
+    # The executables' ports begin with the last one here.
+    gateway, admin, supervisor, first, *_ = free_ports(3 + len(models))
     data = {
         "name": name,
         "models": {
