@@ -54,7 +54,7 @@ def decision_us(policy: str, models: int, waiting: int) -> tuple[float, float]:
         for command in core.handle(RequestArrived(request), now=now):
             assert isinstance(command, Execute)
             execution = command.execution
-    choosing = _timed(core.schedulers[0])
+    choosing = _timed(core.policies.active[0])
     spent = 0.0
     for i in range(DECISIONS):
         now += 1e-3

@@ -15,6 +15,7 @@ from dispatcher.ejection import Ejections
 from dispatcher.exclusive import Exclusive
 from dispatcher.executors import Execution, Executor, Executors
 from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
+from dispatcher.policies import Policies
 from dispatcher.quality import UTILITIES
 from dispatcher.queues import ModelQueue
 from dispatcher.retries import PER_RETRY
@@ -61,7 +62,7 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request
+from roma.model import ExecutorSpec, ModelSpec, Priority, Request
 
 # Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
 _QUEUED: Final = REQUEST[RequestState.NEW, RequestStep.ADMIT]
@@ -89,21 +90,16 @@ class Dispatcher:
         window: float = 1.0,
     ) -> None:
         self._window = window
-        self._options = options or Options()
-        self._utility = UTILITIES[self._options.quality.utility]
+        options = options or Options()
+        self._utility = UTILITIES[options.quality.utility]
         self.queues = {spec.name: self._new_queue(spec) for spec in models}
         self.batches: dict[str, ModelQueue] = {}
         """Batch requests, with books of their own; of the models that were asked for any."""
         self.executors = Executors()
-        self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
-        self._policies: dict[Device, Scheduler] = {}
-        # Only the policies of devices that exist here, GPUs first: what they take, no CPU runs.
-        self.schedulers: tuple[Scheduler, ...] = ()
-        self._choosy: tuple[Scheduler, ...] = ()
-        """Those of them that choose requests, not only models."""
+        state = State(self.queues, self.executors, self.batches)
+        self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
         self._loads: dict[int, tuple[str, str]] = {}
         """Executor and model by the number of a LOAD that has not ended."""
-        self._renew_policies(0.0)
         self._tickets: dict[int, Ticket] = {}
         self._executions: dict[int, Execution] = {}
         self._next_execution = 1
@@ -126,7 +122,7 @@ class Dispatcher:
                 self._free_abandoned(now)
             if self._ejections.ends and self._ejections.ends[0][0] <= now:
                 for executor in self._ejections.end(now):
-                    self._notify_executor(executor, now)
+                    self.policies.on_executor(executor, now)
             self._dispatch(now, commands)
         except InvalidTransition as error:
             error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))
@@ -155,7 +151,7 @@ class Dispatcher:
 
         To be asked before its `ExecutorReady`.
         """
-        return self._policies[Device.GPU].refusal(executor, offer)
+        return self.policies.refusal(executor, offer)
 
     def running(self) -> Iterable[Execution]:
         """Return what runs now, oldest first."""
@@ -186,7 +182,7 @@ class Dispatcher:
                 pass
             case ModelAdded(spec):
                 self.queues[spec.name] = self._new_queue(spec)
-                self._renew_policies(now)
+                self.policies.renew(now)
             case ModelRemoved(model):
                 self._remove_model(self.queues[model], now, commands)
             case _:
@@ -196,7 +192,7 @@ class Dispatcher:
         match event:
             case CoresApplied(name, cores, part):
                 self.executors[name].resize(cores, now, part)
-                self._notify_executor(self.executors[name], now)
+                self.policies.on_executor(self.executors[name], now)
             case ExecutorAdded(spec):
                 self._add_executor(spec, now)
             case ExecutorReady(name, offer):
@@ -223,9 +219,8 @@ class Dispatcher:
         self._tickets[request.id] = Ticket(request, _QUEUED)
         queue.push(request)
         heappush(self._deadlines, (request.deadline, request.id))
-        for scheduler in self._choosy:
-            scheduler.on_request(request, now)
-        self._notify_queue(queue, now)
+        self.policies.on_request(request, now)
+        self.policies.on_queue(queue, now)
 
     def _on_ended(self, ended: ExecutionEnded, now: float) -> None:
         execution, result = self._executions.pop(ended.execution, None), ended.result
@@ -249,9 +244,8 @@ class Dispatcher:
                 self._end(ticket, step)
                 own = self._queue(request)
                 count(own, request, execution, result, device=device, now=now)
-        for scheduler in self.schedulers:
-            scheduler.on_queue(queue, now)
-            scheduler.on_executor(executor, now)
+        self.policies.on_queue(queue, now)
+        self.policies.on_executor(executor, now)
 
     def _on_cancelled(self, request_id: int, now: float, commands: list[Command]) -> None:
         ticket = self._tickets.get(request_id)
@@ -263,7 +257,7 @@ class Dispatcher:
         queue.cancelled += 1
         if was_waiting:
             queue.remove(request_id)
-            self._notify_queue(queue, now)
+            self.policies.on_queue(queue, now)
         else:
             self._abandon(ticket.execution, now, commands)
 
@@ -271,13 +265,13 @@ class Dispatcher:
         unknown = set(spec.models) - set(self.queues)
         assert not unknown, f"executor {spec.name} names unknown models {sorted(unknown)}"
         self.executors.add(spec)
-        self._activate(now)
+        self.policies.activate(now)
 
     def _remove_executor(self, executor: Executor, now: float, commands: list[Command]) -> None:
         if executor.state is not ExecutorState.LOST:
             self._lose(executor, now, commands)
         self.executors.remove(executor.spec.name)
-        self._activate(now)
+        self.policies.activate(now)
 
     def _remove_model(self, queue: ModelQueue, now: float, commands: list[Command]) -> None:
         model = queue.spec.name
@@ -289,30 +283,7 @@ class Dispatcher:
         self._reject_all(model, now, commands)
         del self.queues[model]
         self.batches.pop(model, None)
-        self._renew_policies(now)
-
-    def _renew_policies(self, now: float) -> None:
-        """Make the policies anew: their indices are laid out by models."""
-        state = State(self.queues, self.executors, self.batches)
-        self._policies = {d: policy(state, self._options) for d, policy in self._chosen.items()}
-        self.schedulers = ()
-        self._activate(now)
-
-    def _activate(self, now: float) -> None:
-        """Ask the policies of the devices that exist now; tell a new one what there is."""
-        devices = {executor.spec.device for executor in self.executors}
-        active = tuple(policy for device, policy in self._policies.items() if device in devices)
-        for policy in set(active) - set(self.schedulers):
-            for queue in self.queues.values():
-                policy.on_queue(queue, now)
-            for executor in self.executors:
-                policy.on_executor(executor, now)
-            if policy.knows_requests:
-                for queue in (*self.queues.values(), *self.batches.values()):
-                    for request in queue.waiting.values():
-                        policy.on_request(request, now)
-        self.schedulers = active
-        self._choosy = tuple(policy for policy in active if policy.knows_requests)
+        self.policies.renew(now)
 
     def _on_ready(self, executor: Executor, offer: Offer | None, now: float) -> None:
         if executor.suspect:
@@ -322,13 +293,13 @@ class Dispatcher:
             if executor.spec.is_exclusive:
                 assert offer is not None, f"exclusive executor {executor.spec.name} without offer"
                 executor.exclusive = Exclusive(offer)
-        self._notify_executor(executor, now)
+        self.policies.on_executor(executor, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
         # Without this a dying executable is free again with each request it breaks, and takes the
         # whole queue down with it before anyone sees that it is dead.
         executor.suspect = executor.live
-        self._notify_executor(executor, now)
+        self.policies.on_executor(executor, now)
 
     def _on_unreached(
         self, execution_id: int, gone: bool, now: float, commands: list[Command]
@@ -352,7 +323,7 @@ class Dispatcher:
                 self._fail(ticket, f"{unreached}, {spent}", commands)
                 continue
             self._return(ticket, own, now)
-        self._notify_queue(queue, now)
+        self.policies.on_queue(queue, now)
         if gone:  # whoever refuses a connection is gone for everyone
             self._lose(executor, now, commands)
         else:  # what it runs over other connections may be well
@@ -369,8 +340,8 @@ class Dispatcher:
             if ticket is not None:
                 ticket.runs -= 1  # it never ran, and its deadline ends the trying
                 self._return(ticket, self._queue(request), now)
-        self._notify_queue(self.queues[execution.model], now)
-        self._notify_executor(executor, now)
+        self.policies.on_queue(self.queues[execution.model], now)
+        self.policies.on_executor(executor, now)
 
     def _take_back(self, execution: Execution, executor: Executor, now: float) -> None:
         """Take an execution that never ran out of its executor's books."""
@@ -384,8 +355,7 @@ class Dispatcher:
         ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
         queue.put_back(request)
         heappush(self._deadlines, (request.deadline, request.id))
-        for scheduler in self._choosy:
-            scheduler.on_request(request, now)
+        self.policies.on_request(request, now)
 
     def _on_load_ended(self, event: LoadEnded, now: float) -> None:
         name, model = self._loads.pop(event.load, ("", ""))
@@ -394,7 +364,7 @@ class Dispatcher:
         executor = self.executors[name]
         assert executor.exclusive is not None
         executor.exclusive.end_load(event.load, model, event, now)
-        self._notify_memory(executor, model, now)
+        self.policies.on_memory(executor, model, now)
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)
@@ -407,7 +377,7 @@ class Dispatcher:
                 self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
         executor.abandon(now)
         for needed in (executor, *self._ejections.on_lost()):
-            self._notify_executor(needed, now)
+            self.policies.on_executor(needed, now)
         for model in executor.spec.models:
             # A GPU may still hold a model that was removed.
             if model in self.queues and not self.executors.serve(model):
@@ -447,7 +417,7 @@ class Dispatcher:
             execution = executor.running.get(execution_id)
             if execution is not None:  # else the executor was lost meanwhile
                 executor.finish(execution, now)
-                self._notify_executor(executor, now)
+                self.policies.on_executor(executor, now)
 
     # Decisions
 
@@ -465,7 +435,7 @@ class Dispatcher:
 
     def _dispatch(self, now: float, commands: list[Command]) -> None:
         self._wait_until = None
-        for scheduler in self.schedulers:
+        for scheduler in self.policies.active:
             while True:
                 choice = scheduler.choose(now)
                 match choice:
@@ -514,8 +484,8 @@ class Dispatcher:
             execution = self._start(choice.executor, choice.model, tuple(batch), now)
             requests = tuple([r.id for r in batch])
             commands.append(Execute(execution.id, choice.executor, choice.model, requests))
-            self._notify_queue(queue, now)
-            self._notify_executor(self.executors[choice.executor], now)
+            self.policies.on_queue(queue, now)
+            self.policies.on_executor(self.executors[choice.executor], now)
 
     def _act(self, choice: Batch | Load | Unload, now: float, commands: list[Command]) -> None:
         """Give an exclusive device an action."""
@@ -538,8 +508,8 @@ class Dispatcher:
                         number, name, model, choice.requests, window, variant=variant, size=size
                     )
                 )
-                self._notify_queue(self.queues[model], now)
-                self._notify_executor(executor, now)
+                self.policies.on_queue(self.queues[model], now)
+                self.policies.on_executor(executor, now)
                 return
             case Load():
                 self._next_execution += 1
@@ -551,7 +521,7 @@ class Dispatcher:
                 commands.append(UnloadModel(name, model))
             case _:
                 assert_never(choice)
-        self._notify_memory(executor, model, now)
+        self.policies.on_memory(executor, model, now)
 
     def _take(self, ticket: Ticket, queue: ModelQueue) -> None:
         """Take a request out of its queue, for the execution that is made next."""
@@ -593,7 +563,7 @@ class Dispatcher:
         command = Reject(ticket.request.id, reason, wait, detail)
         queue.refusals.append((now, command))
         commands.append(command)
-        self._notify_queue(queue, now)
+        self.policies.on_queue(queue, now)
 
     def _reject_all(self, model: str, now: float, commands: list[Command]) -> None:
         detail = f"no executable of model {model} is left"
@@ -625,17 +595,3 @@ class Dispatcher:
     def _end(self, ticket: Ticket, step: RequestStep) -> None:
         ticket.state = REQUEST[ticket.state, step]
         del self._tickets[ticket.request.id]
-
-    def _notify_queue(self, queue: ModelQueue, now: float) -> None:
-        if self.batches and queue is not self.queues[queue.spec.name]:
-            return  # policies do not know of batch requests
-        for scheduler in self.schedulers:
-            scheduler.on_queue(queue, now)
-
-    def _notify_executor(self, executor: Executor, now: float) -> None:
-        for scheduler in self.schedulers:
-            scheduler.on_executor(executor, now)
-
-    def _notify_memory(self, executor: Executor, model: str, now: float) -> None:
-        for scheduler in self._choosy:
-            scheduler.on_memory(executor, model, now)

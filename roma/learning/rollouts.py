@@ -129,7 +129,7 @@ def roll(task: Task, policy: Policy, seed: int, *, teach: bool = False) -> Rollo
     """Run the policy, or its teacher, on the task's stretch of a seed."""
     ends: list[Ended] = []
     fleet = _run(task, Teacher if teach else Explorer, policy, seed, ends)
-    found = fleet.dispatcher.schedulers[0]
+    found = fleet.dispatcher.policies.active[0]
     assert isinstance(found, Teacher | Explorer)
     record = found.record
     costs = np.zeros(len(record.actions))
@@ -160,7 +160,7 @@ def _run(task: Task, kind: type[Scheduler], policy: Policy, seed: int, ends: lis
     plan = replace(task.plan, policy=kind, quality=quality, seed=seed)
     arrivals = list(task.arrivals(seed))
     fleet = Fleet(plan, on_end=ends.append)
-    scheduler = fleet.dispatcher.schedulers[0]
+    scheduler = fleet.dispatcher.policies.active[0]
     if isinstance(scheduler, Explorer):
         scheduler.numbers = np.random.default_rng(seed)
     fleet.ask(task.model, iter(arrivals))

@@ -141,7 +141,7 @@ def test_who_holds_a_model_while_another_becomes_slower_is_compared_with_all():
     rig = Rig()
     for name in "xyz":
         rig.device(name)
-    policy = rig.core.schedulers[0]
+    policy = rig.core.policies.active[0]
     x, y, z = (policy._gpus[name].device for name in "xyz")
     found = policy._loading
     assert found.coldest("a") is x
@@ -163,7 +163,7 @@ def test_requests_that_left_leave_no_demand_behind():
     rig.core.handle(RequestCancelled(2), now=0.002)
     now, commands = rig.wake()
     assert (now, commands) == (pytest.approx(0.005), [])
-    assert [gpu.work for gpu in rig.core.schedulers[0]._gpus.values()] == pytest.approx([0.0])
+    assert [gpu.work for gpu in rig.core.policies.active[0]._gpus.values()] == pytest.approx([0.0])
     assert rig.core.next_wakeup() is None
 
 
@@ -179,7 +179,7 @@ def test_nor_do_those_that_would_have_been_refused():
     rig.core.handle(RequestCancelled(18), now=0.012)
     now, commands = rig.wake()
     assert (now, commands) == (pytest.approx(0.031), [])
-    assert [gpu.work for gpu in rig.core.schedulers[0]._gpus.values()] == pytest.approx([0.0])
+    assert [gpu.work for gpu in rig.core.policies.active[0]._gpus.values()] == pytest.approx([0.0])
 
 
 def test_a_doubted_load_is_something_new_once():
@@ -209,5 +209,5 @@ def test_most_of_a_models_demand_falls_to_the_device_with_less_else_to_do():
     for model, count in (("b", 40), ("c", 2), ("a", 40)):
         for _ in range(count):
             rig.arrive(model, 0.0, slo=SLO)
-    shares = {p.gpu.name: p.share for p in rig.core.schedulers[0]._books["a"].places}
+    shares = {p.gpu.name: p.share for p in rig.core.policies.active[0]._books["a"].places}
     assert shares["free"] > 2 * shares["busy"] > 0

@@ -233,7 +233,7 @@ def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
     for i in range(200):
         rig.core.handle(Woken(), now=i * 0.1)
         rig.arrive(i * 0.1, Terms(variant="tiny"), hard=0.5)
-    (line,) = rig.core.schedulers[0].books["yolo"].lines.values()
+    (line,) = rig.core.policies.active[0].books["yolo"].lines.values()
     assert len(line) <= 6
 
 
@@ -403,7 +403,7 @@ def drain(rig, now):
 def test_values_are_of_all_devices_that_there_are_and_made_when_they_are_needed():
     rig = Rig(QosOpt)
     rig.device("one")
-    (policy,) = rig.core.schedulers
+    (policy,) = rig.core.policies.active
     assert not policy._values
     rig.arrive(0.0)
     (of_one,) = policy._values.values()

@@ -53,7 +53,7 @@ class Scene:
 
     @property
     def policy(self):
-        return self.core.schedulers[0]
+        return self.core.policies.active[0]
 
     def features(self, name, now):
         gpus = self.policy.gpus

@@ -205,7 +205,7 @@ def test_a_gpu_that_is_down_costs_no_memory(desk, policy):
     for i in range(500):
         (c,) = desk.arrive("m", 1.0 + i)
         core.handle(ExecutionEnded(c.execution, Result.OK), now=1.5 + i)
-    assert len(core._policies[Device.GPU]._heap) < 50
+    assert len(core.policies.by_device[Device.GPU]._heap) < 50
 
 
 # Advantage and balance: GPUs take what CPUs would pay most for, CPUs the youngest of the rest
@@ -352,7 +352,7 @@ def test_balance_decides_fast_for_thousands_of_models_whatever_waits(desk):
             read.append(key)
             return super().__getitem__(key)
 
-    policies = core._policies.values()
+    policies = core.policies.by_device.values()
     for policy in policies:
         object.__setattr__(policy.state, "queues", Watched(core.queues))
         policy.choose(1.0)

@@ -261,7 +261,7 @@ class ExclusiveMachine(Devices):
     def what_is_kept_is_what_a_search_finds(self):
         if not hasattr(self, "core"):
             return
-        policy = self.core.schedulers[0]
+        policy = self.core.policies.active[0]
         assert not policy._stale
         devices = [gpu.device for gpu in policy._gpus.values()]
         for model, book in policy._books.items():

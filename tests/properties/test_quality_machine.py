@@ -57,7 +57,7 @@ class QualityMachine(Devices):
         assert len(requests) <= command.size
         if served is not None:
             assert all(r.terms is None or r.terms.allows(served) for r in requests)
-        state = self.core.schedulers[0].state
+        state = self.core.policies.active[0].state
         last = max(soft_deadline(r, spec) for r in requests) // self.width
         for request in self.requests.values():
             is_alike = (request.model, request.terms) in {(r.model, r.terms) for r in requests}

@@ -140,7 +140,7 @@ def clipper(deadline):
     fleet = Fleet(plan, on_end=lambda ended: None)
     for model in plan.models:
         fleet.loop(model, 32)
-    return fleet, fleet.dispatcher.schedulers[0]
+    return fleet, fleet.dispatcher.policies.active[0]
 
 
 def test_a_batch_grows_while_it_is_in_time():
