@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -43,6 +43,16 @@ class Echo(tf.Module):
         return {"predictions": tf.identity(x)}
 echo = Echo()
 tf.saved_model.save(echo, sys.argv[1], signatures=echo.__call__)
+"""
+
+_WORKERS = """
+models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
+workers:
+  - backend: static
+    cores: 256
+    executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
+gateway: {{port: {port}, admin_port: {admin}, workers: 2, worker_port: {second}}}
+control: {{port: {control}}}
 """
 
 Running = contextlib.AbstractContextManager[tuple[int, tuple[int, ...]]]
@@ -75,6 +85,7 @@ def run() -> None:
     if not (BIN / "mosec").exists():
         sys.exit("peers bench: the other systems are missing: make peers")
     systems = (
+        System("gateway, two workers", _two_workers, TARGET),
         System("gateway + SavedModel", _embedded, TARGET),
         System(f"Mosec {_version('mosec')}", lambda d: _mosec(d, 1), "/inference", "≥ 2"),
         System("… in batches of 16", lambda d: _mosec(d, 16), "/inference", "≥ 2"),
@@ -162,9 +173,21 @@ def _until_answering(name: str, url: str) -> None:
 @contextlib.contextmanager
 def _plain(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
     (backend,) = free_ports(1)
-    argv = [sys.executable, str(ECHOES / "plain_echo.py"), f"{backend}"]
-    with _behind(directory, argv, backend) as served:
+    with _behind(directory, _echo(backend), backend) as served:
         yield served
+
+
+@contextlib.contextmanager
+def _two_workers(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+    backend, second, control = free_ports(3)
+    ports = {"config": _WORKERS, "second": second, "control": control}
+    with _behind(directory, _echo(backend), backend, command="up", **ports) as served:
+        until_ready(f"http://127.0.0.1:{second}/healthz")
+        yield served
+
+
+def _echo(port: int) -> list[str]:
+    return [sys.executable, str(ECHOES / "plain_echo.py"), f"{port}"]
 
 
 @contextlib.contextmanager
@@ -180,12 +203,12 @@ def _embedded(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _behind(
-    directory: Path, argv: list[str], backend: int
+    directory: Path, argv: list[str], backend: int, **options: Any
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     with contextlib.ExitStack() as stack:
         model_server = stack.enter_context(program(argv, env=environment("compiled")))
         until_ready(f"http://127.0.0.1:{backend}{STATUS}", START_LIMIT)
-        port, pid = stack.enter_context(gateway(directory, backend=backend, core=None))
+        port, pid = stack.enter_context(gateway(directory, backend=backend, core=None, **options))
         yield port, (pid, model_server)
 
 

@@ -115,16 +115,17 @@ def gateway(
     ready: str = STATUS,
     root: Path = ROOT,
     core: int | None = PROXY,
+    command: str = "dispatcher",
     **values: object,
 ) -> Iterator[tuple[int, int]]:
-    """Run a gateway; yield its port and process id.
+    """Run a gateway by `roma command FILE`; yield its port and process id.
 
     `config` is a roma.yaml with places for `port`, `admin`, `backend` and `values`.
     """
     port, admin = free_ports(2)
     file = directory / f"{port}.yaml"
     file.write_text(config.format(port=port, admin=admin, backend=backend, **values))
-    argv = [interpreter(root), "-m", "roma", "dispatcher", str(file)]
+    argv = [interpreter(root), "-m", "roma", command, str(file)]
     log = directory / f"{port}.log"
     with program(argv, core, environment(build, root), log=log) as pid:
         until_ready(f"http://127.0.0.1:{port}{ready}")
