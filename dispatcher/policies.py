@@ -17,7 +17,7 @@ class Policies:
         self, state: State, options: Options, *, gpu: type[Scheduler], cpu: type[Scheduler]
     ) -> None:
         self._state = state
-        self._options = options
+        self.options = options
         self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
         self.by_device: dict[Device, Scheduler] = {}
         self.active: tuple[Scheduler, ...] = ()
@@ -28,7 +28,7 @@ class Policies:
     def renew(self, now: float) -> None:
         """Make them anew: their indices are laid out by models."""
         made = {
-            device: policy(self._state, self._options) for device, policy in self._chosen.items()
+            device: policy(self._state, self.options) for device, policy in self._chosen.items()
         }
         self.by_device = made
         self.active = ()

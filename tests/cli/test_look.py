@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -197,6 +198,7 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
     def until(text):
         seen = b""
         while text.encode() not in seen:
+            assert select.select([main], [], [], 60)[0], seen
             seen += os.read(main, 4096)
 
     with serving({"/control/v1/view": (200, VIEW)}) as url:
@@ -212,13 +214,13 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
         )
         try:
             until("1 of 1 models late")
-        except OSError:
+        except (OSError, AssertionError):
             process.kill()
             raise
     try:
         until("no dispatcher answers")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

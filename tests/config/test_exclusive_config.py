@@ -51,13 +51,11 @@ def test_its_token_is_relative_to_the_file(tmp_path):
 )
 def test_policies_and_their_options(policy, name):
     more = f"scheduling: {{gpu: {policy}, ahead: 0.01, latency: 0.002}}"
-    core = build_core(read(more=more))
-    assert core._chosen[Device.GPU].__name__ == name
-    assert (core._options.ahead, core._options.latency) == (0.01, 0.002)
-    assert (build_core(read())._options.ahead, build_core(read())._options.latency) == (
-        0.005,
-        0.0005,
-    )
+    policies = build_core(read(more=more)).policies
+    assert type(policies.by_device[Device.GPU]).__name__ == name
+    assert (policies.options.ahead, policies.options.latency) == (0.01, 0.002)
+    defaults = build_core(read()).policies.options
+    assert (defaults.ahead, defaults.latency) == (0.005, 0.0005)
 
 
 LISTED = "workers.0.executables.0"

@@ -379,7 +379,7 @@ async def test_a_client_that_never_reads_is_closed(stage, connect):
 
 @pytest.mark.parametrize("line", [b"Connection: keep-alive", b"Connection: close"])
 async def test_a_client_that_reads_slowly_gets_all_of_its_answer(stage, connect, line):
-    await stage.open(max_body=1 << 25, limits="{write_timeout: 0.3}")
+    await stage.open(max_body=1 << 25, limits="{write_timeout: 1}")
     client, size = await connect(), 1 << 24
     client.writer.transport.pause_reading()
     client.send(post(b"x" * size, line))
@@ -388,7 +388,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(stage, connect,
     await client.reader.readuntil(b"\r\n\r\n")
     for _ in range(32):
         await client.reader.readexactly(size // 32)
-        await asyncio.sleep(0.04)
+        await asyncio.sleep(0.08)
 
 
 async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
