@@ -19,6 +19,7 @@ from bench.programs import Cost, Served, cost, resident, wrk
 from bench.proxies import (
     BODY,
     CLIENT,
+    SOCKET,
     TARGET,
     bare,
     echo,
@@ -39,6 +40,7 @@ LOAD = 0.8
 """Of its peak: where the latency under load is measured."""
 
 NGINX, COMPILED = "nginx, one worker", "gateway, compiled"
+SOCKETS = ", Unix socket behind"
 BARE = "bare proxy (bench/bare.py)"
 Rounds = list[dict[tuple[str, int], tuple[Served, Cost]]]
 
@@ -50,6 +52,10 @@ def run(others: tuple[Path, ...] = ()) -> None:
         direct, pid = stack.enter_context(echo(directory))
         ports, pids = {"echo alone": direct}, {"echo alone": pid}
         ports[NGINX], pids[NGINX] = stack.enter_context(nginx(directory, direct))
+        by_socket = directory / SOCKET
+        ports[NGINX + SOCKETS], pids[NGINX + SOCKETS] = stack.enter_context(
+            nginx(directory, by_socket)
+        )
         ports[BARE], pids[BARE] = stack.enter_context(bare(directory, direct))
         for root in (*others, ROOT):
             for build in BUILDS:
@@ -60,6 +66,9 @@ def run(others: tuple[Path, ...] = ()) -> None:
                 ports[name], pids[name] = stack.enter_context(
                     gateway(directory, build, backend=direct, root=root.resolve())
                 )
+        ports[COMPILED + SOCKETS], pids[COMPILED + SOCKETS] = stack.enter_context(
+            gateway(directory, backend=by_socket)
+        )
         script = wrk_script(directory)
         _throughput(script, ports, pids)
         _latency(direct, {name: port for name, port in ports.items() if port != direct})

@@ -50,7 +50,7 @@ models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
 workers:
   - backend: static
     cores: 256
-    executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
+    executables: [{{url: "{url}", model: m}}]
 gateway: {{port: {port}, admin_port: {admin}, workers: 2, worker_port: {second}}}
 control: {{port: {control}}}
 """
@@ -85,6 +85,7 @@ def run() -> None:
     if not (BIN / "mosec").exists():
         sys.exit("peers bench: the other systems are missing: make peers")
     systems = (
+        System("gateway, TCP behind it", _by_tcp, TARGET),
         System("gateway, two workers", _two_workers, TARGET),
         System("gateway + SavedModel", _embedded, TARGET),
         System(f"Mosec {_version('mosec')}", lambda d: _mosec(d, 1), "/inference", "≥ 2"),
@@ -172,6 +173,13 @@ def _until_answering(name: str, url: str) -> None:
 
 @contextlib.contextmanager
 def _plain(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+    backend = directory / "plain.sock"
+    with _behind(directory, _echo(backend), backend) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def _by_tcp(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
     (backend,) = free_ports(1)
     with _behind(directory, _echo(backend), backend) as served:
         yield served
@@ -179,15 +187,15 @@ def _plain(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _two_workers(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
-    backend, second, control = free_ports(3)
+    (second, control), backend = free_ports(2), directory / "workers.sock"
     ports = {"config": _WORKERS, "second": second, "control": control}
     with _behind(directory, _echo(backend), backend, command="up", **ports) as served:
         until_ready(f"http://127.0.0.1:{second}/healthz")
         yield served
 
 
-def _echo(port: int) -> list[str]:
-    return [sys.executable, str(ECHOES / "plain_echo.py"), f"{port}"]
+def _echo(place: int | Path) -> list[str]:
+    return [sys.executable, str(ECHOES / "plain_echo.py"), f"{place}"]
 
 
 @contextlib.contextmanager
@@ -203,11 +211,12 @@ def _embedded(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _behind(
-    directory: Path, argv: list[str], backend: int, **options: Any
+    directory: Path, argv: list[str], backend: int | Path, **options: Any
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     with contextlib.ExitStack() as stack:
         model_server = stack.enter_context(program(argv, env=environment("compiled")))
-        until_ready(f"http://127.0.0.1:{backend}{STATUS}", START_LIMIT)
+        if isinstance(backend, int):  # else the gateway's own readiness tells
+            until_ready(f"http://127.0.0.1:{backend}{STATUS}", START_LIMIT)
         port, pid = stack.enter_context(gateway(directory, backend=backend, core=None, **options))
         yield port, (pid, model_server)
 

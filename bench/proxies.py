@@ -19,6 +19,9 @@ from roma.demo.ports import free_ports
 PROXY, CLIENT = 0, 1
 """Cores: what is measured has one alone; load and backend share the other."""
 
+SOCKET = "echo.sock"
+"""Where the trivial backend also listens, in the scratch directory."""
+
 BODY = b'{"instances": [[' + b", ".join(b"%d.5" % i for i in range(16)) + b"]]}"
 STATUS = "/v1/models/m"
 TARGET = f"{STATUS}:predict"
@@ -33,13 +36,14 @@ http {{
 }}
 """
 _ECHO = """
-server {{ listen 127.0.0.1:{port} backlog=4096; default_type application/json;
+server {{ listen 127.0.0.1:{port} backlog=4096; listen unix:{socket} backlog=4096;
+  default_type application/json;
   location = /v1/models/m {{ return 200
     '{{"model_version_status":[{{"version":"1","state":"AVAILABLE"}}]}}'; }}
   location / {{ return 200 '{{"predictions": [[{floats}]]}}'; }} }}
 """
 _PROXY = """
-upstream echo {{ server 127.0.0.1:{backend}; keepalive 128; }}
+upstream echo {{ server {backend}; keepalive 128; }}
 server {{ listen 127.0.0.1:{port} backlog=4096;
   location / {{ proxy_pass http://echo; proxy_http_version 1.1;
                 proxy_set_header Connection ""; }} }}
@@ -55,7 +59,7 @@ models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
 workers:
   - backend: static
     cores: 256
-    executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
+    executables: [{{url: "{url}", model: m}}]
 gateway: {{port: {port}, admin_port: {admin}}}
 """
 
@@ -71,25 +75,28 @@ def needs(name: str, *tools: str) -> None:
 def scratch() -> Iterator[Path]:
     """Yield a directory for configurations and logs, removed at the end."""
     with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)  # nginx's workers are another user
         yield Path(directory)
 
 
 @contextlib.contextmanager
 def echo(directory: Path, core: int | None = CLIENT) -> Iterator[tuple[int, int]]:
-    """Run the trivial backend; yield its port and process id."""
+    """Run the trivial backend, which listens on SOCKET too; yield its port and process id."""
     (port,) = free_ports(1)
-    server = _ECHO.format(port=port, floats=", ".join(f"{i}.5" for i in range(16)))
+    socket = directory / SOCKET
+    server = _ECHO.format(port=port, socket=socket, floats=", ".join(f"{i}.5" for i in range(16)))
     with _nginx(directory, "echo", server, core) as pid:
         until_ready(f"http://127.0.0.1:{port}{STATUS}")
         yield port, pid
 
 
 @contextlib.contextmanager
-def nginx(directory: Path, backend: int) -> Iterator[tuple[int, int]]:
+def nginx(directory: Path, backend: int | Path) -> Iterator[tuple[int, int]]:
     """Run nginx as a proxy; yield its port and process id."""
     (port,) = free_ports(1)
-    server = _PROXY.format(port=port, backend=backend)
-    with _nginx(directory, "proxy", server, PROXY) as pid:
+    where = f"unix:{backend}" if isinstance(backend, Path) else f"127.0.0.1:{backend}"
+    server = _PROXY.format(port=port, backend=where)
+    with _nginx(directory, f"proxy-{port}", server, PROXY) as pid:
         until_ready(f"http://127.0.0.1:{port}{STATUS}")
         yield port, pid
 
@@ -110,7 +117,7 @@ def gateway(
     directory: Path,
     build: str = "compiled",
     *,
-    backend: int = 0,
+    backend: int | Path = 0,
     config: str = _ROMA,
     ready: str = STATUS,
     root: Path = ROOT,
@@ -120,11 +127,14 @@ def gateway(
 ) -> Iterator[tuple[int, int]]:
     """Run a gateway by `roma command FILE`; yield its port and process id.
 
-    `config` is a roma.yaml with places for `port`, `admin`, `backend` and `values`.
+    `backend` is its port or socket. `config` is a roma.yaml with places for `port`, `admin`,
+    `backend`, its `url` and `values`.
     """
     port, admin = free_ports(2)
     file = directory / f"{port}.yaml"
-    file.write_text(config.format(port=port, admin=admin, backend=backend, **values))
+    url = f"unix://{backend}" if isinstance(backend, Path) else f"http://127.0.0.1:{backend}"
+    told = {"port": port, "admin": admin, "backend": backend, "url": url, **values}
+    file.write_text(config.format(**told))
     argv = [interpreter(root), "-m", "roma", command, str(file)]
     log = directory / f"{port}.log"
     with program(argv, core, environment(build, root), log=log) as pid:

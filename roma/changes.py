@@ -81,5 +81,5 @@ def _places(config: Config) -> dict[str, str]:
     found: dict[str, list[str]] = {name: [] for name in config.models}
     for e in executables(config):
         if e.spec.device is Device.CPU:
-            found[e.spec.models[0]].append(f"{e.name} at {e.host}:{e.port}")
+            found[e.spec.models[0]].append(f"{e.name} at {e.url}")
     return {name: ", ".join(places) for name, places in found.items()}

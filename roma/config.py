@@ -30,7 +30,7 @@ from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, Scheduling
 from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
 from roma.variants import Variant
-from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig
+from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig, check_socket
 
 
 class SlaConfig(Section):
@@ -211,6 +211,7 @@ class Config(Section):
         for i, worker in enumerate(self.workers):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
+        self._check_sockets()
         self._check_exclusive()
         self._check_variants()
         self._check_served()
@@ -340,6 +341,13 @@ class Config(Section):
             if port in taken:
                 raise Fault(key, port, f"different from {taken[port]}")
             taken[port] = key
+
+    def _check_sockets(self) -> None:
+        """Refuse a directory in which the name of a socket would be too long."""
+        for i, worker in enumerate(self.workers):
+            for model in self.placed.get(worker.name, ()):
+                if (path := worker.socket(self.name, model)) is not None:
+                    check_socket(f"workers.{i}.sockets", path)
 
     def control_port(self, worker: WorkerConfig) -> int:
         """Return the port of a worker's supervisor."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roma.config import Config
 from roma.model import Device, ExecutorSpec
-from roma.workers import Backend, ExecutableConfig, WorkerConfig
+from roma.workers import UNIX, Backend, ExecutableConfig, WorkerConfig
 
 CONTAINER_PORT = 8501
 """TensorFlow Serving's REST port, inside a container."""
@@ -40,6 +40,8 @@ class Executable:
     """Host and port of its gRPC, if it is to be called so."""
     token: Path | None = None
     """File with the secret that an exclusive device asks for."""
+    socket: str | None = None
+    """Path of the Unix socket of its REST, which is then not at `host` and `port`."""
 
     @property
     def name(self) -> str:
@@ -50,6 +52,8 @@ class Executable:
     def url(self) -> str:
         """Its REST address; an exclusive device has none, `host` and `port` take its actions."""
         assert not self.spec.is_exclusive, f"{self.name} has no URL"
+        if self.socket is not None:
+            return UNIX + self.socket
         return f"http://{self.host}:{self.port}"
 
     @property
@@ -96,7 +100,8 @@ def _started(config: Config, worker: WorkerConfig) -> list[Executable]:
             continue
         cgroup = f"{config.name}/{worker.name}/{model}"
         port = worker.base_port + place
-        found.append(_cpu(config, worker, model, host="127.0.0.1", port=port, cgroup=cgroup))
+        placed = _cpu(config, worker, model, host="127.0.0.1", port=port, cgroup=cgroup)
+        found.append(replace(placed, socket=worker.socket(config.name, model)))
     for i in range(worker.gpus):
         container = container_name(config, worker, f"gpu{i}")
         host, port = _address(worker, container, i)
@@ -131,7 +136,9 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
         if listed.grpc is not None:
             name, _, number = listed.grpc.rpartition(":")
             grpc = name, int(number)
-        address = listed.actions or (listed.url or "").removeprefix("http://")
+        address, socket = listed.actions or (listed.url or "").removeprefix("http://"), None
+        if address.startswith(UNIX):
+            address, socket = "localhost:0", address.removeprefix(UNIX)
         host, _, port = address.rpartition(":")
         if listed.actions is not None:
             found.append(_exclusive(_gpu(config, worker, i, host=host, port=int(port)), listed))
@@ -148,7 +155,7 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
                 cgroup=listed.cgroup,
                 suffix=f".{i}",
             )
-        found.append(replace(executable, grpc=grpc))
+        found.append(replace(executable, grpc=grpc, socket=socket))
     return found
 
 

@@ -1,6 +1,7 @@
-"""A backend for a gateway: `plain_echo.py PORT`, TensorFlow Serving's predict and status calls.
+"""A backend for a gateway: `plain_echo.py PORT`, or a Unix socket's path instead.
 
-It does in Python what the other systems' model does: reads the JSON and writes it.
+It answers TensorFlow Serving's predict and status calls, and does in Python what the other
+systems' model does: reads the JSON and writes it.
 """
 
 import asyncio
@@ -38,12 +39,15 @@ class Connection(asyncio.Protocol):
         )
 
 
-async def main(port: int) -> None:
-    """Serve until the program is ended."""
+async def main(place: str) -> None:
+    """Serve on a port or a Unix socket until the program is ended."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Connection, "127.0.0.1", port)
+    if place.isdigit():
+        server = await loop.create_server(Connection, "127.0.0.1", int(place))
+    else:
+        server = await loop.create_unix_server(Connection, place)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1])))
+    uvloop.run(main(sys.argv[1]))

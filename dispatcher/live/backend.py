@@ -37,6 +37,15 @@ MAX_IDLE: Final = 64
 SWEEP: Final = 0.1
 """Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
 
+_LOCALHOST: Final = "Host: localhost\r\n"
+
+_UNREACHED: Final[dict[int, type[BackendError]]] = {
+    errno.EHOSTUNREACH: BackendUnreached,
+    errno.ENETUNREACH: BackendUnreached,
+    errno.ENOENT: BackendUnreached,  # a Unix socket that is not there yet, or not any more
+    errno.EAGAIN: BackendSilent,  # its backlog is full: connections are accepted too slowly
+}
+"""What a failure to connect means; of others the fault is here: out of descriptors, say."""
 
 MAX_PREFIXES: Final = 256
 """Beginnings of heads remembered per backend."""
@@ -286,10 +295,12 @@ class Connection:
 class Pool:
     """The connections to one model server."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, socket: str | None = None) -> None:
         self.host = host
         self.port = port
-        self._host_header = f"Host: {host}:{port}\r\n"
+        self.socket = socket
+        """Path of a Unix socket, which is called instead."""
+        self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
         self._prefixes: dict[tuple[str, str, str | None], bytes] = {}
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -297,7 +308,12 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Pool {self.host}:{self.port}: {len(self._all)} open, {len(self._idle)} idle>"
+        return f"<Pool {self.where}: {len(self._all)} open, {len(self._idle)} idle>"
+
+    @property
+    def where(self) -> str:
+        """Its address, for people."""
+        return self.socket or f"{self.host}:{self.port}"
 
     def send(self, message: Message, done: Done, *, timeout: float, more: str = "") -> Attempt:
         """Post a message; `done` is called exactly once, from the event loop.
@@ -407,35 +423,32 @@ class Pool:
         loop, connection = asyncio.get_running_loop(), Connection(self)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await loop.create_connection(
-                    lambda: cast(asyncio.Protocol, connection), self.host, self.port
-                )
+                if self.socket is not None:
+                    await loop.create_unix_connection(
+                        lambda: cast(asyncio.Protocol, connection), self.socket
+                    )
+                else:
+                    await loop.create_connection(
+                        lambda: cast(asyncio.Protocol, connection), self.host, self.port
+                    )
         except asyncio.CancelledError:
-            connecting.done(
-                BackendUnreached(f"given up while connecting to {self.host}:{self.port}")
-            )
+            connecting.done(BackendUnreached(f"given up while connecting to {self.where}"))
             raise
         except TimeoutError:
             connecting.done(
-                BackendSilent(
-                    f"cannot connect to {self.host}:{self.port} within {CONNECT_TIMEOUT:g} s"
-                )
+                BackendSilent(f"cannot connect to {self.where} within {CONNECT_TIMEOUT:g} s")
             )
             return
         except ConnectionError as error:
-            connecting.done(
-                BackendUnreached(f"cannot connect to {self.host}:{self.port}: {error!r}")
-            )
+            connecting.done(BackendUnreached(f"cannot connect to {self.where}: {error!r}"))
             return
         except OSError as error:
-            # Out of descriptors, say: the fault is here, the executable is as well as before.
-            gone = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
-            kind = BackendUnreached if gone else BackendError
-            connecting.done(kind(f"cannot connect to {self.host}:{self.port}: {error}"))
+            kind = _UNREACHED.get(error.errno or 0, BackendError)
+            connecting.done(kind(f"cannot connect to {self.where}: {error}"))
             return
         except Exception as error:  # whatever it is, `done` must be called
-            log.exception("cannot connect to %s:%d", self.host, self.port)
-            connecting.done(BackendError(f"cannot connect to {self.host}:{self.port}: {error}"))
+            log.exception("cannot connect to %s", self.where)
+            connecting.done(BackendError(f"cannot connect to {self.where}: {error}"))
             return
         self._all.add(connection)
         if connecting.is_aborted:

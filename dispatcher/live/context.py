@@ -48,7 +48,7 @@ class Trace(Protocol):
         """The dispatcher has it."""
 
     def on_executing(
-        self, executable: str, device: str, address: tuple[str, int], now: float
+        self, executable: str, device: str, address: tuple[str, int | None], now: float
     ) -> Mapping[str, str]:
         """An execution begins; return the headers by which the model server knows its parent."""
 

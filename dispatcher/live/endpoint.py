@@ -87,10 +87,12 @@ class Endpoint:
             raise BackendError("it has no gRPC address")
         return channel.send(message, done, timeout=timeout, more=more)
 
-    def address(self, message: Message | GrpcMessage) -> tuple[str, int]:
-        """Return where a message goes."""
+    def address(self, message: Message | GrpcMessage) -> tuple[str, int | None]:
+        """Return where a message goes: host and port, or the path of a Unix socket."""
         if self.channel is not None and isinstance(message, GrpcMessage):
             return self.channel.address
+        if self.pool.socket is not None:
+            return self.pool.socket, None
         return self.pool.host, self.pool.port
 
     async def close(self) -> None:

@@ -76,12 +76,15 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
     """Return when the connection breaks, a request met trouble, or it is time for a look."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            reader, writer = await asyncio.open_connection(pool.host, pool.port)
+            if pool.socket is not None:
+                reader, writer = await asyncio.open_unix_connection(pool.socket)
+            else:
+                reader, writer = await asyncio.open_connection(pool.host, pool.port)
+                _notice_silence(writer.get_extra_info("socket"))
     except (OSError, TimeoutError):
         await asyncio.sleep(POLL)
         return
     try:
-        _notice_silence(writer.get_extra_info("socket"))
         signs = [asyncio.ensure_future(sign) for sign in (reader.read(), doubt.wait())]
         try:
             await asyncio.wait(signs, timeout=CHECK, return_when=asyncio.FIRST_COMPLETED)

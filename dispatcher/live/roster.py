@@ -118,7 +118,7 @@ class Roster:
             from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
 
             channel = GrpcChannel(*executable.grpc)
-        return Endpoint(Pool(executable.host, executable.port), channel)
+        return Endpoint(Pool(executable.host, executable.port, executable.socket), channel)
 
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]

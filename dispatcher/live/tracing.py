@@ -179,7 +179,7 @@ class Spans:
         self._span.set_attribute("roma.sla", sla)
 
     def on_executing(
-        self, executable: str, device: str, address: tuple[str, int], now: float
+        self, executable: str, device: str, address: tuple[str, int | None], now: float
     ) -> Mapping[str, str]:
         """An execution begins; return the headers by which the model server knows its parent."""
         if not self._span.is_recording():
@@ -189,11 +189,14 @@ class Spans:
         attributes: dict[str, str | int] = {
             **self._protocol,
             "server.address": host,
-            "server.port": port,
             "roma.model": self._model,
             "roma.executable": executable,
             "roma.device": device,
         }
+        if port is None:
+            attributes["network.transport"] = "unix"
+        else:
+            attributes["server.port"] = port
         span = self._source.start_span(
             "execute", self._context, SpanKind.CLIENT, attributes, start_time=self._ns(now)
         )

@@ -304,6 +304,9 @@ def serve_model(
     ],
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8501,
     host: str = "127.0.0.1",
+    socket: Annotated[
+        Path | None, typer.Option(help="Unix socket for REST, instead of a port.")
+    ] = None,
     intra_op: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
     inter_op: Annotated[int, typer.Option(min=1, help="Requests computed at once.")] = 1,
     max_body_bytes: Annotated[int, typer.Option(min=1024)] = 64 * 2**20,
@@ -321,6 +324,7 @@ def serve_model(
         models=dict(_named_path(text) for text in model),
         host=host,
         port=port,
+        socket=socket,
         grpc_port=grpc_port,
         intra_op=intra_op,
         inter_op=inter_op,

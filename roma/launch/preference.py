@@ -12,6 +12,7 @@ import aiohttp
 
 from roma.errors import ActuationError
 from roma.placement import Executable
+from roma.sockets import reached
 from supervisor.actuators.cgroup import Group
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,11 @@ async def last_until_ready(executable: Executable, group: Group) -> None:
     try:
         group.set_weight(LAST)
         try:
-            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+            root, connector = reached(executable.url)
+            limit = aiohttp.ClientTimeout(total=10)
+            async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
                 async with asyncio.timeout(LONGEST):
-                    await _available(executable, group, session)
+                    await _available(executable, group, session, root)
         except TimeoutError:
             log.warning(
                 "executable %s has loaded for %g s: last no longer", executable.name, LONGEST
@@ -44,10 +47,12 @@ async def last_until_ready(executable: Executable, group: Group) -> None:
         log.debug("executable %s: no weight: %s", executable.name, error)
 
 
-async def _available(executable: Executable, group: Group, session: aiohttp.ClientSession) -> None:
+async def _available(
+    executable: Executable, group: Group, session: aiohttp.ClientSession, root: str
+) -> None:
     """Wait until all models are available, or the group is gone."""
     for model in executable.spec.models:
-        url = f"{executable.url}/v1/models/{model}"
+        url = f"{root}/v1/models/{model}"
         while group.directories[0].exists() and not await _is_available(session, url):
             await asyncio.sleep(LOOK)
 

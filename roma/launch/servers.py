@@ -43,7 +43,10 @@ async def cgroups(
 def model_server(
     executable: Executable, group: Group | None, max_body_bytes: int, log_dir: Path | None
 ) -> Child:
-    """Return the program that serves an executable's models, not started yet."""
+    """Return the program that serves an executable's models, not started yet.
+
+    Raises LaunchError if its socket has no place.
+    """
 
     def limit(pid: int) -> None:
         if group is None:
@@ -63,7 +66,7 @@ def model_server(
             "serve-model",
             *models,
             f"--host={executable.host}",
-            f"--port={executable.port}",
+            *_where(executable),
             *([] if executable.grpc is None else [f"--grpc-port={executable.grpc[1]}"]),
             f"--intra-op={executable.spec.threads}",
             f"--inter-op={executable.concurrency}",
@@ -73,6 +76,18 @@ def model_server(
         log_dir=log_dir,
         on_start=limit,
     )
+
+
+def _where(executable: Executable) -> list[str]:
+    """Return where its REST listens; make the directory of its socket."""
+    if executable.socket is None:
+        return [f"--port={executable.port}"]
+    directory = Path(executable.socket).parent
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"sockets = {directory}: cannot be made: {error.strerror}") from error
+    return [f"--socket={executable.socket}"]
 
 
 def _made(

@@ -14,6 +14,8 @@ from yarl import URL
 
 from roma.load.errors import LoadInputError, NoAnswerError
 from roma.load.outcomes import Answer
+from roma.sockets import reached
+from roma.workers import UNIX
 
 HEADERS = {"Content-Type": "application/json"}
 
@@ -35,21 +37,25 @@ class RestClient:
 
     def __init__(self, url: str, authorization: str | None = None) -> None:
         try:
-            root = URL(url)
+            root = URL("http://localhost" if url.startswith(f"{UNIX}/") else url)
             root.host_subcomponent  # noqa: B018 - reading it checks the host's name
         except ValueError as error:
             raise LoadInputError(f"url {url!r}: {error}") from error
         if root.scheme not in ("http", "https") or not root.host:
-            raise LoadInputError(f"url {url!r}: must be http://host[:port] or https://host[:port]")
-        self._root = url.rstrip("/")
+            raise LoadInputError(
+                f"url {url!r}: must be http://host[:port], https://host[:port] or unix:///path"
+            )
+        self._url = url
+        self._root = ""
         self._headers = HEADERS | ({"Authorization": authorization} if authorization else {})
         self._targets: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        # limit=0 is unbounded: a connection limit would make requests wait in the client.
+        self._root, connector = reached(self._url.rstrip("/"), limit=0)
         self._session = aiohttp.ClientSession(
-            # limit=0 is unbounded: a connection limit would make requests wait in the client.
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=connector,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -30,6 +30,7 @@ from roma.profiling import inputs, machine, summary
 from roma.profiling.inputs import Inputs
 from roma.profiling.plan import Target
 from roma.profiling.summary import Run, Sample
+from roma.sockets import reached
 from roma.units import milliseconds
 from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
 
@@ -234,8 +235,9 @@ async def _serving(config: Config, target: Target, hierarchy: Hierarchy) -> Asyn
         yield hierarchy.group(executable.cgroup, config.control.cfs_period)
         return
     if await _is_available(executable.url, target.model):
+        key = "base_port" if executable.socket is None else "sockets"
         raise LaunchError(
-            f"{executable.url}: another server answers there; stop it, or choose another base_port"
+            f"{executable.url}: another server answers there; stop it, or choose another {key}"
         )
     with tempfile.TemporaryDirectory(prefix="roma-profile-") as log_dir:
         async with cgroups(config, hierarchy, [executable]) as groups:
@@ -273,20 +275,24 @@ async def _check_available(url: str, model: str) -> None:
 
 
 async def _is_available(url: str, model: str) -> bool:
-    status = await _get(f"{url}/v1/models/{model}") or {}
+    status = await _get(url, f"/v1/models/{model}") or {}
     versions = status.get("model_version_status", ())
     return any(version.get("state") == "AVAILABLE" for version in versions)
 
 
 async def _invented(url: str, model: str) -> Inputs:
-    return inputs.invented(model, await _get(f"{url}/v1/models/{model}/metadata") or {})
+    return inputs.invented(model, await _get(url, f"/v1/models/{model}/metadata") or {})
 
 
-async def _get(url: str) -> dict[str, Any] | None:
+async def _get(url: str, path: str) -> dict[str, Any] | None:
     """Return a JSON answer; None if there is no server, or it has something else to say."""
     timeout = aiohttp.ClientTimeout(total=STATUS_LIMIT)
+    root, connector = reached(url)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.get(f"{root}{path}") as response,
+        ):
             document = orjson.loads(await response.read())
     except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError):
         return None

@@ -5,8 +5,13 @@ request speaks, its path says.
 """
 
 import asyncio
+import contextlib
+import errno
 import logging
+import os
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -44,16 +49,18 @@ class RestServer:
         self._workers = workers
         self._max_body_bytes = max_body_bytes
         self._runner: web.ServerRunner | None = None
+        self._socket: tuple[Path, int] | None = None
+        """Path and inode."""
         self._draining = False
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port that it listens on; None until `start`."""
-        addresses = self._runner.addresses if self._runner else []
+        """Host and port that it listens on; None until `start`, and on a Unix socket."""
+        addresses = self._runner.addresses if self._runner and self._socket is None else []
         return (addresses[0][0], addresses[0][1]) if addresses else None
 
-    async def start(self, host: str, port: int, drain_limit: float) -> None:
-        """Listen on a port, 0 for a free one; raises ListenError."""
+    async def start(self, where: tuple[str, int] | Path, drain_limit: float) -> None:
+        """Listen on a host and port, 0 for a free one, or a Unix socket; raises ListenError."""
         server = web.Server(
             self._handle,
             request_factory=self._request,
@@ -66,17 +73,42 @@ class RestServer:
         runner = web.ServerRunner(server, shutdown_timeout=drain_limit)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+            await self._site(runner, where).start()
         except OSError as error:
             await runner.cleanup()
-            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            place = where if isinstance(where, Path) else "{}:{}".format(*where)
+            raise ListenError(f"cannot listen on {place}: {error.strerror or error}") from error
         self._runner = runner
+        if isinstance(where, Path):
+            self._own(where)
+
+    def _site(self, runner: web.ServerRunner, where: tuple[str, int] | Path) -> web.BaseSite:
+        if not isinstance(where, Path):
+            return web.TCPSite(runner, *where, backlog=BACKLOG)
+        # asyncio takes a socket's path away from whoever listens there.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(str(where)) in (0, errno.EAGAIN):  # the latter: its backlog is full
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        return web.UnixSite(runner, where, backlog=BACKLOG)
 
     async def stop(self) -> None:
         """Stop listening and let requests in flight end within the drain limit."""
         self._draining = True
+        self._disown()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _own(self, path: Path) -> None:
+        self._socket = path, path.stat().st_ino
+
+    def _disown(self) -> None:
+        """Remove the socket, unless a successor listens at its path."""
+        if self._socket is not None:
+            path, inode = self._socket
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == inode:
+                    path.unlink()
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         began = asyncio.get_running_loop().time()

@@ -19,6 +19,7 @@ from roma.serving.errors import ListenError
 from roma.serving.models import Models
 from roma.serving.rest import RestServer
 from roma.serving.workers import Workers
+from roma.workers import UNIX
 
 if TYPE_CHECKING:
     from roma.serving.grpc_server import GrpcServer
@@ -33,6 +34,8 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8501
     """TensorFlow Serving's REST port. 0 takes a free one."""
+    socket: Path | None = None
+    """A Unix socket for REST, which then has no port; whoever may write it may call."""
     grpc_port: int | None = None
     """The port of the gRPC protocols, which are off without one. 0 takes a free one."""
     intra_op: int = 1
@@ -102,7 +105,9 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """The server's REST address, `http://host:port`."""
+        """The server's REST address, `http://host:port` or `unix:///path`."""
+        if self._settings.socket is not None:
+            return f"{UNIX}{self._settings.socket.absolute()}"
         return f"http://{_join(*self._rest.address or (self._settings.host, self._settings.port))}"
 
     @property
@@ -118,7 +123,8 @@ class ModelServer:
     async def start(self) -> None:
         """Listen, and begin to load; raises ListenError."""
         settings = self._settings
-        await self._rest.start(settings.host, settings.port, settings.drain_limit)
+        where = settings.socket or (settings.host, settings.port)
+        await self._rest.start(where, settings.drain_limit)
         if settings.grpc_port is not None:
             try:
                 self._grpc = await self._start_grpc(settings.grpc_port)

@@ -42,7 +42,8 @@ def test_another_model_goes_if_the_others_keep_their_ports():
     with pytest.raises(ConfigError) as error:
         changed(gone)
     assert str(error.value) == (
-        "models.b would move from b@w at 127.0.0.1:8602 to b@w at 127.0.0.1:8601: takes a restart"
+        "models.b would move from b@w at http://127.0.0.1:8602 "
+        "to b@w at http://127.0.0.1:8601: takes a restart"
     )
     change = changed(gone, ("path: /m/b,", "path: /m/b, slot: 1,"), ("workers:", NEW))
     assert (change.added, change.removed) == (("c",), ("a",))

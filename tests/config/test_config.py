@@ -213,6 +213,46 @@ def test_faults(old, new, line):
 
 
 @pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("sockets: run", "sockets = run: string should match pattern '^/[^\\s]*$'"),
+        (
+            f"sockets: /{'x' * 90}",
+            f"sockets = /{'x' * 90}/roma.local.digits.sock: must be of ≤ 107 bytes, "
+            "the kernel's bound (it has 114)",
+        ),
+        (
+            "backend: docker, sockets: /run",
+            "sockets = /run: must be absent for backend docker",
+        ),
+    ],
+)
+def test_faults_of_sockets(more, line):
+    assert faults(GOOD.replace("reserved: 0.5", f"reserved: 0.5, {more}")) == [
+        f"roma.yaml: workers.0.{line}"
+    ]
+
+
+def test_sockets_take_the_place_of_ports():
+    text = GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000, sockets: /run/m/")
+    found = [(e.url, e.grpc) for e in placement.executables(config.parse(text))]
+    assert found == [
+        ("unix:///run/m/roma.local.digits.sock", ("127.0.0.1", 9600)),
+        ("unix:///run/m/roma.local.photos.sock", ("127.0.0.1", 9601)),
+    ]
+    worker = "{name: w, cores: 2, backend: static, executables: [LISTED]}"
+    listed = "{url: 'unix:///run/a.sock', model: digits}, {url: 'http://x:2', model: photos}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker.replace("LISTED", listed))
+    a, b = placement.executables(config.parse(text))
+    assert (a.url, a.socket, b.url, b.socket) == (
+        "unix:///run/a.sock",
+        "/run/a.sock",
+        "http://x:2",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
     ("executable", "line"),
     [
         (
@@ -222,6 +262,22 @@ def test_faults(old, new, line):
         (
             "{url: 'http://x:1', model: nope}",
             "workers.0.executables.0.model = nope: must be one of digits, photos",
+        ),
+        (
+            "{url: 'http://x:0', model: digits}",
+            "workers.0.executables.0.url = http://x:0: must be at a port from 1 to 65535",
+        ),
+        (
+            "{url: 'unix://run/x.sock', model: digits}",
+            "workers.0.executables.0.url = unix://run/x.sock: string should match",
+        ),
+        (
+            "{url: 'unix:///run/a b.sock', model: digits}",
+            "workers.0.executables.0.url = unix:///run/a b.sock: string should match",
+        ),
+        (
+            f"{{url: 'unix:///{'é' * 54}', model: digits}}",
+            f"workers.0.executables.0.url = /{'é' * 54}: must be of ≤ 107 bytes, the kernel's bound (it has 109)",
         ),
         (
             "{url: 'http://x:1'}",

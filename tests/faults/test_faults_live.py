@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+import yaml
 
 from roma.demo import inputs
 from tests.support.up import Up, alive, kill, write_config
@@ -29,7 +30,12 @@ def balanced(report):
     return total
 
 
-async def test_an_executable_killed_under_load(file, bodies):
+@pytest.mark.parametrize("by_socket", [False, True], ids=["port", "socket"])
+async def test_an_executable_killed_under_load(file, bodies, by_socket):
+    if by_socket:
+        data = yaml.safe_load(file.read_text())
+        data["workers"][0]["sockets"] = str(file.parent / "s")
+        file.write_text(yaml.safe_dump(data))
     with Up(file) as up:
         await up.ready()
         (pid,) = up.children("serve-model")
@@ -44,6 +50,7 @@ async def test_an_executable_killed_under_load(file, bodies):
         await up.until(lambda: up.get(up.url, "/readyz")[0] == 200)
         (again,) = up.children("serve-model")
         assert again != pid
+        assert (file.parent / "s").exists() is by_socket
         assert up.groups["digits"].pids() == [again]  # in its cgroup, under its quota
         after = balanced(await up.load({"digits": 20}, bodies, 2))
         assert after.answered == after.sent

@@ -20,8 +20,9 @@ from roma.demo.ports import free_ports
 class ModelServer:
     """Speaks TF Serving's API; `behave(name, body)` decides each answer (default: echo)."""
 
-    def __init__(self, port):
+    def __init__(self, port, path=None):
         self.port = port
+        self.path = path  # a Unix socket in place of the port
         self.seen = []
         self.looks = []  # headers of status requests
         self.connections = 0
@@ -40,7 +41,14 @@ class ModelServer:
         app.router.add_post("/{protocol:v1|v2}/models/{rest:.*}", self._predict)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        if self.path is not None:
+            await web.UnixSite(self._runner, self.path).start()
+        else:
+            await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}" if self.path is None else f"unix://{self.path}"
 
     async def stop(self):
         if self._runner is not None:
@@ -220,14 +228,16 @@ class Stage:
         gateway="",
         speaks_grpc=False,
         with_grpc=False,
+        sockets=None,
     ):
         port, admin, grpc_port, *ports = free_ports(3 + 2 * backends)
-        self.backends = [ModelServer(p) for p in ports[:backends]]
+        paths = [sockets and f"{sockets}/{i}.sock" for i in range(backends)]
+        self.backends = [ModelServer(p, path) for p, path in zip(ports, paths, strict=False)]
         self.grpc_backends = [GrpcModelServer(p) for p in ports[backends:] if speaks_grpc]
         self.grpc_port = grpc_port
         second = [f", grpc: '127.0.0.1:{b.port}'" for b in self.grpc_backends] or [""] * backends
         listed = "\n".join(
-            f"      - {{url: 'http://127.0.0.1:{b.port}', model: m{more}}}"
+            f"      - {{url: '{b.url}', model: m{more}}}"
             for b, more in zip(self.backends, second, strict=True)
         )
         text = YAML.format(

@@ -1,7 +1,9 @@
 """The generator against a real HTTP server on loopback that behaves by rule."""
 
 import asyncio
+import json
 import socket
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -171,6 +173,24 @@ async def test_bodies_go_out_untouched_on_one_kept_connection(
     assert len(behaviour.connections) == 1
 
 
+async def test_a_unix_socket_is_a_url_too() -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"host": request.headers["Host"], "path": request.path})
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    with tempfile.TemporaryDirectory(prefix="roma-") as directory:
+        url = f"unix://{directory}/m.sock"
+        async with RestClient(url) as client:
+            with pytest.raises(NoAnswerError) as caught:
+                await client.predict("m", b"{}")
+            assert caught.value.reason == "connect"
+            await web.UnixSite(runner, f"{directory}/m.sock").start()
+            answered = await client.predict("m", b"{}")
+        await runner.cleanup()
+    assert json.loads(answered.body) == {"host": "localhost", "path": "/v1/models/m:predict"}
+
+
 async def test_a_models_name_is_quoted(url: str, behaviour: Behaviour) -> None:
     async with RestClient(url + "/") as client:
         assert (await client.predict("a b/c", b"{}")).status == 200
@@ -184,7 +204,7 @@ async def test_a_cut_connection_is_no_answer(url: str) -> None:
     assert caught.value.reason == "disconnected"
 
 
-@pytest.mark.parametrize("bad", ["localhost:8501", "ftp://localhost", "http://", ""])
+@pytest.mark.parametrize("bad", ["localhost:8501", "ftp://localhost", "http://", "unix://x", ""])
 def test_a_url_that_is_not_http_is_refused(bad: str) -> None:
     with pytest.raises(LoadInputError, match="must be http"):
         RestClient(bad)

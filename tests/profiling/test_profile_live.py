@@ -213,6 +213,16 @@ def test_bad_options_are_one_line(file, given, text):
     assert str(caught.value) == text
 
 
+def test_a_model_server_is_measured_through_its_socket(file):
+    data = yaml.safe_load(file.read_text())
+    data["workers"][0]["sockets"] = str(file.parent / "s")
+    file.write_text(yaml.safe_dump(data))
+    done = profile(file, "--model=digits", "--cores=1", "--batch=1", "--seconds=0.5")
+    assert done.returncode == 0, done.stderr
+    assert list(profiles.load(file.with_name("profile.yaml")).models) == ["digits"]
+    assert list((file.parent / "s").iterdir()) == []
+
+
 def test_a_model_that_is_not_there_and_a_port_in_use_are_one_line_each(file, demo_models):
     data = yaml.safe_load(file.read_text())
     data["models"]["photos"]["path"] = "nowhere"

@@ -9,8 +9,11 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import aiohttp
 import numpy as np
@@ -443,3 +446,57 @@ async def test_sigint_in_this_process_stops_it_too(saved_models, capfd):
     os.kill(os.getpid(), signal.SIGINT)
     await running
     assert said.count("\n") == said.count("ready on http://127.0.0.1:") == 1
+
+
+@pytest.fixture
+def path():
+    """A Unix socket's path: short, for the kernel takes 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="roma-") as directory:
+        yield Path(directory, "m.sock")
+
+
+async def _status_by(path):
+    connector = aiohttp.UnixConnector(str(path))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get("http://localhost/v1/models/half") as response,
+    ):
+        return response.status
+
+
+async def test_a_unix_socket_takes_the_place_of_a_port_and_goes_with_its_server(saved_models, path):
+    server = ModelServer(ServerSettings({"half": saved_models / "half"}, socket=path))
+    assert server.url == f"unix://{path}"
+    await server.start()
+    assert await _status_by(path) == 200
+    await server.loading
+    assert not await server.stop()
+    assert not path.exists()
+
+
+async def test_a_socket_of_the_dead_is_replaced_and_one_of_the_living_is_not(saved_models, path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    settings = ServerSettings({"half": saved_models / "half"}, socket=path)
+    first, second = ModelServer(settings), ModelServer(settings)
+    await first.start()
+    with pytest.raises(ListenError, match=f"cannot listen on {path}: Address already in use"):
+        await second.start()
+    assert await _status_by(path) == 200
+    # A successor's socket stays.
+    path.rename(path.with_suffix(".old"))
+    third = ModelServer(settings)
+    await third.start()
+    await first.stop()
+    assert await _status_by(path) == 200
+    await third.stop()
+
+
+async def test_a_socket_without_a_place_is_refused(saved_models, tmp_path):
+    models = {"half": saved_models / "half"}
+    server = ModelServer(ServerSettings(models, socket=tmp_path / "no" / "m.sock"))
+    with pytest.raises(ListenError, match=r"m\.sock: No such file or directory"):
+        await server.start()
+    long = tmp_path / ("x" * 108)
+    with pytest.raises(ListenError, match=f"cannot listen on {long}: AF_UNIX path too long"):
+        await ModelServer(ServerSettings(models, socket=long)).start()

@@ -94,7 +94,9 @@ class Up:
 
     def children(self, *words):
         """Pids of live descendants whose command line has all the words."""
-        found, ports = [], [e.port for e in executables(roma_config.load(self.file))]
+        found, placed = [], executables(roma_config.load(self.file))
+        places = [f"--port={e.port}" for e in placed]
+        places += [f"--socket={e.socket}" for e in placed if e.socket is not None]
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -104,7 +106,7 @@ class Up:
                 ours = (
                     str(self.file) in command
                     or f"{self.config.name}/" in command
-                    or any(f"--port={port}" in command for port in ports)
+                    or any(place in command for place in places)
                 )
                 other = state != "Z" and int(entry.name) != self.process.pid
                 if ours and other and all(word in command for word in words):
