@@ -20,10 +20,10 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
 Url = Annotated[
     str,
     Field(
-        pattern=r"^(http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}|unix:///[^\s]+)$",
+        pattern=r"^(http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}|unix:///[^\s\x00-\x1f]+)$",
     ),
 ]
-Directory = Annotated[str, Field(pattern=r"^/[^\s]*$")]
+Directory = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
 GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
 EngineUrl = Annotated[
     str,

@@ -215,7 +215,7 @@ def test_faults(old, new, line):
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ("sockets: run", "sockets = run: string should match pattern '^/[^\\s]*$'"),
+        ("sockets: run", "sockets = run: string should match pattern '^/[^\\s\\x00-\\x1f]*$'"),
         (
             f"sockets: /{'x' * 90}",
             f"sockets = /{'x' * 90}/roma.local.digits.sock: must be of ≤ 107 bytes, "
@@ -274,6 +274,10 @@ def test_sockets_take_the_place_of_ports():
         (
             "{url: 'unix:///run/a b.sock', model: digits}",
             "workers.0.executables.0.url = unix:///run/a b.sock: string should match",
+        ),
+        (
+            '{url: "unix:///run/a\\0b", model: digits}',
+            "workers.0.executables.0.url = unix:///run/a\x00b: string should match",
         ),
         (
             f"{{url: 'unix:///{'é' * 54}', model: digits}}",
