@@ -12,7 +12,7 @@ standard input change how it behaves from then on:
     silence           nothing, ever
     drip              an answer of one byte per second
     hang up           the connection closed instead of an answer
-    twice             two answers to one request
+    twice             two answers to one request, in one piece
     burn SECONDS      compute for so many core-seconds per request; the first is 0
     wait SECONDS      wait so long per request; the first is 0.004
     eat               take memory until the kernel kills the process
@@ -102,8 +102,8 @@ class ModelServer:
             case "answer":
                 self.send(writer, 200, body)
             case "twice":
-                self.send(writer, 200, body)
-                self.send(writer, 200, body)
+                # At once: nobody can tell a second one that comes later from the next request's.
+                self.send(writer, 200, body, times=2)
             case "error":
                 self.send(writer, 500, b'{"error": "as told"}')
             case "garbage":
@@ -118,11 +118,9 @@ class ModelServer:
                     await asyncio.sleep(1)
         await writer.drain()
 
-    def send(self, writer, status, body):
-        writer.write(
-            b"HTTP/1.1 %d Said\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-            % (status, len(body)) + body
-        )  # fmt: skip
+    def send(self, writer, status, body, times=1):
+        head = b"HTTP/1.1 %d Said\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        writer.write((head % (status, len(body)) + body) * times)
 
 
 async def main(port, log):
