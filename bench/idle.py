@@ -15,15 +15,6 @@ RATE = 1000.0
 SECONDS = 5.0
 ROUNDS = 3
 
-_CONFIG = """
-models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
-workers:
-  - backend: static
-    cores: 256
-    executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]
-gateway: {{port: {port}, admin_port: {admin}, limits: {{idle_timeout: 3600}}}}
-"""
-
 
 def run() -> None:
     """Print memory, and an active client's response times, without and with the silent ones."""
@@ -31,7 +22,9 @@ def run() -> None:
     rounds: dict[int, list[tuple[float, float, float, float, float]]] = {0: [], CONNECTIONS: []}
     with scratch() as directory, contextlib.ExitStack() as stack:
         backend, _ = stack.enter_context(echo(directory))
-        port, pid = stack.enter_context(gateway(directory, config=_CONFIG, backend=backend))
+        port, pid = stack.enter_context(
+            gateway(directory, backend=backend, more=", limits: {idle_timeout: 3600}")
+        )
         _active(port, pid)
         for _ in range(ROUNDS):
             for count, found in rounds.items():

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -43,16 +43,6 @@ class Echo(tf.Module):
         return {"predictions": tf.identity(x)}
 echo = Echo()
 tf.saved_model.save(echo, sys.argv[1], signatures=echo.__call__)
-"""
-
-_WORKERS = """
-models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
-workers:
-  - backend: static
-    cores: 256
-    executables: [{{url: "{url}", model: m}}]
-gateway: {{port: {port}, admin_port: {admin}, workers: 2, worker_port: {second}}}
-control: {{port: {control}}}
 """
 
 Running = contextlib.AbstractContextManager[tuple[int, tuple[int, ...]]]
@@ -187,9 +177,9 @@ def _by_tcp(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _two_workers(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
-    (second, control), backend = free_ports(2), directory / "workers.sock"
-    ports = {"config": _WORKERS, "second": second, "control": control}
-    with _behind(directory, _echo(backend), backend, command="up", **ports) as served:
+    (second,), backend = free_ports(1), directory / "workers.sock"
+    more = f", workers: 2, worker_port: {second}"
+    with _behind(directory, _echo(backend), backend, command="up", more=more) as served:
         until_ready(f"http://127.0.0.1:{second}/healthz")
         yield served
 
@@ -211,7 +201,7 @@ def _embedded(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _behind(
-    directory: Path, argv: list[str], backend: int | Path, **options: Any
+    directory: Path, argv: list[str], backend: int | Path, **options: str
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     with contextlib.ExitStack() as stack:
         model_server = stack.enter_context(program(argv, env=environment("compiled")))

@@ -60,7 +60,8 @@ workers:
   - backend: static
     cores: 256
     executables: [{{url: "{url}", model: m}}]
-gateway: {{port: {port}, admin_port: {admin}}}
+gateway: {{port: {port}, admin_port: {admin}{more}}}
+control: {{port: {control}}}
 """
 
 
@@ -123,18 +124,19 @@ def gateway(
     root: Path = ROOT,
     core: int | None = PROXY,
     command: str = "dispatcher",
+    more: str = "",
     **values: object,
 ) -> Iterator[tuple[int, int]]:
     """Run a gateway by `roma command FILE`; yield its port and process id.
 
     `backend` is its port or socket. `config` is a roma.yaml with places for `port`, `admin`,
-    `backend`, its `url` and `values`.
+    `control`, `backend`, its `url` and `values`; `more` are further keys of `gateway`.
     """
-    port, admin = free_ports(2)
+    port, admin, control = free_ports(3)
     file = directory / f"{port}.yaml"
     url = f"unix://{backend}" if isinstance(backend, Path) else f"http://127.0.0.1:{backend}"
-    told = {"port": port, "admin": admin, "backend": backend, "url": url, **values}
-    file.write_text(config.format(**told))
+    ports = {"port": port, "admin": admin, "control": control}
+    file.write_text(config.format(**ports, backend=backend, url=url, more=more, **values))
     argv = [interpreter(root), "-m", "roma", command, str(file)]
     log = directory / f"{port}.log"
     with program(argv, core, environment(build, root), log=log) as pid:

@@ -30,7 +30,17 @@ from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, Scheduling
 from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
 from roma.variants import Variant
-from roma.workers import Backend, Cores, Host, Name, Port, Seconds, WorkerConfig, check_socket
+from roma.workers import (
+    UNIX,
+    Backend,
+    Cores,
+    Host,
+    Name,
+    Port,
+    Seconds,
+    WorkerConfig,
+    check_socket,
+)
 
 
 class SlaConfig(Section):
@@ -211,7 +221,6 @@ class Config(Section):
         for i, worker in enumerate(self.workers):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
-        self._check_sockets()
         self._check_exclusive()
         self._check_variants()
         self._check_served()
@@ -342,13 +351,6 @@ class Config(Section):
                 raise Fault(key, port, f"different from {taken[port]}")
             taken[port] = key
 
-    def _check_sockets(self) -> None:
-        """Refuse a directory in which the name of a socket would be too long."""
-        for i, worker in enumerate(self.workers):
-            for model in self.placed.get(worker.name, ()):
-                if (path := worker.socket(self.name, model)) is not None:
-                    check_socket(f"workers.{i}.sockets", path)
-
     def control_port(self, worker: WorkerConfig) -> int:
         """Return the port of a worker's supervisor."""
         return self.control.port + self.workers.index(worker)
@@ -367,6 +369,8 @@ class Config(Section):
             raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
         for name, model in placed.items():
             _check_source(f"models.{name}", model, worker.backend)
+            if (path := worker.socket(self.name, name)) is not None:
+                check_socket(f"{key}.sockets", UNIX + path)
             for bound_name in ("max", "initial"):
                 cores = getattr(model.cpu, bound_name)
                 if cores is not None and cores > worker.allocatable:

@@ -136,27 +136,33 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
         if listed.grpc is not None:
             name, _, number = listed.grpc.rpartition(":")
             grpc = name, int(number)
-        address, socket = listed.actions or (listed.url or "").removeprefix("http://"), None
-        if address.startswith(UNIX):
-            address, socket = "localhost:0", address.removeprefix(UNIX)
-        host, _, port = address.rpartition(":")
+        host, port, socket = _place(listed)
         if listed.actions is not None:
-            found.append(_exclusive(_gpu(config, worker, i, host=host, port=int(port)), listed))
+            found.append(_exclusive(_gpu(config, worker, i, host=host, port=port), listed))
             continue
         if listed.model is None:
-            executable = _gpu(config, worker, i, host=host, port=int(port))
+            executable = _gpu(config, worker, i, host=host, port=port)
         else:
             executable = _cpu(
                 config,
                 worker,
                 listed.model,
                 host=host,
-                port=int(port),
+                port=port,
                 cgroup=listed.cgroup,
                 suffix=f".{i}",
             )
         found.append(replace(executable, grpc=grpc, socket=socket))
     return found
+
+
+def _place(listed: ExecutableConfig) -> tuple[str, int, str | None]:
+    """Return host and port, or instead of them the path of a Unix socket."""
+    url = listed.url or ""
+    if url.startswith(UNIX):
+        return "localhost", 0, url.removeprefix(UNIX)
+    host, _, port = (listed.actions or url.removeprefix("http://")).rpartition(":")
+    return host, int(port), None
 
 
 def _exclusive(executable: Executable, listed: ExecutableConfig) -> Executable:

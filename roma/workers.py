@@ -45,11 +45,13 @@ _LONGEST: Final = 107
 """Bytes of a path that the kernel takes for one (unix(7), `sun_path`)."""
 
 
-def check_socket(key: str, path: str) -> None:
-    """Raise Fault for a path that is too long for a Unix socket."""
-    length = len(os.fsencode(path))
+def check_socket(key: str, address: str) -> None:
+    """Raise Fault for the address of a Unix socket whose path is too long."""
+    length = len(os.fsencode(address.removeprefix(UNIX)))
     if length > _LONGEST:
-        raise Fault(key, path, f"of ≤ {_LONGEST} bytes, the kernel's bound (it has {length})")
+        raise Fault(
+            key, address, f"a path of ≤ {_LONGEST} bytes, the kernel's bound (it has {length})"
+        )
 
 
 class Backend(StrEnum):
@@ -87,7 +89,7 @@ class ExecutableConfig(Section):
             if address is None:
                 continue
             if address.startswith(UNIX):
-                check_socket(key, address.removeprefix(UNIX))
+                check_socket(key, address)
             elif not 1 <= int(address.rpartition(":")[2]) <= 65535:
                 raise Fault(key, address, "at a port from 1 to 65535")
         if self.actions is not None:

@@ -218,7 +218,7 @@ def test_faults(old, new, line):
         ("sockets: run", "sockets = run: string should match pattern '^/[^\\s\\x00-\\x1f]*$'"),
         (
             f"sockets: /{'x' * 90}",
-            f"sockets = /{'x' * 90}/roma.local.digits.sock: must be of ≤ 107 bytes, "
+            f"sockets = unix:///{'x' * 90}/roma.local.digits.sock: must be a path of ≤ 107 bytes, "
             "the kernel's bound (it has 114)",
         ),
         (
@@ -281,7 +281,7 @@ def test_sockets_take_the_place_of_ports():
         ),
         (
             f"{{url: 'unix:///{'é' * 54}', model: digits}}",
-            f"workers.0.executables.0.url = /{'é' * 54}: must be of ≤ 107 bytes, the kernel's bound (it has 109)",
+            f"workers.0.executables.0.url = unix:///{'é' * 54}: must be a path of ≤ 107 bytes, the kernel's bound (it has 109)",
         ),
         (
             "{url: 'http://x:1'}",

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import socket
 import struct
+import tempfile
+from pathlib import Path
 
 import aiohttp
 import grpc
@@ -333,6 +335,19 @@ class Stage:
     @property
     def queue(self):
         return self.core.queues["m"]
+
+
+@pytest.fixture
+def sockets():
+    """A directory for Unix sockets with a short name: the kernel takes 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="roma-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(params=["port", "socket"])
+def behind(request, sockets):
+    """Backends behind ports, and behind Unix sockets: what `Stage.open` takes as `sockets`."""
+    return sockets if request.param == "socket" else None
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from roma.errors import BackendLost
 from roma.events import Reason
 
 
-async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(stage):
-    await stage.open()
+async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(stage, behind):
+    await stage.open(sockets=behind)
     backend = stage.backends[0]
     backend.gate = asyncio.Event()
     call = asyncio.create_task(stage.predict())
@@ -32,12 +32,13 @@ async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(s
     assert stage.queue.failed == 1
 
 
-async def test_a_request_that_never_reached_its_executable_runs_on_another(stage):
-    await stage.open(backends=2)
+async def test_a_request_that_never_reached_its_executable_runs_on_another(stage, behind):
+    await stage.open(backends=2, sockets=behind)
     dead, alive = stage.backends
     name = next(e.spec.name for e in stage.core.executors)
     pool = stage.service.endpoints[name].pool
     pool.port = 1  # nobody listens there: every new connection is refused
+    pool.socket = behind and f"{behind}/gone.sock"
     for connection in list(pool._all):
         connection.abort()
     await asyncio.sleep(0)
