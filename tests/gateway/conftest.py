@@ -59,8 +59,12 @@ class ModelServer:
 
     def kill_connections(self):
         """Reset every connection, as the kernel does when a process dies."""
-        for connection in self._runner.server.connections:
+        for connection in self.open_connections:
             connection.transport.abort()
+
+    @property
+    def open_connections(self):
+        return self._runner.server.connections
 
     async def _status(self, request):
         self.looks.append(dict(request.headers))

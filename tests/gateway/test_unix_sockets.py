@@ -27,6 +27,8 @@ async def test_a_model_server_is_called_by_its_socket(stage, sockets):
     await stage.open(sockets=sockets)
     assert (await stage.predict(b"{}"))[:2] == (200, b"{}")
     assert (await stage.get("/v1/models/m/metadata"))[0] == 200
+    # The other one is open for its end to be noticed.
+    await stage.until(lambda: len(stage.backends[0].open_connections) == 2)
     _, headers, body = stage.backends[0].seen[0]
     assert (headers["Host"], body) == ("localhost", b"{}")
     (endpoint,) = stage.service.endpoints.values()
