@@ -62,13 +62,17 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
+from roma.lifecycle import Step
 from roma.model import ExecutorSpec, ModelSpec, Priority, Request
 
 # Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
 _QUEUED: Final = REQUEST[RequestState.NEW, RequestStep.ADMIT]
-_RUN: Final = RequestStep.RUN
-_ANSWER: Final = RequestStep.ANSWER
-_FAIL: Final = RequestStep.FAIL
+_RUN: Final = REQUEST.step(RequestStep.RUN)
+_RETURN: Final = REQUEST.step(RequestStep.RETURN)
+_ANSWER: Final = REQUEST.step(RequestStep.ANSWER)
+_FAIL: Final = REQUEST.step(RequestStep.FAIL)
+_CANCEL: Final = REQUEST.step(RequestStep.CANCEL)
+_REJECT: Final = REQUEST.step(RequestStep.REJECT)
 _OK: Final = Result.OK
 _ERROR: Final = Result.ERROR
 _INTERACTIVE: Final = Priority.INTERACTIVE
@@ -252,7 +256,7 @@ class Dispatcher:
         if ticket is None:
             return
         was_waiting = ticket.state is RequestState.QUEUED
-        self._end(ticket, RequestStep.CANCEL)
+        self._end(ticket, _CANCEL)
         queue = self._queue(ticket.request)
         queue.cancelled += 1
         if was_waiting:
@@ -352,7 +356,7 @@ class Dispatcher:
     def _return(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
         """Let a request that never ran wait again, in its old place."""
         request = ticket.request
-        ticket.state = REQUEST[ticket.state, RequestStep.RETURN]
+        ticket.state = _RETURN[ticket.state]
         queue.put_back(request)
         heappush(self._deadlines, (request.deadline, request.id))
         self.policies.on_request(request, now)
@@ -481,11 +485,11 @@ class Dispatcher:
             self._take(self._tickets[first.id], queue)
             batch.append(first)
         if batch:
-            execution = self._start(choice.executor, choice.model, tuple(batch), now)
-            requests = tuple([r.id for r in batch])
-            commands.append(Execute(execution.id, choice.executor, choice.model, requests))
+            executor, requests = self.executors[choice.executor], tuple([r.id for r in batch])
+            number = self._start(executor, choice.model, tuple(batch), now)
+            commands.append(Execute(number, choice.executor, choice.model, requests))
             self.policies.on_queue(queue, now)
-            self.policies.on_executor(self.executors[choice.executor], now)
+            self.policies.on_executor(executor, now)
 
     def _act(self, choice: Batch | Load | Unload, now: float, commands: list[Command]) -> None:
         """Give an exclusive device an action."""
@@ -500,7 +504,7 @@ class Dispatcher:
                     self._take(ticket, self._queue(ticket.request))
                 variant, size = choice.variant or model, choice.size or len(tickets)
                 requests = tuple([t.request for t in tickets])
-                self._start(name, model, requests, now, variant=variant, size=size)
+                self._start(executor, model, requests, now, variant=variant, size=size)
                 device.begin(number, variant, size, now)
                 window = choice.earliest, choice.latest
                 commands.append(
@@ -525,37 +529,38 @@ class Dispatcher:
 
     def _take(self, ticket: Ticket, queue: ModelQueue) -> None:
         """Take a request out of its queue, for the execution that is made next."""
-        ticket.state = REQUEST[ticket.state, _RUN]
+        ticket.state = _RUN[ticket.state]
         ticket.runs += 1
         ticket.execution = self._next_execution
         queue.remove(ticket.request.id)
 
     def _start(
         self,
-        executor: str,
+        executor: Executor,
         model: str,
         requests: tuple[Request, ...],
         now: float,
         *,
         variant: str | None = None,
         size: int = 1,
-    ) -> Execution:
+    ) -> int:
+        """Begin an execution; return its number."""
         number = self._next_execution
         self._next_execution += 1
         variant = model if variant is None else variant
         execution = Execution(
-            number, executor, model, requests, started=now, variant=variant, size=size
+            number, executor.spec.name, model, requests, started=now, variant=variant, size=size
         )
         self._executions[number] = execution
-        self.executors[executor].start(execution)
-        return execution
+        executor.start(execution)
+        return number
 
     def _reject(
         self, ticket: Ticket, reason: Reason, detail: str, now: float, commands: list[Command]
     ) -> None:
         queue = self._queue(ticket.request)
         was_waiting = ticket.state is _QUEUED
-        self._end(ticket, RequestStep.REJECT)
+        self._end(ticket, _REJECT)
         if was_waiting:
             queue.remove(ticket.request.id)
         queue.rejected[reason] += 1
@@ -573,7 +578,7 @@ class Dispatcher:
                 self._reject(ticket, Reason.NO_EXECUTABLE, detail, now, commands)
 
     def _fail(self, ticket: Ticket, detail: str, commands: list[Command]) -> None:
-        self._end(ticket, RequestStep.FAIL)
+        self._end(ticket, _FAIL)
         self._queue(ticket.request).failed += 1
         commands.append(Fail(ticket.request.id, detail))
 
@@ -592,6 +597,6 @@ class Dispatcher:
             batch = self.batches[request.model] = self._new_queue(queue.spec)
         return batch
 
-    def _end(self, ticket: Ticket, step: RequestStep) -> None:
-        ticket.state = REQUEST[ticket.state, step]
+    def _end(self, ticket: Ticket, step: Step[RequestState, RequestStep]) -> None:
+        ticket.state = step[ticket.state]
         del self._tickets[ticket.request.id]

@@ -17,9 +17,9 @@ UNBOUNDED: Final = 1_000_000
 
 _IDLE: Final = ExecutorState.IDLE
 _BUSY: Final = ExecutorState.BUSY
-_START: Final = ExecutorStep.START
-_FINISH: Final = ExecutorStep.FINISH
-_DRAIN: Final = ExecutorStep.DRAIN
+_START: Final = EXECUTOR.step(ExecutorStep.START)
+_FINISH: Final = EXECUTOR.step(ExecutorStep.FINISH)
+_DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
 
 
 class Execution:
@@ -178,7 +178,7 @@ class Executor:
 
     def start(self, execution: Execution) -> None:
         """Record that an execution begins."""
-        self.state = EXECUTOR[self.state, _START]
+        self.state = _START[self.state]
         execution.granted = self._granted_until(execution.started)
         if not self.running:
             self._busy_since = execution.started
@@ -187,7 +187,8 @@ class Executor:
     def finish(self, execution: Execution, now: float) -> None:
         """Record that an execution ended."""
         last = len(self.running) == 1
-        self.state = EXECUTOR[self.state, _DRAIN if last else _FINISH]
+        step = _DRAIN if last else _FINISH
+        self.state = step[self.state]
         del self.running[execution.id]
         if last:
             self._busy += now - self._busy_since
@@ -209,6 +210,9 @@ class Executor:
 
     def _granted_until(self, now: float) -> float:
         return self._granted + self.share * (now - self._since)
+
+
+_NOBODY: Final[list[Executor]] = []
 
 
 class Executors:
@@ -248,7 +252,7 @@ class Executors:
 
     def serve(self, model: str) -> bool:
         """Return whether any live executor can run `model`."""
-        for executor in self._by_model.get(model, ()):  # noqa: SIM110 - any() costs twice as much
+        for executor in self._by_model.get(model, _NOBODY):  # noqa: SIM110 - any() costs twice as much
             if executor.live:
                 return True
         return False

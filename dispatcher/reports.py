@@ -3,7 +3,7 @@
 from dispatcher.core import Dispatcher
 from dispatcher.queues import ModelQueue
 from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
-from roma.model import Device, Request, Statistic
+from roma.model import Request, Statistic
 from roma.stats import SlidingWindow
 
 _QUANTILE = {Statistic.P95: 0.95, Statistic.P99: 0.99, Statistic.EACH: 1.0}
@@ -30,8 +30,8 @@ def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelRepo
     return ModelReport(
         model=queue.spec.name,
         arrivals=queue.arrivals,
-        completed_cpu=queue.completed[Device.CPU],
-        completed_gpu=queue.completed[Device.GPU],
+        completed_cpu=queue.cpu.answered,
+        completed_gpu=queue.gpu.answered,
         failed=queue.failed,
         invalid=queue.invalid,
         cancelled=queue.cancelled,

@@ -40,7 +40,8 @@ def count(
     if result is _ERROR:
         queue.failed += 1
         return
-    queue.completed[device] += 1
+    durations = queue.gpu if device is _GPU else queue.cpu
+    durations.answered += 1
     if result is _INVALID:
         queue.invalid += 1
         return
@@ -52,5 +53,4 @@ def count(
         worth = value(queue.utility, now, soft, request.deadline)
         queue.answers[execution.variant] += 1
         queue.quality += queue.accuracy[execution.variant] * worth
-    durations = queue.gpu if device is _GPU else queue.cpu
     durations.add(request.arrived, execution.started, now)

@@ -83,8 +83,7 @@ class RollingQuantile:
             self.value = _rank(self._order, self._q)
             return
         oldest = self._oldest
-        del self._order[bisect_left(self._order, self._recent[oldest])]
-        insort(self._order, value)
+        _replace(self._order, self._recent[oldest], value)
         self._recent[oldest] = value
         self._oldest = oldest + 1 if oldest + 1 < self._size else 0
         self.value = self._order[self._index]
@@ -112,9 +111,10 @@ class Histogram:
     def add_twice(self, other: "Histogram", value: float) -> None:
         """Record a sample here and in another one of the same bounds."""
         place = bisect_left(self.bounds, value)
-        for histogram in (self, other):
-            histogram.counts[place] += 1
-            histogram.total += value
+        self.counts[place] += 1
+        self.total += value
+        other.counts[place] += 1
+        other.total += value
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -150,6 +150,17 @@ def _rank(ordered: list[float], q: float) -> float:
 
 def _index(size: int, q: float) -> int:
     return max(0, math.ceil(q * size) - 1)
+
+
+def _replace(ordered: list[float], old: float, new: float) -> None:
+    """Put a value where it belongs, and take out one that is there; the list is short."""
+    del ordered[ordered.index(old)]
+    place = 0
+    for other in ordered:
+        if other >= new:
+            break
+        place += 1
+    ordered.insert(place, new)
 
 
 def ewma(previous: float | None, value: float, weight: float) -> float:

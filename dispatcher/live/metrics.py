@@ -148,7 +148,7 @@ def _durations(core: Dispatcher) -> Iterator[Metric]:
         ((queue.spec.name, device.value), durations)
         for queue in core.queues.values()
         for device, durations in ((Device.CPU, queue.cpu), (Device.GPU, queue.gpu))
-        if (queue.spec.name, device) in used or queue.completed[device]
+        if (queue.spec.name, device) in used or durations.answered
     ]
     for name, meaning, which in _DURATIONS:
         yield histogram(

@@ -25,7 +25,7 @@ class CpuRoundRobin(Scheduler):
     def __init__(self, state: State, options: Options) -> None:
         super().__init__(state, options)
         self._ready: OrderedDict[str, None] = OrderedDict()
-        self._free: dict[str, OrderedDict[str, Executor]] = {m: OrderedDict() for m in state.queues}
+        self._free: dict[str, dict[str, Executor]] = {m: {} for m in state.queues}
         # Models held back by spill, by the time their head must spill. The heap is lazy: an entry
         # counts only while `_held_until` names the same time.
         self._held: list[tuple[float, str]] = []
@@ -36,12 +36,12 @@ class CpuRoundRobin(Scheduler):
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Update the turns, and the work that waits for the GPUs."""
-        model = queue.spec.name
         if self.options.spill:
+            model = queue.spec.name
             work = len(queue) * self.state.executors.gpu_time(model)
             self._gpu_work_total += work - self._gpu_work.get(model, 0.0)
             self._gpu_work[model] = work
-        self._refresh(model)
+        self._refresh(queue)
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Update the replicas with room; a GPU that comes or goes changes who must spill."""
@@ -58,7 +58,7 @@ class CpuRoundRobin(Scheduler):
                 free.setdefault(name, executor)
             else:
                 free.pop(name, None)
-            self._refresh(model)
+            self._refresh(self.state.queues[model])
 
     def choose(self, now: float) -> Choice:
         """Give the model whose turn it is to its replica whose turn it is."""
@@ -68,7 +68,7 @@ class CpuRoundRobin(Scheduler):
         while self._held and self._held[0][0] <= reach:
             self._release(*heappop(self._held))
         while self._ready:
-            model = next(iter(self._ready))
+            model = self._first()
             held = bool(self._gpus) and self._hold(model, reach)
             executor = None if held else self._next_replica(model)
             if executor is None:
@@ -79,13 +79,15 @@ class CpuRoundRobin(Scheduler):
             return Run(executor.spec.name, model)
         return self._next_spill()
 
-    def _refresh(self, model: str) -> None:
-        queue = self.state.queues[model]
+    def _refresh(self, queue: ModelQueue) -> None:
+        model = queue.spec.name
         if not queue.waiting or not self._free[model]:
             if model in self._ready:
                 del self._ready[model]
-        elif not self._held_until or self._held_until.get(model) != self._must_spill(queue):
-            self._ready.setdefault(model)
+        elif model not in self._ready and (
+            not self._held_until or self._held_until.get(model) != self._must_spill(queue)
+        ):
+            self._ready[model] = None
 
     def _must_spill(self, queue: ModelQueue) -> float:
         """Return until when the GPUs may take to work off all that waits.
@@ -105,8 +107,8 @@ class CpuRoundRobin(Scheduler):
             self._gpus = live
             self._held.clear()
             self._held_until.clear()
-            for model in self._free:
-                self._refresh(model)
+            for queue in self.state.queues.values():
+                self._refresh(queue)
 
     def _gpus_reach(self, now: float) -> float:
         """Return when the GPUs will have reached all that waits; never without a GPU."""
@@ -126,7 +128,12 @@ class CpuRoundRobin(Scheduler):
     def _release(self, must_spill: float, model: str) -> None:
         if self._held_until.get(model) == must_spill:
             del self._held_until[model]
-            self._refresh(model)
+            self._refresh(self.state.queues[model])
+
+    def _first(self) -> str:
+        for model in self._ready:
+            return model
+        raise AssertionError("no model is ready")
 
     def _next_replica(self, model: str) -> Executor | None:
         free = self._free[model]
@@ -134,7 +141,7 @@ class CpuRoundRobin(Scheduler):
             if self._gpus and self._too_small(executor, model):
                 continue
             if len(free) > 1:
-                free.move_to_end(name)
+                free[name] = free.pop(name)
             return executor
         return None
 
