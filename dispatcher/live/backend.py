@@ -11,12 +11,18 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, Protocol, cast
 
 import httptools
 
+from dispatcher.live.heads import Heads
+from dispatcher.live.messages import (
+    Form,
+    Kind,
+    Message,
+    Response,
+    content_length,
+)
 from roma.errors import (
     BackendError,
     BackendLost,
@@ -37,6 +43,8 @@ MAX_IDLE: Final = 64
 SWEEP: Final = 0.1
 """Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
 
+_monotonic: Final = time.monotonic
+
 _LOCALHOST: Final = "Host: localhost\r\n"
 
 _UNREACHED: Final[dict[int, type[BackendError]]] = {
@@ -50,65 +58,8 @@ _UNREACHED: Final[dict[int, type[BackendError]]] = {
 MAX_PREFIXES: Final = 256
 """Beginnings of heads remembered per backend."""
 
-
-def _content_length(size: int) -> bytes:
-    """Return the last lines of a head; a model's messages have few sizes."""
-    return b"Content-Length: %d\r\n\r\n" % size
-
-
-content_length: Final = lru_cache(maxsize=4096)(_content_length)
-
-
-@dataclass(slots=True, init=False)
-class Response:
-    """An answer: a model server's, untouched, or the gateway's own.
-
-    `more` are whole header lines; `close` ends the client's connection.
-    """
-
-    status: int
-    content_type: str
-    content_encoding: str | None
-    body: bytes
-    more: str
-    close: bool
-
-    def __init__(
-        self,
-        status: int,
-        content_type: str,
-        content_encoding: str | None,
-        body: bytes,
-        more: str = "",
-        *,
-        close: bool = False,
-    ) -> None:
-        self.status = status
-        self.content_type = content_type
-        self.content_encoding = content_encoding
-        self.body = body
-        self.more = more
-        self.close = close
-
-
-class Message:
-    """What a model server gets of a request; `more` are whole header lines."""
-
-    __slots__ = ("body", "content_encoding", "content_type", "more", "path")
-
-    def __init__(
-        self,
-        path: str,
-        body: bytes,
-        content_type: str = "application/json",
-        content_encoding: str | None = None,
-    ) -> None:
-        self.path = path
-        self.body = body
-        self.content_type = content_type
-        self.content_encoding = content_encoding
-        self.more = ""
-
+KINDS: Final[Heads[Kind]] = Heads()
+"""Of the answers of all model servers: many of them say nothing of themselves."""
 
 Done = Callable[[Response | BackendError], None]
 
@@ -132,7 +83,9 @@ class Connection:
         "_content_encoding",
         "_content_type",
         "_done",
+        "_guess",
         "_is_framed",
+        "_is_fresh",
         "_is_odd",
         "_keeps",
         "_more",
@@ -151,6 +104,10 @@ class Connection:
         self._answer: Response | None = None
         self._keeps = False
         """The connection can be used again."""
+        self._guess = 0
+        """Bytes of the last answer's head, if that was known."""
+        self._is_fresh = False
+        """Nothing of the answer is here yet."""
         self._is_odd = False
         """More came than was asked for."""
         self._parser = httptools.HttpResponseParser(self)
@@ -163,6 +120,7 @@ class Connection:
         assert self._done is None
         assert self.transport is not None
         self._done = done
+        self._is_fresh = True
         self._body: list[bytes] = []
         self._is_framed = self._until_close = False
         self._content_type = "application/json"
@@ -192,10 +150,18 @@ class Connection:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; anything it cannot read ends the connection."""
+        """Take an answer whose head is known, or feed the parser."""
         if self._done is None:
             self.abort()  # an answer that nobody asked for
             return
+        is_fresh, self._is_fresh = self._is_fresh, False
+        kind = self._pool.kinds.of(data, self._guess) if is_fresh else None
+        if kind is not None:
+            self._guess = kind.size
+            self._pool.release(self)
+            self._finish(kind.response(data[kind.size :]))
+            return
+        self._guess = 0
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -206,13 +172,18 @@ class Connection:
                 return
         # Only now: what follows an answer must not become the next request's.
         answer, self._answer = self._answer, None
-        if answer is None:
-            return
+        if answer is not None:
+            self._end(data if is_fresh else b"", answer)
+
+    def _end(self, data: bytes, answer: Response) -> None:
+        """Hand an answer over; `data` is all that came, if it came in one piece."""
         if self._is_odd:
             self._finish(answer)
             self.abort()
             return
         if self._keeps:
+            if data:
+                self._pool.kinds.keep(data, len(answer.body), Kind(answer))
             self._pool.release(self)
         elif self.transport is not None:
             self.transport.close()
@@ -243,6 +214,11 @@ class Connection:
 
     # httptools
 
+    def on_message_begin(self) -> None:
+        """Notice a second answer to one request, however little of it is here."""
+        if self._answer is not None:
+            self._is_odd = True  # this peer cannot be trusted
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the two headers that describe the body."""
         length = len(name)  # most headers are told apart by it alone
@@ -271,7 +247,6 @@ class Connection:
             self._more = ""
             return
         if self._answer is not None:
-            self._is_odd = True  # a second answer to one request: this peer cannot be trusted
             return
         body = self._body
         whole = body[0] if len(body) == 1 else b"".join(body)
@@ -301,7 +276,8 @@ class Pool:
         self.socket = socket
         """Path of a Unix socket, which is called instead."""
         self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
-        self._prefixes: dict[tuple[str, str, str | None], bytes] = {}
+        self.kinds = KINDS
+        self._prefixes: dict[Form, bytes] = {}
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -320,12 +296,10 @@ class Pool:
 
         `more` are whole header lines beside the message's own.
         """
-        key = message.path, message.content_type, message.content_encoding
-        prefix = self._prefixes.get(key) or self._prefix(*key)
-        extra = message.more + more
-        if extra:
-            prefix += extra.encode("latin-1")
-        body = message.body
+        form, body = message.form, message.body
+        prefix = self._prefixes.get(form) or self._prefix(form)
+        if more:
+            prefix += more.encode("latin-1")
         return self._request(prefix + content_length(len(body)), body, done, timeout)
 
     def _request(self, head: bytes, body: bytes, done: Done, timeout: float) -> Attempt:
@@ -342,15 +316,16 @@ class Pool:
         task.add_done_callback(self._connecting.discard)
         return connecting
 
-    def _prefix(self, path: str, content_type: str, content_encoding: str | None) -> bytes:
+    def _prefix(self, form: Form) -> bytes:
         """Return the beginning of a head that many requests share."""
-        encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
+        encoding = f"Content-Encoding: {form.content_encoding}\r\n" if form.content_encoding else ""
         prefix = (
-            f"POST {path} HTTP/1.1\r\n{self._host_header}Content-Type: {content_type}\r\n{encoding}"
+            f"POST {form.path} HTTP/1.1\r\n{self._host_header}"
+            f"Content-Type: {form.content_type}\r\n{encoding}{form.more}"
         ).encode("latin-1")
         if len(self._prefixes) >= MAX_PREFIXES:  # clients name types as they like
             self._prefixes.clear()
-        self._prefixes[path, content_type, content_encoding] = prefix
+        self._prefixes[form] = prefix
         return prefix
 
     async def fetch(self, path: str, *, timeout: float, more: str = "") -> Response:
@@ -379,10 +354,10 @@ class Pool:
         if self._sweeper is None:
             loop = asyncio.get_running_loop()
             self._sweeper = loop.call_later(min(SWEEP, timeout), self._sweep)
-        return time.monotonic() + timeout
+        return _monotonic() + timeout
 
     def _sweep(self) -> None:
-        now, self._sweeper = time.monotonic(), None
+        now, self._sweeper = _monotonic(), None
         for connection in [c for c in self._all if c.deadline <= now]:
             connection.on_timeout()
         busy = any(c.deadline < math.inf for c in self._all)

@@ -9,15 +9,15 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, Protocol, assert_never
 
 from mypy_extensions import mypyc_attr
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.backend import Attempt, Message, Response
+from dispatcher.live.backend import Attempt
 from dispatcher.live.context import Context
 from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.messages import Message, Response
 from roma.errors import BackendError, BackendLost, BackendSilent, BackendUnreached
 from roma.events import (
     Abort,
@@ -277,7 +277,7 @@ class Driver:
         if call is None:
             return  # given up between the command and now; the core has been told
         call.executor = command.executor
-        done = partial(self._on_done, command, call)
+        done = _Sent(self, command, call)
         more = self._headers(call, command) if call.context or call.deadline else ""
         try:
             self._attempts[command.execution] = self._endpoints[command.executor].send(
@@ -312,7 +312,8 @@ class Driver:
             label, logging.WARNING, "executable %s: %s", executor, error, fields=fields
         )
 
-    def _on_done(self, command: Execute, call: Call, result: Answer | BackendError) -> None:
+    def on_done(self, command: Execute, call: Call, result: Answer | BackendError) -> None:
+        """Report how an execution ended, and tell its call."""
         self._attempts.pop(command.execution, None)
         if call.context is not None and call.context.trace is not None:
             call.context.trace.on_executed(result, self.clock())
@@ -362,6 +363,20 @@ class Driver:
         # It may come up to a millisecond early; then nothing is due and it is armed again.
         self._timer = None
         self.handle(Woken())
+
+
+class _Sent:
+    """A call on its way to an executable; called with what became of it."""
+
+    __slots__ = ("_call", "_command", "_driver")
+
+    def __init__(self, driver: Driver, command: Execute, call: Call) -> None:
+        self._driver = driver
+        self._command = command
+        self._call = call
+
+    def __call__(self, result: Answer | BackendError) -> None:
+        self._driver.on_done(self._command, self._call, result)
 
 
 def judge(status: int) -> Result:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dispatcher.live.backend import Attempt, Done, Message, Pool, Response
+from dispatcher.live.backend import Attempt, Done, Pool
+from dispatcher.live.messages import Message, Response
 from roma.errors import BackendError
 
 Metadata = tuple[tuple[str, str | bytes], ...]

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from dispatcher.live.backend import Response
 from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.gateway import HttpCall, error
+from dispatcher.live.messages import Response
 from dispatcher.live.terms import VARIANT
 from roma.actionwire import Array
 from roma.errors import BackendError, TensorError

@@ -12,12 +12,12 @@ import orjson
 
 from dispatcher.executors import RECOVERY
 from dispatcher.live import terms
-from dispatcher.live.backend import Message, Response
 from dispatcher.live.devices import Device, Known, Signatures
 from dispatcher.live.driver import Driver
 from dispatcher.live.examples import Whole
 from dispatcher.live.gateway import HttpCall, error
 from dispatcher.live.http.connection import Pending
+from dispatcher.live.messages import Message, Response
 from dispatcher.live.offers import TYPES
 from dispatcher.live.routes import Route
 from roma.actionwire import MAX_PAYLOAD, Array, Signature, TensorSpec, check
@@ -126,7 +126,7 @@ class Exclusives:
         if not self._driver.core.executors.serve(model):
             return {}, 1, Layout.ROW  # the core refuses it, and counts that
         body = message.body
-        if (message.content_encoding or "").lower() in ("gzip", "deflate"):
+        if (message.form.content_encoding or "").lower() in ("gzip", "deflate"):
             body = inflate(body, self.max_body)
         document = parse(body)
         name, known = signature_name(document), self._signatures[model]

@@ -26,13 +26,13 @@ import orjson
 from dispatcher.executors import RECOVERY
 from dispatcher.live import routes
 from dispatcher.live.access import Credentials, Denied
-from dispatcher.live.backend import Message, Response
 from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.endpoint import Endpoint, GrpcResponse
 from dispatcher.live.http.connection import Connection, Pending
-from dispatcher.live.http.request import Request
+from dispatcher.live.http.request import Head, Request
 from dispatcher.live.http.server import Handler
+from dispatcher.live.messages import Form, Message, Response, form
 from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Service
 from roma import units
 from roma.errors import BackendError, BackendTimeout
@@ -108,8 +108,8 @@ class Gateway(Handler):
 
     def screen(self, request: Request) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
-        route = request.route = routes.parse(request.method, request.target)
-        if not self._service.is_open and (route is not None or request.target not in _OPEN):
+        route = request.head.route
+        if not self._service.is_open and (route is not None or request.head.target not in _OPEN):
             model = None if route is None else route.model
             try:
                 request.grant = self._service.admit(_credentials(request), model)
@@ -126,7 +126,8 @@ class Gateway(Handler):
 
     def handle(self, request: Request, connection: Connection) -> Pending | None:
         """Take a request that is here."""
-        route = request.route
+        head = request.head
+        route = head.route
         if route is None:
             connection.respond(self._told(request, self._other(request)))
             return None
@@ -135,21 +136,19 @@ class Gateway(Handler):
                 connection.respond(self._told(request, self._exclusives.found(route)))
                 return None
             return self._look_up(request, route, connection)
-        headers, deadline, priority = request.headers, None, _INTERACTIVE
+        deadline, priority = None, _INTERACTIVE
         try:
             if not self._service.serves(route.model):  # it went while the body came
                 raise _Refused(404, route.missing)
-            if b"x-request-timeout-ms" in headers:
-                deadline = _timeout(request.header(b"x-request-timeout-ms") or "")
-            if b"x-request-priority" in headers:
-                priority = _priority(request.header(b"x-request-priority") or "")
+            if head.has_wishes:
+                deadline, priority = _wishes(head)
         except _Refused as refused:
             connection.respond(self._told(request, error(refused.status, str(refused))))
             return None
         context = self._context(request, route)
         if request.grant is not None and request.grant.priority is Priority.BATCH:
             priority = Priority.BATCH
-        call = HttpCall(self, connection, route, _message(request, route), context)
+        call = HttpCall(self, connection, route, Message(_form(head, route), request.body), context)
         call.deadline, call.priority = deadline, priority
         if self._exclusives is not None:
             return self._begin(call, route, request)
@@ -160,7 +159,7 @@ class Gateway(Handler):
         """Begin a call that exclusive devices answer."""
         assert self._exclusives is not None
         message = cast(Message, call.message)
-        begun = self._exclusives.begin(call, route, message, request.headers)
+        begun = self._exclusives.begin(call, route, message, request.head.headers)
         if not isinstance(begun, Response):
             return begun
         if call.context is not None:
@@ -196,23 +195,19 @@ class Gateway(Handler):
 
     def _context(self, request: Request, route: routes.Route | None) -> Context | None:
         """Return what a request brings along; its trace begins here."""
-        headers, service = request.headers, self._service
-        if (
-            service.tracer is None
-            and b"x-request-id" not in headers
-            and b"traceparent" not in headers
-        ):
+        head, service = request.head, self._service
+        if service.tracer is None and not head.has_wishes:
             return None
         return service.context(
-            request.header(b"x-request-id"),
-            request.header(b"traceparent"),
-            request.header(b"tracestate"),
+            head.header(b"x-request-id"),
+            head.header(b"traceparent"),
+            head.header(b"tracestate"),
             route,
         )
 
     def _told(self, request: Request, response: Response) -> Response:
         """Return the answer to a request that the dispatcher never sees."""
-        context = self._context(request, request.route)
+        context = self._context(request, request.head.route)
         if context is not None:
             self._end(context, response)
         return response
@@ -257,7 +252,7 @@ class Gateway(Handler):
         return found
 
     def _other(self, request: Request) -> Response:
-        path = request.target.partition("?")[0]
+        path = request.head.target.partition("?")[0]
         if path == "/healthz":
             return Response(200, _TEXT, None, b"ok")
         if path == "/readyz":
@@ -268,12 +263,12 @@ class Gateway(Handler):
         if path == "/v2" or path.startswith("/v2/"):
             return self._oip(request, path)
         if path.startswith("/v1/"):
-            return error(400, f"Malformed request: {request.method} {request.target}")
+            return error(400, f"Malformed request: {request.head.method} {request.head.target}")
         return error(404, f"Not found: {path}")
 
     def _oip(self, request: Request, path: str) -> Response:
         """Answer what the Open Inference Protocol asks of the server, not of a model."""
-        if request.method == "GET":
+        if request.head.method == "GET":
             match path:
                 case "/v2":
                     return _json(200, {"name": NAME, "version": VERSION, "extensions": EXTENSIONS})
@@ -284,7 +279,7 @@ class Gateway(Handler):
                     if why is None:
                         return _json(200, {"ready": True})
                     return _json(503, {"ready": False, "error": why})
-        return error(404, f"Not found: {request.method} {path}")
+        return error(404, f"Not found: {request.head.method} {path}")
 
 
 def _json(status: int, body: dict[str, object]) -> Response:
@@ -323,8 +318,8 @@ def _answer(outcome: Outcome) -> Response:
 
 def _credentials(request: Request) -> Credentials:
     return Credentials(
-        request.header(b"authorization"),
-        request.header(b"x-api-key"),
+        request.head.header(b"authorization"),
+        request.head.header(b"x-api-key"),
         request.peer,
         request.certificate,
     )
@@ -336,19 +331,26 @@ def _denied(denied: Denied) -> Response:
     return response
 
 
-def _message(request: Request, route: routes.Route) -> Message:
-    headers = request.headers
-    content_type = headers.get(b"content-type")
-    message = Message(
-        route.path,
-        request.body,
-        _JSON if content_type is None else content_type.decode("latin-1"),
-        request.header(b"content-encoding"),
+def _form(head: Head, route: routes.Route) -> Form:
+    """Return what model servers get of a head."""
+    if head.form is None:
+        length = head.header(b"inference-header-content-length")
+        head.form = form(
+            route.path,
+            head.header(b"content-type") or _JSON,
+            head.header(b"content-encoding"),
+            "" if length is None else f"Inference-Header-Content-Length: {length}\r\n",
+        )
+    return head.form
+
+
+def _wishes(head: Head) -> tuple[float | None, Priority]:
+    """Return a client's own deadline in seconds, if it has one, and its priority."""
+    timeout, priority = head.header(b"x-request-timeout-ms"), head.header(b"x-request-priority")
+    return (
+        None if timeout is None else _timeout(timeout),
+        _INTERACTIVE if priority is None else _priority(priority),
     )
-    length = request.header(b"inference-header-content-length")
-    if length is not None:
-        message.more = f"Inference-Header-Content-Length: {length}\r\n"
-    return message
 
 
 def _priority(text: str) -> Priority:

@@ -8,9 +8,9 @@ import asyncio
 import logging
 from typing import Literal, assert_never
 
-from dispatcher.live.backend import Response
 from dispatcher.live.driver import Call, Outcome, judge, judge_grpc
 from dispatcher.live.endpoint import GrpcResponse
+from dispatcher.live.messages import Response
 from roma.events import Fail, Reject, Result
 from roma.logs import Limited
 

@@ -10,9 +10,10 @@ import json
 import socket
 from collections.abc import Sequence
 
-from dispatcher.live.backend import CONNECT_TIMEOUT, Pool, Response
+from dispatcher.live.backend import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.endpoint import Endpoint
+from dispatcher.live.messages import Response
 from roma.errors import BackendError, BackendLost
 
 POLL = 0.25

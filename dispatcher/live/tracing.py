@@ -37,10 +37,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Tracer as SpanSource
 
-from dispatcher.live.backend import Response
 from dispatcher.live.context import AnyRoute, Context
 from dispatcher.live.endpoint import Answer, GrpcResponse
 from dispatcher.live.journal import verdict
+from dispatcher.live.messages import Response
 from dispatcher.live.routes import GrpcRoute
 from roma.errors import BackendError, BackendUnreached, ConfigError
 from roma.events import Fail, Reject

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatcher.live.backend import Message, Response
+from dispatcher.live.messages import Message, Response, form
 from dispatcher.live.monitor import watch
 from roma.errors import BackendLost
 from roma.events import Reason
@@ -175,7 +175,7 @@ async def test_closing_the_connections_ends_what_is_in_flight(stage):
     (endpoint,) = stage.service.endpoints.values()
     pool = endpoint.pool
     call = asyncio.get_running_loop().create_future()
-    pool.send(Message("/v1/models/m:predict", b"{}"), call.set_result, timeout=60)
+    pool.send(Message(form("/v1/models/m:predict"), b"{}"), call.set_result, timeout=60)
     await stage.until(lambda: backend.running == 1)
     await pool.close()
     lost = await asyncio.wait_for(call, 10)
@@ -273,6 +273,6 @@ async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
     await asyncio.sleep(0)
     (connection,) = [c for c in pool._all if c not in pool._idle]
     await stage.until(lambda: connection in pool._idle)  # answered, but the task has not run on
-    send(Message("/v1/models/m:predict", b"{}"), answered.set_result, timeout=5)
+    send(Message(form("/v1/models/m:predict"), b"{}"), answered.set_result, timeout=5)
     looking.cancel()
     assert (await asyncio.wait_for(answered, 10)).status == 200

@@ -11,6 +11,7 @@ from dispatcher.live import gateway, routes
 from dispatcher.live.backend import Pool
 from dispatcher.live.context import carried
 from dispatcher.live.http.request import WANTED, Request
+from dispatcher.live.messages import Message
 from roma.model import Priority
 from tests.support.grammar import Read, accepted
 
@@ -42,7 +43,12 @@ async def sent(request, route, context, timeout):
         pool = Pool(*server.sockets[0].getsockname())
         told = f"X-Request-Timeout-Ms: {timeout}\r\n"
         more = told + (context.lines if context is not None else "")
-        pool.send(gateway._message(request, route), lambda _: None, timeout=60, more=more)
+        pool.send(
+            Message(gateway._form(request.head, route), request.body),
+            lambda _: None,
+            timeout=60,
+            more=more,
+        )
         return await heard
 
 
@@ -51,11 +57,11 @@ async def sent(request, route, context, timeout):
 @example({b"inference-header-content-length": "1, 2"}, b"GET / HTTP/1.1\r\n\r\n")
 def test_whatever_a_head_says_a_model_server_gets_one_request(headers, body):
     request = Request("::1")
-    request.method, request.target, request.body = "POST", "/v1/models/m:predict?x", body
-    request.headers = {name: value.strip().encode("latin-1") for name, value in headers.items()}
-    route = routes.parse(request.method, request.target)
+    request.body, head = body, request.head
+    head.headers = {name: value.strip().encode("latin-1") for name, value in headers.items()}
+    route = routes.parse("POST", "/v1/models/m:predict?x")
     names = (b"x-request-id", b"traceparent", b"tracestate")
-    context = carried(*map(request.header, names))
+    context = carried(*map(head.header, names))
     assert accepted(asyncio.run(sent(request, route, context, timeout=1))) == [
         Read(b"POST", b"/v1/models/m:predict", body)
     ]

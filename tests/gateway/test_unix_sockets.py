@@ -8,7 +8,8 @@ import socket
 import pytest
 import uvloop
 
-from dispatcher.live.backend import Message, Pool
+from dispatcher.live.backend import Pool
+from dispatcher.live.messages import Message, form
 from roma import config
 from roma.errors import BackendError, BackendSilent, BackendUnreached, ConfigError
 
@@ -16,7 +17,7 @@ from roma.errors import BackendError, BackendSilent, BackendUnreached, ConfigErr
 async def sent(pool):
     """What becomes of a message."""
     ended = asyncio.get_running_loop().create_future()
-    pool.send(Message("/v1/models/m:predict", b"{}"), ended.set_result, timeout=5)
+    pool.send(Message(form("/v1/models/m:predict"), b"{}"), ended.set_result, timeout=5)
     try:
         return await ended
     finally:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.backend import Message, Response
 from dispatcher.live.driver import Call, Driver, judge
+from dispatcher.live.messages import Message, Response, form
 from dispatcher.schedulers import registry
 from roma.errors import BackendLost, BackendUnreached
 from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result, Woken
@@ -22,7 +22,7 @@ class Attempt:
 
 class Asked(Call):
     def __init__(self, body, **options):
-        super().__init__("m", Message("/v1/models/m:predict", body), **options)
+        super().__init__("m", Message(form("/v1/models/m:predict"), body), **options)
         self.future = asyncio.get_running_loop().create_future()
 
     def on_outcome(self, outcome):

@@ -11,8 +11,8 @@ import pytest
 
 from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
-from dispatcher.live.backend import Message, Response
 from dispatcher.live.driver import Call, Driver
+from dispatcher.live.messages import Message, Response, form
 from roma.config import Config
 from roma.events import Execute, ExecutorAdded, Reject
 from roma.placement import executables
@@ -133,7 +133,7 @@ class WorldPool:
     def send(self, message, done, **kwargs):
         number = self.live.count = self.live.count + 1
         self.live.waiting[number] = done
-        model, (size,) = message.path.rpartition("/")[2], struct.unpack("d", message.body)
+        model, (size,) = message.form.path.rpartition("/")[2], struct.unpack("d", message.body)
         self.live.world.start(number, self.name, model, [size])
         # nothing is given up here
 
@@ -181,7 +181,7 @@ class Live:
     def submit(self, model):
         self.submitted += 1  # the driver numbers requests alike
         size = self.sizes.get(self.submitted, 0.0)
-        self.driver.submit(Asked(model, Message(f"/{model}", struct.pack("d", size))))
+        self.driver.submit(Asked(model, Message(form(f"/{model}"), struct.pack("d", size))))
 
     # Actuator
 

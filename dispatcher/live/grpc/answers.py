@@ -4,10 +4,10 @@ from typing import Any, assert_never
 
 import grpc
 
-from dispatcher.live.backend import Response
 from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Outcome
 from dispatcher.live.endpoint import GrpcResponse, Metadata
+from dispatcher.live.messages import Response
 from roma import units
 from roma.events import Fail, Reason, Reject
 

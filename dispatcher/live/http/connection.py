@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from dispatcher.live.backend import Response, content_length
-from dispatcher.live.http.request import NAMES, ODD, WANTED, Request, decoded
+from dispatcher.live import routes
+from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
+from dispatcher.live.messages import Response, content_length
 
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server
@@ -53,6 +54,7 @@ class Connection:
     __slots__ = (
         "_body",
         "_current",
+        "_guess",
         "_is_deaf",
         "_is_heard",
         "_is_odd",
@@ -61,6 +63,7 @@ class Connection:
         "_is_screened",
         "_is_turning",
         "_is_unread",
+        "_last",
         "_last_words",
         "_left",
         "_parser",
@@ -88,6 +91,11 @@ class Connection:
         """The one that is being answered."""
         self._pending: Pending | None = None
         self._waiting: deque[Request] = deque()
+        self._last: Request | None = None
+        """The one that the last read completed last."""
+        self._body: bytes | bytearray = b""
+        self._guess = 0
+        """Bytes of the last request's head, if that was known."""
         self._is_deaf = False
         """What comes now is thrown away until the client closes, or until `due`."""
         self._last_words: Response | None = None
@@ -143,7 +151,7 @@ class Connection:
             request.end()
         if transport is None or transport.is_closing():
             return
-        keep_alive = request.keep_alive and not response.close and not server.is_draining
+        keep_alive = request.head.keep_alive and not response.close and not server.is_draining
         self._write(transport, response, request, keep_alive=keep_alive)
         if not keep_alive:
             self.close()
@@ -199,10 +207,25 @@ class Connection:
             self._refuse(503, refused)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser."""
+        """Take a request whose head is known, or feed the parser."""
         if self._is_deaf:
             return
         before, self._is_heard = self._request, False
+        is_idle = before is None and self._current is None and not self._waiting
+        if is_idle and not self._is_unread and self._takes(data):
+            return
+        self._feed(data)
+        last, self._last = self._last, None
+        if is_idle and last is not None and last.head.will_return:
+            self._server.heads.keep(data, len(last.body), last.head)
+        if before is not None and self._request is before and not self._is_heard:
+            # All of it belongs to a head or to trailers, which the parser keeps until it has them.
+            self._quiet += len(data)
+            if self._quiet > self._server.bounds.head_bytes:
+                self._refuse(431, f"{_LARGE_HEAD} {self._server.bounds.head_bytes} bytes")
+
+    def _feed(self, data: bytes) -> None:
+        """Feed the parser; what it cannot read ends the connection."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -213,11 +236,26 @@ class Connection:
         except httptools.HttpParserError as error:
             if not self._is_deaf:
                 self._refuse(400, f"Malformed request: {error}")
-        if before is not None and self._request is before and not self._is_heard:
-            # All of it belongs to a head or to trailers, which the parser keeps until it has them.
-            self._quiet += len(data)
-            if self._quiet > self._server.bounds.head_bytes:
-                self._refuse(431, f"{_LARGE_HEAD} {self._server.bounds.head_bytes} bytes")
+
+    def _takes(self, data: bytes) -> bool:
+        """Take a request that is all of a read and whose head is known, without the parser."""
+        server = self._server
+        head = server.heads.of(data, self._guess)
+        if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
+            self._guess = 0
+            return False
+        self._guess = head.size
+        request = self._request = Request(self.peer, self.certificate, head)
+        self._is_reading_head = False
+        refusal = self._screened(request)
+        if refusal is not None:
+            self._answer_early(refusal)
+            return True
+        self._request = None
+        request.body = data[head.size :]
+        server.buffered += head.length
+        self._begin(request)
+        return True
 
     def eof_received(self) -> None:
         """Let the transport close: a client that will send nothing more waits for nothing."""
@@ -262,8 +300,7 @@ class Connection:
             self._is_reading_head = False
             return
         self._request = Request(self.peer, self.certificate)
-        self._target = b""
-        self._body: bytes | bytearray = b""
+        self._target = self._body = b""
         self._size = self._quiet = 0
         self._is_reading_head = True
         self._is_screened = False
@@ -288,11 +325,12 @@ class Connection:
                 return
         request = self._request
         assert request is not None
-        if known in request.headers:
-            value = request.headers[known] + b"," + value
+        headers = request.head.headers
+        if known in headers:
+            value = headers[known] + b"," + value
         elif known in ODD:
             self._is_odd = True
-        request.headers[known] = value
+        headers[known] = value
 
     def on_headers_complete(self) -> None:
         """Refuse what cannot be understood or will not be read, before its body comes."""
@@ -300,21 +338,20 @@ class Connection:
         if request is None or self._is_deaf:
             return
         self._is_reading_head = False
-        request.method = decoded(parser.get_method())
-        request.target = decoded(self._target)
-        request.keep_alive = parser.should_keep_alive()
+        head = request.head
+        head.method = decoded(parser.get_method())
+        head.target = decoded(self._target)
+        head.keep_alive = parser.should_keep_alive()
         objection = None
-        if (
-            self._is_odd
-            or self._size > self._server.bounds.head_bytes
-            or not self._is_plain(request)
-        ):
-            objection = self._objection(request)
+        if self._is_odd or self._size > self._server.bounds.head_bytes or not self._is_plain(head):
+            objection = self._objection(head)
         self._size = self._quiet = 0
         self._is_heard = True
         if objection is not None:
             self._refuse(*objection)
             return
+        head.route = routes.parse(head.method, head.target)
+        head.has_wishes = not WISHES.isdisjoint(head.headers)
         if self._current is None and not self._waiting and not self._is_unread:
             self._let_pass(request)
 
@@ -326,46 +363,44 @@ class Connection:
             return
         self._is_screened = True
         self.due = self._server.now + self._server.bounds.body_timeout
-        if b"expect" in request.headers and self._transport is not None:
+        if b"expect" in request.head.headers and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _screened(self, request: Request) -> Response | None:
         try:
             return self._server.handler.screen(request)
         except Exception:  # a bug: this client gets an answer, the others do not notice
-            log.exception("request %s %s", request.method, request.target)
+            log.exception("request %s %s", request.head.method, request.head.target)
             return self._server.handler.error(request, 500, "Internal error")
 
-    def _is_plain(self, request: Request) -> bool:
+    def _is_plain(self, head: Head) -> bool:
         """Return whether there is nothing to object to a head without odd headers."""
-        headers = request.headers
+        headers = head.headers
         host, length = headers.get(b"host"), headers.get(b"content-length")
         # Not `b"," in host`, which makes an exception and throws it away.
-        if host is None or host.find(b",") >= 0 or request.method == "CONNECT":
+        if host is None or host.find(b",") >= 0 or head.method == "CONNECT":
             return False
-        if not request.keep_alive:  # without a word about it: of another version than 1.1
+        if not head.keep_alive:  # without a word about it: of another version than 1.1
             return False
         return length is None or len(length) < self._server.bounds.length_digits
 
-    def _objection(self, request: Request) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
+    def _objection(self, head: Head) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
         """Return the status and the reason by which a head is refused, or None."""
-        headers, most = request.headers, self._server.bounds.head_bytes
+        headers, most = head.headers, self._server.bounds.head_bytes
         if self._size > most:
             return 431, f"{_LARGE_HEAD} {most} bytes"
-        if b"host" not in headers or self._is_odd or not request.keep_alive:
-            request.version = self._parser.get_http_version()  # it formats a text anew each time
-        if request.version not in VERSIONS:
+        if b"host" not in headers or self._is_odd or not head.keep_alive:
+            head.version = self._parser.get_http_version()  # it formats a text anew each time
+        if head.version not in VERSIONS:
             # Whoever is in front of us may have read such a line as HTTP/0.9, which has no head.
-            return 400, f"Malformed request: HTTP/{request.version}: only 1.0 and 1.1 are known"
-        if b"," in headers.get(b"host", b"" if request.version == "1.0" else b","):
+            return 400, f"Malformed request: HTTP/{head.version}: only 1.0 and 1.1 are known"
+        if b"," in headers.get(b"host", b"" if head.version == "1.0" else b","):
             return 400, "Malformed request: exactly one Host is needed"  # RFC 9112 §3.2
-        if request.method == "CONNECT" or (
-            b"connection" in headers and self._parser.should_upgrade()
-        ):
+        if head.method == "CONNECT" or (b"connection" in headers and self._parser.should_upgrade()):
             # The parser takes no body of these, and what follows for another protocol.
             return 501, "Upgrade: only HTTP/1.1 is known"
         coding = headers.get(b"transfer-encoding", b"chunked").lower()
-        if coding != b"chunked" or (b"transfer-encoding" in headers and request.version == "1.0"):
+        if coding != b"chunked" or (b"transfer-encoding" in headers and head.version == "1.0"):
             return 501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known"
         if int(headers.get(b"content-length", b"0")) > self._server.bounds.max_body_bytes:
             return 413, f"request body is larger than {self._server.bounds.max_body_bytes} bytes"
@@ -403,6 +438,7 @@ class Connection:
         self._request = None
         body, self._body = self._body, b""
         request.body = bytes(body)  # no copy of what came in one piece
+        self._last = request
         if self._current is None and not self._waiting and not self._is_unread:
             if self._is_screened:
                 self._begin(request)
@@ -421,7 +457,7 @@ class Connection:
         try:
             pending = self._server.handler.handle(request, self)
         except Exception:  # a bug: this client gets an answer, the others do not notice
-            log.exception("request %s %s", request.method, request.target)
+            log.exception("request %s %s", request.head.method, request.head.target)
             self.respond(self._server.handler.error(request, 500, "Internal error"))
             return
         if self._is_answering_it(request):
@@ -514,18 +550,22 @@ class Connection:
         *,
         keep_alive: bool,
     ) -> None:
-        connection = ""
+        connection, kind, body = "", response.kind, response.body
         if not keep_alive:
             connection = "Connection: close\r\n"
-        elif request.version == "1.0":
+        elif request.head.version == "1.0":
             connection = "Connection: keep-alive\r\n"
+        elif kind is not None and kind.lines and not response.more:
+            transport.write(kind.lines + body)
+            return
         key = (response.status, response.content_type, response.content_encoding, connection)
         head = _HEADS.get(key) or _head(*key)
-        body = response.body
         if response.more:
             head += response.more.encode("latin-1", "replace")
         length = content_length(len(body))
-        if request.method == "HEAD":
+        if kind is not None and not connection and not response.more and len(body) <= LARGE:
+            kind.lines = head + length
+        if request.head.method == "HEAD":
             transport.write(head + length)
         elif len(body) <= LARGE:
             transport.write(b"".join((head, length, body)))

@@ -4,6 +4,8 @@ from functools import lru_cache
 from typing import Final
 
 from dispatcher.live.callers import Grant
+from dispatcher.live.heads import Known
+from dispatcher.live.messages import Form
 from dispatcher.live.routes import Route
 
 WANTED: Final = frozenset(
@@ -40,53 +42,83 @@ USUAL: Final = 256
 ODD: Final = frozenset({b"connection", b"expect", b"transfer-encoding"})
 """Those that most requests do without."""
 
+WISHES: Final = frozenset(
+    {b"traceparent", b"x-request-id", b"x-request-priority", b"x-request-timeout-ms"}
+)
+"""Those by which a client asks for more than an answer."""
 
-class Request:
-    """One HTTP request.
+PASSING: Final = frozenset(
+    {b"expect", b"traceparent", b"transfer-encoding", b"x-request-id", b"x-request-start"}
+)
+"""Those of a head that will not come again, or does not tell where its request ends."""
+
+
+class Head(Known):
+    """What came before a request's body. Requests that repeat it to the byte share it.
 
     `headers` has the `WANTED` ones in lower case; fields of one name are one list (RFC 9110 §5.3).
-    `peer` is the client's address, `certificate` the name that its certificate proved.
+    `has_wishes` if there is one of `WISHES`. `form` is what model servers get of it, once that was
+    asked for.
     """
 
     __slots__ = (
-        "body",
-        "certificate",
-        "grant",
+        "form",
+        "has_wishes",
         "headers",
         "keep_alive",
         "method",
-        "peer",
         "route",
         "target",
         "version",
     )
 
-    def __init__(self, peer: str, certificate: str | None = None) -> None:
-        self.peer = peer
-        self.certificate = certificate
+    def __init__(self) -> None:
+        super().__init__()
         self.method = ""
         self.target = ""
         self.version = "1.1"
         self.headers: dict[bytes, bytes] = {}
-        self.body = b""
         self.keep_alive = True
+        self.has_wishes = False
         self.route: Route | None = None
+        self.form: Form | None = None
+
+    @property
+    def will_return(self) -> bool:
+        """Whether another request may have this head to the byte, and tells where it ends."""
+        return self.keep_alive and self.headers.keys().isdisjoint(PASSING)
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header's value, or None; `name` is one of `WANTED`."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
+class Request:
+    """One HTTP request.
+
+    `peer` is the client's address, `certificate` the name that its certificate proved.
+    """
+
+    __slots__ = ("body", "certificate", "grant", "head", "peer")
+
+    def __init__(self, peer: str, certificate: str | None = None, head: Head | None = None) -> None:
+        self.peer = peer
+        self.certificate = certificate
+        self.head = Head() if head is None else head
+        self.body = b""
         self.grant: Grant | None = None
         """What its caller was granted when it was screened."""
 
     def __repr__(self) -> str:
-        return f"<Request {self.method} {self.target!r} from {self.peer}: {len(self.body)} bytes>"
+        head, size = self.head, len(self.body)
+        return f"<Request {head.method} {head.target!r} from {self.peer}: {size} bytes>"
 
     def end(self) -> None:
         """Give back what it was granted: it is answered, or will never be."""
         grant, self.grant = self.grant, None
         if grant is not None:
             grant.release()
-
-    def header(self, name: bytes) -> str | None:
-        """Return a header's value, or None; `name` is one of `WANTED`."""
-        value = self.headers.get(name)
-        return None if value is None else value.decode("latin-1")
 
 
 def decoded(value: bytes) -> str:

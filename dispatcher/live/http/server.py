@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.live.backend import Response
+from dispatcher.live.heads import Heads
 from dispatcher.live.http.connection import Connection, Pending
-from dispatcher.live.http.request import Request
+from dispatcher.live.http.request import Head, Request
+from dispatcher.live.messages import Response
 from roma.gateway_config import LimitsConfig
 from roma.tls import certificate_name
 
@@ -97,6 +98,7 @@ class Server:
         """Keep these limits from now on."""
         self.limits = limits
         self.bounds = Bounds(limits, max_body_bytes)
+        self.heads: Heads[Head] = Heads()  # those of before may be too large by now
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared: bool = False
