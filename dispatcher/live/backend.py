@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from dispatcher.live.heads import Heads
+from dispatcher.live.heads import Habit, Heads
 from dispatcher.live.messages import (
     Form,
     Kind,
@@ -83,7 +83,7 @@ class Connection:
         "_content_encoding",
         "_content_type",
         "_done",
-        "_guess",
+        "_habit",
         "_is_framed",
         "_is_fresh",
         "_is_odd",
@@ -104,8 +104,7 @@ class Connection:
         self._answer: Response | None = None
         self._keeps = False
         """The connection can be used again."""
-        self._guess = 0
-        """Bytes of the last answer's head, if that was known."""
+        self._habit = Habit()
         self._is_fresh = False
         """Nothing of the answer is here yet."""
         self._is_odd = False
@@ -155,13 +154,11 @@ class Connection:
             self.abort()  # an answer that nobody asked for
             return
         is_fresh, self._is_fresh = self._is_fresh, False
-        kind = self._pool.kinds.of(data, self._guess) if is_fresh else None
+        kind = self._pool.kinds.of(data, self._habit) if is_fresh else None
         if kind is not None:
-            self._guess = kind.size
             self._pool.release(self)
             self._finish(kind.response(data[kind.size :]))
             return
-        self._guess = 0
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -182,7 +179,7 @@ class Connection:
             self.abort()
             return
         if self._keeps:
-            if data:
+            if data and self._habit.may_repeat:
                 self._pool.kinds.keep(data, len(answer.body), Kind(answer))
             self._pool.release(self)
         elif self.transport is not None:

@@ -13,6 +13,12 @@ MOST: Final = 1024
 
 END: Final = b"\r\n\r\n"
 
+PATIENCE: Final = 8
+"""Unknown heads in a row after which a sender counts as one whose heads are new each time, …"""
+
+AGAIN: Final = 64
+"""… and is looked at again after so many messages: to remember one costs half of what it saves."""
+
 
 class Known:
     """What a parser made of a head of `size` bytes in front of a body of `length` bytes."""
@@ -22,6 +28,21 @@ class Known:
     def __init__(self) -> None:
         self.size = 0
         self.length = 0
+
+
+class Habit:
+    """How one sender's heads were of late: `size` of the last known one, `news` in a row since."""
+
+    __slots__ = ("news", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.news = 0
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it is worth while to look at the next one, and to remember it."""
+        return self.news < PATIENCE or self.news % AGAIN < 2
 
 
 K = TypeVar("K", bound=Known)
@@ -35,17 +56,18 @@ class Heads(Generic[K]):
     def __init__(self) -> None:
         self._known: dict[bytes, K] = {}
 
-    def of(self, data: bytes, guess: int) -> K | None:
-        """Return what is known of the head, if `data` are one whole message; else None.
-
-        `guess` is the size of the head that its sender sent last.
-        """
-        known = self._known.get(data[:guess])
-        if known is None:
+    def of(self, data: bytes, sender: Habit) -> K | None:
+        """Return what is known of the head, if `data` are one whole message; else None."""
+        known = self._known.get(data[: sender.size])  # most often as long as the last one
+        if known is None and sender.may_repeat:
             known = self._known.get(data[: data.find(END) + len(END)])
-            if known is None:
-                return None
-        return known if len(data) == known.size + known.length else None
+        if known is None or len(data) != known.size + known.length:
+            sender.size = 0
+            sender.news += 1
+            return None
+        sender.size = known.size
+        sender.news = 0
+        return known
 
     def keep(self, data: bytes, length: int, known: K) -> None:
         """Remember the head of the last message in `data`, whose body has this length.

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.live.backend import Connection as Behind
 from dispatcher.live.backend import Pool
-from dispatcher.live.heads import MOST, USUAL, Heads, Known
+from dispatcher.live.heads import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
 from dispatcher.live.http.connection import LARGE, Connection
 from dispatcher.live.http.server import Handler, Server
 from dispatcher.live.messages import Kind, Response
@@ -244,13 +244,15 @@ async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
 async def test_a_head_is_remembered_with_the_first_request_that_has_it():
     server = serve(Echo())
     talk(server, [post(b"[1]")])
-    head = server.heads.of(post(b"[2]"), 0)
+    head = server.heads.of(post(b"[2]"), Habit())
     assert (head.method, head.target) == ("POST", "/v1/models/m:predict")
     assert (head.size, head.length) == (len(post(b"")), 3)
     for other in (post(b"[22]"), post(b"[2]") + b"G", post(b"[2]")[:-1], post(b"[2]", b"X: y")):
-        assert server.heads.of(other, 0) is None
+        assert server.heads.of(other, Habit()) is None
     for guess in (1, len(post(b"")), 1000):
-        assert server.heads.of(post(b"[2]"), guess) is head
+        habit = Habit()
+        habit.size = guess
+        assert server.heads.of(post(b"[2]"), habit) is head
     talk(server, [post(b"[3]"), post(b"[4]")])
     assert [seen[-1] for seen in server.handler.seen] == [b"[1]", b"[3]", b"[4]"]
     assert all(seen[3] is head.headers for seen in server.handler.seen)
@@ -276,7 +278,7 @@ async def test_a_head_that_will_not_come_again_or_may_end_elsewhere_is_not(read)
     server = serve(Echo())
     talk(server, [read])
     assert server.handler.seen
-    assert server.heads.of(read, 0) is None
+    assert server.heads.of(read, Habit()) is None
 
 
 async def test_what_is_known_is_no_request_where_a_body_is_due():
@@ -322,7 +324,7 @@ async def test_a_head_that_was_refused_is_not_remembered():
     server = serve(Echo())
     server.handler.refuses = True
     talk(server, [post(b"[1]")])
-    assert server.heads.of(post(b"[1]"), 0) is None
+    assert server.heads.of(post(b"[1]"), Habit()) is None
 
 
 async def test_a_head_that_is_known_is_screened_and_bounded_like_any_other():
@@ -356,17 +358,37 @@ async def test_a_head_that_is_known_is_screened_and_bounded_like_any_other():
 def test_a_head_that_others_may_read_in_another_way_is_not_remembered(head):
     heads = Heads()
     heads.keep(head + b"body", 4, Known())
-    assert heads.of(head + b"body", 0) is heads.of(head + b"body", len(head)) is None
+    assert heads.of(head + b"body", Habit()) is None
 
 
 def test_what_is_remembered_is_bounded():
     heads = Heads()
     for i in range(MOST + 1):
         heads.keep(b"%d\r\n\r\n" % i, 0, Known())
-    known = [i for i in range(MOST + 1) if heads.of(b"%d\r\n\r\n" % i, 0) is not None]
+    known = [i for i in range(MOST + 1) if heads.of(b"%d\r\n\r\n" % i, Habit()) is not None]
     assert known == [MOST]
     heads.keep(b"x" * USUAL + b"\r\n\r\n", 0, Known())
-    assert heads.of(b"x" * USUAL + b"\r\n\r\n", 0) is None
+    assert heads.of(b"x" * USUAL + b"\r\n\r\n", Habit()) is None
+
+
+def test_who_says_something_new_each_time_is_looked_at_now_and_then():
+    heads, sender, looked = Heads(), Habit(), []
+    for i in range(3 * AGAIN):
+        if sender.may_repeat:
+            looked.append(i)
+        assert heads.of(b"%d\r\n\r\n" % i, sender) is None
+    often = list(range(PATIENCE))
+    assert looked == [*often, AGAIN, AGAIN + 1, 2 * AGAIN, 2 * AGAIN + 1]
+
+
+async def test_who_takes_to_repeating_is_known_soon():
+    server = serve(Echo())
+    new = [post(b"[1]", b"X: %d" % i) for i in range(100)]
+    talk(server, [*new, *[post(b"[1]")] * (AGAIN + 2)])
+    shared = server.heads.of(post(b"[1]"), Habit())
+    known = [seen[3] is shared.headers for seen in server.handler.seen]
+    assert not any(known[:100])
+    assert known[-1]
 
 
 async def test_a_connection_that_rests_holds_no_request():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from dispatcher.live import routes
+from dispatcher.live.heads import Habit
 from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
 from dispatcher.live.messages import Response, content_length
 
@@ -54,7 +55,7 @@ class Connection:
     __slots__ = (
         "_body",
         "_current",
-        "_guess",
+        "_habit",
         "_is_deaf",
         "_is_heard",
         "_is_odd",
@@ -94,8 +95,7 @@ class Connection:
         self._last: Request | None = None
         """The one that the last read completed last."""
         self._body: bytes | bytearray = b""
-        self._guess = 0
-        """Bytes of the last request's head, if that was known."""
+        self._habit = Habit()
         self._is_deaf = False
         """What comes now is thrown away until the client closes, or until `due`."""
         self._last_words: Response | None = None
@@ -216,7 +216,7 @@ class Connection:
             return
         self._feed(data)
         last, self._last = self._last, None
-        if is_idle and last is not None and last.head.will_return:
+        if is_idle and last is not None and self._habit.may_repeat and last.head.will_return:
             self._server.heads.keep(data, len(last.body), last.head)
         if before is not None and self._request is before and not self._is_heard:
             # All of it belongs to a head or to trailers, which the parser keeps until it has them.
@@ -240,11 +240,9 @@ class Connection:
     def _takes(self, data: bytes) -> bool:
         """Take a request that is all of a read and whose head is known, without the parser."""
         server = self._server
-        head = server.heads.of(data, self._guess)
+        head = server.heads.of(data, self._habit)
         if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
-            self._guess = 0
             return False
-        self._guess = head.size
         request = self._request = Request(self.peer, self.certificate, head)
         self._is_reading_head = False
         refusal = self._screened(request)
