@@ -17,10 +17,11 @@ REFUSALS = 50
 
 
 class Durations:
-    """How long a model's `answered` requests took on one kind of device, in seconds.
+    """How long a model's answered requests took on one kind of device, in seconds.
 
     `request` is `queue` plus `execution`. Every answer that met the client's input is in each of
     the three once; one that refused it is in none: it says nothing of how fast the model is.
+    `answered` counts both.
     """
 
     __slots__ = ("answered", "execution", "queue", "request")

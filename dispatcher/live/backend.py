@@ -320,6 +320,8 @@ class Pool:
             f"POST {form.path} HTTP/1.1\r\n{self._host_header}"
             f"Content-Type: {form.content_type}\r\n{encoding}{form.more}"
         ).encode("latin-1")
+        if not form.is_usual:
+            return prefix
         if len(self._prefixes) >= MAX_PREFIXES:  # clients name types as they like
             self._prefixes.clear()
         self._prefixes[form] = prefix

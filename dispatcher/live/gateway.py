@@ -334,10 +334,11 @@ def _denied(denied: Denied) -> Response:
 def _form(head: Head, route: routes.Route) -> Form:
     """Return what model servers get of a head."""
     if head.form is None:
+        content_type = head.header(b"content-type")
         length = head.header(b"inference-header-content-length")
         head.form = form(
             route.path,
-            head.header(b"content-type") or _JSON,
+            _JSON if content_type is None else content_type,
             head.header(b"content-encoding"),
             "" if length is None else f"Inference-Header-Content-Length: {length}\r\n",
         )

@@ -77,7 +77,7 @@ class Heads(Generic[K]):
         Lines that end otherwise than by CRLF could hide an empty one (RFC 9112 §2.2).
         """
         size = len(data) - length
-        if size > USUAL or data.find(END) + len(END) != size:
+        if size > USUAL or data.find(END) + len(END) != size or data.startswith(END[:2]):
             return
         head = data[:size]
         lines = head.count(END[:2])

@@ -4,7 +4,7 @@ Heads repeat themselves, so what is made of one is kept: a `Form` for messages t
 `Kind` for their answers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -17,17 +17,27 @@ _JSON: Final = "application/json"
 
 
 class Form:
-    """What messages of one head have in common; `more` are whole header lines."""
+    """What messages of one head have in common; `more` are whole header lines.
 
-    __slots__ = ("content_encoding", "content_type", "more", "path")
+    `is_usual` if it is the same object the next time.
+    """
+
+    __slots__ = ("content_encoding", "content_type", "is_usual", "more", "path")
 
     def __init__(
-        self, path: str, content_type: str, content_encoding: str | None, more: str
+        self,
+        path: str,
+        content_type: str,
+        content_encoding: str | None,
+        more: str,
+        *,
+        is_usual: bool = True,
     ) -> None:
         self.path = path
         self.content_type = content_type
         self.content_encoding = content_encoding
         self.more = more
+        self.is_usual = is_usual
 
 
 _remembered: Final = lru_cache(maxsize=1024)(Form)
@@ -37,9 +47,9 @@ def form(
     path: str, content_type: str = _JSON, content_encoding: str | None = None, more: str = ""
 ) -> Form:
     """Return a form, most often the one that it was the last time."""
-    size = len(path) + len(content_type) + len(content_encoding or "") + len(more)
-    make = _remembered if size <= USUAL else Form
-    return make(path, content_type, content_encoding, more)
+    if len(path) + len(content_type) + len(content_encoding or "") + len(more) > USUAL:
+        return Form(path, content_type, content_encoding, more, is_usual=False)
+    return _remembered(path, content_type, content_encoding, more)
 
 
 class Message:
@@ -66,7 +76,7 @@ class Response:
     body: bytes
     more: str
     close: bool
-    kind: "Kind | None"
+    kind: "Kind | None" = field(compare=False, repr=False)
 
     def __init__(
         self,

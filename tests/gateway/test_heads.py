@@ -13,7 +13,7 @@ from dispatcher.live.backend import Pool
 from dispatcher.live.heads import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
 from dispatcher.live.http.connection import LARGE, Connection
 from dispatcher.live.http.server import Handler, Server
-from dispatcher.live.messages import Kind, Response
+from dispatcher.live.messages import Kind, Response, form
 from roma.gateway_config import LimitsConfig
 from tests.support.mutations import LINES, connection, pieces
 
@@ -228,6 +228,18 @@ async def test_clients_get_what_an_answer_says_beside_what_its_like_have_in_comm
         assert answered() == plain + end
 
 
+async def test_the_answer_to_head_has_no_body_however_well_it_is_known():
+    server = serve(Echo(waits=True))
+    kind = Kind(Response(200, "text/plain", None, b"[1]"))
+    for method in (b"POST", b"HEAD"):
+        transport, one = Transport(), Connection(server)
+        one.connection_made(transport)
+        one.data_received(post(b"").replace(b"POST", method))
+        one.respond(Response(200, "text/plain", None, b"[1]", kind=kind))
+        one.connection_lost(None)
+    assert transport.written.endswith(b"Content-Length: 3\r\n\r\n")
+
+
 async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
     server, body = serve(Echo(waits=True)), b"x" * 100_000
     kind = Kind(Response(200, "text/plain", None, body))
@@ -270,6 +282,7 @@ async def test_a_head_is_remembered_with_the_first_request_that_has_it():
         post(b"[1]") * 2,
         post(b"[1]") + b"POST",
         post(b"[1]") + b"\r\n",
+        b"\r\n" + post(b"[1]"),
         b"\r\n" * 2 + post(b"[1]"),
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
@@ -325,6 +338,25 @@ async def test_a_head_that_was_refused_is_not_remembered():
     server.handler.refuses = True
     talk(server, [post(b"[1]")])
     assert server.heads.of(post(b"[1]"), Habit()) is None
+
+
+async def test_a_head_that_was_not_screened_yet_is_not_remembered():
+    server, transport = serve(Echo()), Transport()
+    one = Connection(server)
+    one.connection_made(transport)
+    one.pause_writing()
+    one.data_received(post(b"[1]"))
+    assert not server.handler.seen
+    assert server.heads.of(post(b"[1]"), Habit()) is None
+    one.connection_lost(None)
+
+
+async def test_long_forms_and_what_is_made_of_them_are_not_remembered():
+    usual, long = form("/m"), form("/m", "x" * 300)
+    assert usual is form("/m")
+    assert long is not form("/m", "x" * 300)
+    pool = Pool("::1", 1)
+    assert [len(pool._prefixes) for made in (usual, long) if pool._prefix(made)] == [1, 1]
 
 
 async def test_a_head_that_is_known_is_screened_and_bounded_like_any_other():

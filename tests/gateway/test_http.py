@@ -319,6 +319,35 @@ async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
     assert [(await client.answer())[0] for _ in range(3)] == [200] * 3
 
 
+@pytest.mark.parametrize(
+    ("status", "lines"),
+    [
+        (413, b"Content-Length: 3000\r\n\r\n"),
+        (417, b"Content-Length: 2\r\nExpect: more\r\n\r\n"),
+        (501, b"Transfer-Encoding: gzip, chunked\r\n\r\n"),
+        (400, b"Host: y\r\n\r\n"),
+        (400, b"Content-Length: -1\r\n\r\n"),
+        (431, b"X: " + b"x" * 3000 + b"\r\n\r\n"),
+        (408, b""),
+    ],
+)
+async def test_a_refusal_names_the_request_that_it_refuses(stage, connect, status, lines):
+    await stage.open(max_body=2000, limits="{head_bytes: 2000, head_timeout: 0.1}")
+    client = await connect()
+    client.send(HEAD + b"X-Request-Id: r-7\r\nX: y\r\n" + lines)
+    refused, headers, _ = await client.answer()
+    assert (refused, headers["x-request-id"]) == (status, "r-7")
+
+
+async def test_an_empty_content_type_is_passed_on_as_it_is(stage, connect):
+    await stage.open()
+    client = await connect()
+    client.send(post(b"{}", b"Content-Type:"))
+    assert (await client.answer())[0] == 200
+    ((_, headers, _),) = stage.backends[0].seen
+    assert headers["Content-Type"] == ""
+
+
 async def test_a_body_too_large_is_refused_before_it_comes(stage, connect):
     await stage.open(max_body=2000)
     client = await connect()

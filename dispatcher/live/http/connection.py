@@ -211,8 +211,9 @@ class Connection:
         if self._is_deaf:
             return
         before, self._is_heard = self._request, False
-        is_idle = before is None and self._current is None and not self._waiting
-        if is_idle and not self._is_unread and self._takes(data):
+        is_idle = before is None and self._current is None
+        is_idle = is_idle and not self._waiting and not self._is_unread
+        if is_idle and self._takes(data):
             return
         self._feed(data)
         last, self._last = self._last, None
@@ -500,6 +501,7 @@ class Connection:
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that ends the connection, after what was asked before it."""
         request = self._request or Request(self.peer)
+        request.head.has_wishes = True  # it may have: its head is not read to its end
         self._answer_early(self._server.handler.error(request, status, message))
 
     def _answer_early(self, response: Response) -> None:
@@ -548,7 +550,8 @@ class Connection:
         *,
         keep_alive: bool,
     ) -> None:
-        connection, kind, body = "", response.kind, response.body
+        connection, body, has_body = "", response.body, request.head.method != "HEAD"
+        kind = response.kind if has_body else None
         if not keep_alive:
             connection = "Connection: close\r\n"
         elif request.head.version == "1.0":
@@ -563,7 +566,7 @@ class Connection:
         length = content_length(len(body))
         if kind is not None and not connection and not response.more and len(body) <= LARGE:
             kind.lines = head + length
-        if request.head.method == "HEAD":
+        if not has_body:
             transport.write(head + length)
         elif len(body) <= LARGE:
             transport.write(b"".join((head, length, body)))
