@@ -54,6 +54,10 @@ wrk.path = "{target}"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = '{body}'
 """
+_THINK = """
+local mean = {mean:.3f}
+function delay() return math.floor(0.5 - mean * math.log(1 - math.random())) end
+"""
 _ROMA = """
 models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
 workers:
@@ -144,10 +148,16 @@ def gateway(
         yield port, pid
 
 
-def wrk_script(directory: Path, *, target: str = TARGET, body: bytes = BODY) -> Path:
-    """Write what wrk sends."""
-    script = directory / f"{target.replace('/', '_')}.lua"
-    script.write_text(_WRK.format(target=target, body=body.decode()))
+def wrk_script(
+    directory: Path, *, target: str = TARGET, body: bytes = BODY, think: float | None = None
+) -> Path:
+    """Write what wrk sends: as fast as it can, or after pauses of so many seconds in the mean.
+
+    The pauses are exponential, in whole milliseconds.
+    """
+    script = directory / f"{target.replace('/', '_')}{'' if think is None else '-think'}.lua"
+    pauses = "" if think is None else _THINK.format(mean=1000 * think)
+    script.write_text(_WRK.format(target=target, body=body.decode()) + pauses)
     return script
 
 
