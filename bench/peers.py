@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.builds import ROOT, environment
-from bench.programs import cost, program, until_ready, wrk
+from bench.programs import cost, paused, program, until_ready, wrk
 from bench.proxies import BODY, STATUS, TARGET, gateway, needs, scratch, wrk_script
 from roma.demo.ports import free_ports
 
@@ -128,16 +128,13 @@ def _measured(system: System, directory: Path, ours: tuple[int, tuple[int, ...]]
         url = f"http://127.0.0.1:{port}"
         _until_answering(system.name, url + system.target)
         wrk(theirs, url, CONNECTIONS[0], 1, None)
-        return [
-            [
-                (
-                    _one(script, f"http://127.0.0.1:{ours[0]}", c, ours[1]),
-                    _one(theirs, url, c, pids),
-                )
-                for _ in range(ROUNDS)
-            ]
-            for c in CONNECTIONS
-        ]
+        found: list[Rounds] = [[] for _ in CONNECTIONS]
+        for connections, rounds in zip(CONNECTIONS, found, strict=True):
+            for _ in range(ROUNDS):
+                with paused(pids):
+                    us = _one(script, f"http://127.0.0.1:{ours[0]}", connections, ours[1])
+                rounds.append((us, _one(theirs, url, connections, pids)))
+        return found
 
 
 def _one(script: Path, url: str, connections: int, pids: tuple[int, ...]) -> Found:

@@ -85,6 +85,23 @@ def resident(pid: int) -> float:
     return pages * _PAGE / 2**20
 
 
+@contextlib.contextmanager
+def paused(pids: Sequence[int]) -> Iterator[None]:
+    """Stop programs and their living children for a while: some work although nobody asks them."""
+    stopped = [one for pid in pids for one in _tree(pid)]
+    _signal(stopped, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(stopped, signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], what: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
 def _stat(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the third on; None if the process is gone."""
     try:
