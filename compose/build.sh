@@ -60,7 +60,7 @@ pip() { .venv/bin/pip --quiet --quiet --disable-pip-version-check "$@"; }
 # Our wheel, and .venv with it.
 mkdir "$context/own"
 if [[ $plain ]]; then
-    make --silent install
+    make --silent .venv/.has-build
     pip wheel --no-build-isolation --no-deps --wheel-dir "$context/own" .
 else
     make --silent wheel

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +28,13 @@ def _the_build_that_is_meant() -> None:
     """`make test` says which build a run is about: a wrong path must not test the other one."""
     is_compiled = not dispatcher.core.__file__.endswith(".py")
     assert is_compiled == bool(os.environ.get("ROMA_COMPILED")), dispatcher.core.__file__
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_framework_per_process() -> Iterator[None]:
+    """Both in one end in a segmentation fault, in whatever test comes next (roma/frameworks.py)."""
+    yield
+    assert not {"tensorflow", "torch"} <= set(sys.modules)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import numpy as np
 
 from dispatcher.schedulers.qos import Qos
 from dispatcher.schedulers.qos_rl import QosRl
+from roma import frameworks
 from roma.learning.rollouts import Rollout, Task, roll, score
 from roma.policy_file import (
     FORMAT,
@@ -120,6 +121,7 @@ def train(
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Policy:
     """Return the best policy found; `told` says what its file will say of where it comes from."""
+    frameworks.claim("tensorflow")
     from roma.learning.gradient import Learner  # noqa: PLC0415 - TensorFlow, for this process alone
 
     with _processes(course.processes) as each:

@@ -203,7 +203,8 @@ def to_json(head: Header, array: Array) -> Any:
                 "ask for it with the parameter binary_data"
             ) from None
     if head.datatype.name in ("FP16", "BF16"):
-        flat = flat.astype(np.float32)
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            flat = flat.astype(np.float32)
     return flat if is_finite(flat) else _NotFinite(plain(flat))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roma import frameworks
 from roma.serving import oip_grpc, predict_grpc
 from roma.serving.errors import ListenError
 from roma.serving.models import Models
@@ -121,7 +122,8 @@ class ModelServer:
         return f"roma serve-model: ready on {where}: {', '.join(self._models.available())}"
 
     async def start(self) -> None:
-        """Listen, and begin to load; raises ListenError."""
+        """Listen, and begin to load; raises ListenError, and LaunchError beside PyTorch."""
+        frameworks.claim("tensorflow")
         settings = self._settings
         where = settings.socket or (settings.host, settings.port)
         await self._rest.start(where, settings.drain_limit)

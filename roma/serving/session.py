@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from roma import frameworks
 from roma.serving.errors import Code, RequestError
 from roma.serving.examples import Features
 from roma.tensors.arrays import Array, Signature, TensorSpec
@@ -111,7 +112,11 @@ def serialise(context: Features, examples: Sequence[Features]) -> Array:
 
 
 def import_tensorflow() -> Any:
-    """Import TensorFlow, from any thread, and return it; takes seconds the first time."""
+    """Import TensorFlow, from any thread, and return it; takes seconds the first time.
+
+    Raises LaunchError in a process that has PyTorch.
+    """
+    frameworks.claim("tensorflow")
     # Quiet by default: a model server's stderr is for its operator. The environment may say more.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # Its modules import each other, which two threads at once would find half made.

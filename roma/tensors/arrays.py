@@ -265,7 +265,8 @@ def _shortest(array: Array) -> Array:
     flat = np.where(finite, array, np.float32(0)).ravel()
     doubles = np.array(orjson.loads(orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)), float)
     doubles = doubles.reshape(array.shape)
-    doubles[~finite] = array[~finite]
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        doubles[~finite] = array[~finite]
     return doubles
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from roma import frameworks
 from roma.actions import BATCHES
 from roma.errors import ConfigError, LaunchError
 from roma.worker.runtimes.base import Runtime
@@ -61,6 +62,7 @@ def make(
         return TensorFlowRuntime(paths, threads, batches)
     if kind is RuntimeKind.EMULATED:
         raise ConfigError("runtime = emulated: says by --emulate which models it has")
+    frameworks.claim("torch")
     try:
         from roma.worker.runtimes.torch import TorchRuntime  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -77,8 +79,12 @@ def emulated(models: str, *, full: bool) -> Runtime:
 
 
 def save_sample(kind: RuntimeKind, folder: Path) -> dict[str, Path]:
-    """Write a small dense model, random numbers for weights, and return its path by its name."""
+    """Write a small dense model, random numbers for weights, and return its path by its name.
+
+    Raises LaunchError in a process that has the other framework.
+    """
     if kind is RuntimeKind.TORCH:
+        frameworks.claim("torch")
         from roma.worker.runtimes import torch  # noqa: PLC0415
 
         return {SAMPLE: torch.save_sample(folder / "sample.pt2")}

@@ -1,6 +1,7 @@
 """Real PyTorch models, exported and scripted, over the socket as by hand; on a GPU where one is."""
 
 import copy
+import sys
 import threading
 import warnings
 
@@ -12,9 +13,14 @@ from threadpoolctl import threadpool_info
 
 from roma.actions import BATCHES, Infer, Load, Status, Unload
 from roma.errors import ConfigError, LaunchError, TensorError
+from roma.serving.server import ModelServer, ServerSettings
+from roma.worker import predictability, registry
 from roma.worker.profile import measure
 from roma.worker.program import pages
+from roma.worker.registry import RuntimeKind
 from roma.worker.runtimes.torch import TorchRuntime, save_sample
+
+TORCH = RuntimeKind.TORCH
 
 
 class Net(torch.nn.Module):
@@ -233,3 +239,22 @@ def test_outputs_that_are_not_what_the_json_says_are_told(tmp_path, files, outpu
     staged = runtime.stage("m", inputs)
     with pytest.raises(TensorError, match=words):
         runtime.fetch("m", "", runtime.execute("m", "", staged))
+
+
+def test_the_sample_model_runs(tmp_path):
+    runtime = registry.make(TORCH, registry.save_sample(TORCH, tmp_path), "cpu", 1)
+    (row,) = predictability.run(runtime, registry.SAMPLE, batch=4, runs=3)
+    assert row.runs == 3
+
+
+async def test_tensorflow_is_refused_where_pytorch_is(tmp_path):
+    """A program with PyTorch in it that embeds the model server, or a device for SavedModels."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    server = ModelServer(ServerSettings({"m": tmp_path / "m"}, port=0))
+    with pytest.raises(LaunchError, match="TensorFlow cannot be imported: PyTorch is in this"):
+        await server.start()
+    with pytest.raises(LaunchError, match="TensorFlow cannot be imported: PyTorch is in this"):
+        registry.save_sample(RuntimeKind.TENSORFLOW, tmp_path)
+    with pytest.raises(LaunchError, match="TensorFlow cannot be imported: PyTorch is in this"):
+        registry.make(RuntimeKind.TENSORFLOW, {"m": tmp_path / "m"}, "cpu", 1)
+    assert "tensorflow" not in sys.modules
