@@ -1,13 +1,15 @@
 # One verb per question. Everything installs itself into .venv, with the versions CI tested.
 PYTHON ?= python3
+# The path of uv; UV=false leaves everything to pip.
+UV ?= $(shell command -v uv)
 VENV := .venv
 BIN := $(VENV)/bin
 
 # The extras of pyproject.toml that .venv has for the demo, for building wheels and images, and for
 # everything else. A verb adds what it needs; nothing is taken away.
 EXTRAS_demo := serving
-EXTRAS_build := serving,build
-EXTRAS_dev := serving,build,design,dev,torch
+EXTRAS_build := serving,oidc,otel,build
+EXTRAS_dev := $(EXTRAS_build),design,gpu,torch,dev
 DEMO := $(VENV)/.has-demo
 BUILD := $(VENV)/.has-build
 DEV := $(VENV)/.has-dev
@@ -32,14 +34,14 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python >= 3.11 is needed, this is {v[0]}.{v[1]}" if v < (3, 11) else 0)'
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
 
-# uv installs in a fifth of pip's time. pip brings it where it is missing, and does its work where it
-# cannot be had or fails: uv reads none of pip's own settings, such as a mirror's address.
+# uv installs in a fraction of pip's time. pip brings it where it is missing, and takes over where it
+# cannot be had or fails: uv reads none of pip's settings, such as the address of a mirror.
 $(VENV)/.has-%: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Setting up $(VENV): $(EXTRAS_$*)"
-	@uv=$$(command -v uv) || uv=$(BIN)/uv; \
-	test -x "$$uv" || $(BIN)/pip install $(QUIET) --constraint constraints.txt uv || true; \
-	"$$uv" pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS_$*)]' || { \
-	echo "uv did not do it; pip does, which takes minutes"; \
+	@echo "Installing into $(VENV): $(EXTRAS_$*)"
+	@uv='$(UV)'; test -n "$$uv" || uv=$(BIN)/uv; \
+	command -v "$$uv" >/dev/null || $(BIN)/pip install $(QUIET) --constraint constraints.txt uv || true; \
+	"$$uv" pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS_$*)]' || \
+	{ echo "uv failed; installing with pip, which takes longer"; \
 	$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'; }
 	@touch $@
 
