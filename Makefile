@@ -41,7 +41,7 @@ $(VENV)/.has-%: pyproject.toml constraints.txt | $(BIN)/python
 	@uv='$(UV)'; test -n "$$uv" || uv=$(BIN)/uv; \
 	command -v "$$uv" >/dev/null || $(BIN)/pip install $(QUIET) --constraint constraints.txt uv || true; \
 	"$$uv" pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS_$*)]' || \
-	{ echo "uv failed; installing with pip, which takes longer"; \
+	{ echo "without uv: pip installs, which takes longer"; \
 	$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'; }
 	@touch $@
 

@@ -1,0 +1,48 @@
+"""What the Makefile installs is in pyproject.toml, and constraints.txt locks all of it."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def installed_by(verb, makefile=(ROOT / "Makefile").read_text()):
+    """The extras that .venv has for `verb`."""
+    (listed,) = re.findall(rf"^EXTRAS_{verb} := (\S+)$", makefile, re.MULTILINE)
+    names = listed.split(",")
+    return [
+        extra
+        for name in names
+        for extra in (
+            installed_by(name[len("$(EXTRAS_") : -1], makefile) if name[0] == "$" else [name]
+        )
+    ]
+
+
+def packages(*extras):
+    lines = PROJECT["dependencies"] + [line for name in extras for line in EXTRAS[name]]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+def test_the_demo_installs_nothing_that_only_tests_need():
+    demo = packages(*installed_by("demo"))
+    assert "tensorflow" in demo
+    assert not demo & (packages("dev", "build", "torch") - packages())
+
+
+def test_only_the_extra_torch_brings_pytorch():
+    assert [name for name in EXTRAS if "torch" in packages(name)] == ["torch"]
+
+
+def test_the_lock_has_everything_that_is_installed_for_tests():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    locked = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    assert packages(*installed_by("dev")) <= locked
+    # PyTorch's own, which a lock made from a build for CPUs lacks: they would come unlocked.
+    assert {"triton", "cuda-toolkit"} <= locked
