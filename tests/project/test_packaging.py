@@ -10,19 +10,17 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+MAKEFILE = (ROOT / "Makefile").read_text()
 
 
-def installed_by(verb, makefile=(ROOT / "Makefile").read_text()):
+def installed_by(verb):
     """The extras that .venv has for `verb`."""
-    (listed,) = re.findall(rf"^EXTRAS_{verb} := (\S+)$", makefile, re.MULTILINE)
-    names = listed.split(",")
-    return [
-        extra
-        for name in names
-        for extra in (
-            installed_by(name[len("$(EXTRAS_") : -1], makefile) if name[0] == "$" else [name]
-        )
-    ]
+    (listed,) = re.findall(rf"^EXTRAS_{verb} := (\S+)$", MAKEFILE, re.MULTILINE)
+    found = []
+    for name in listed.split(","):
+        other = re.fullmatch(r"\$\(EXTRAS_(\w+)\)", name)
+        found += installed_by(other[1]) if other else [name]
+    return found
 
 
 def packages(*extras):
