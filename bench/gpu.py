@@ -65,7 +65,7 @@ MEASURING, START_LIMIT = 3.0, 180.0
 TOLERANCE = 0.01
 """Of the largest number in an answer: a GPU multiplies with 10 bits of mantissa (TF32)."""
 
-_MODEL = "{{sla: {{response_time: {:.3f}, statistic: p95, alpha: 0.5}}, cpu: {{initial: {}}}}}"
+_MODEL = "{{sla: {{response_time: {:.3f}, statistic: p95}}, cpu: {{initial: {}}}}}"
 _ROMA = """
 name: {name}
 models: {{small: {small}, large: {large}}}

@@ -82,7 +82,7 @@ class Plant:
             "cfs_period": plan.CFS_PERIOD,
             "law": "static",
         }
-        self.promise: dict[str, Any] = {"response_time": 0.5, "statistic": "p95", "alpha": 0.5}
+        self.promise: dict[str, Any] = {"response_time": 0.5, "statistic": "p95"}
         self.machine = plan.Machine.here()
         self.cores = round(SHARE * self.machine.allocatable, 2)
         self.cpu = {} if initial is None else {"initial": initial}

@@ -67,7 +67,7 @@ def demo(laps: int) -> Config:
             "models": {
                 name: {
                     "path": name,
-                    "sla": {"response_time": seconds, "statistic": "p95", "alpha": 0.5},
+                    "sla": {"response_time": seconds, "statistic": "p95"},
                     "cpu": {"min": 0.1, "initial": 0.7},
                 }
                 for name, (seconds, _) in promises.items()

@@ -2,8 +2,16 @@
 
 The queue is bounded by count and by predicted wait. A prediction can be wrong, so it never blocks
 a request that could start at once: that request is what corrects the prediction.
+
+What "in time" is depends on the promise (`roma.model.Sla`). With a budget it is the response time:
+an answer after it spends the budget and the cores, and under FIFO every later request inherits the
+delay, so that a queue bounded by a longer deadline answers next to nothing in time. So the queue is
+bounded by the response time, and drops from its head: a request whose turn comes too late for it
+makes way if another one waits. A promise on the mean, and low-priority requests, have the
+deadline alone (docs/decisions/0017).
 """
 
+import math
 from dataclasses import dataclass
 
 from dispatcher.executors import RECOVERY, Executors
@@ -35,25 +43,44 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
             Reason.QUEUE_FULL, wait, f"{waiting} requests of model {model} wait (bound {bound})"
         )
     response, limit = wait + executors.fastest(model), request.deadline - request.arrived
+    name = "deadline"
+    if queue.useful < limit:
+        name, limit = "promise", queue.useful
     if response > limit:
         return Refusal(
             Reason.PREDICTED_LATE,
             response - limit,
-            f"model {model}: predicted response time {response:.3f} s > deadline {limit:.3f} s",
+            f"model {model}: predicted response time {response:.3f} s > {name} {limit:.3f} s",
         )
     return None
 
 
-def too_late(request: Request, executors: Executors, now: float) -> str | None:
-    """Return the numbers by which a waiting request misses its deadline, or None if it can run.
+def too_late(
+    request: Request, queue: ModelQueue, executors: Executors, now: float
+) -> tuple[Reason, str] | None:
+    """Return why a waiting request does not run any more, with the numbers, or None if it does.
 
     To be asked of requests that have waited: one that has not always runs, for if even that is too
-    slow, only running it shows so.
+    slow, only running it shows so. One that may still be answered before its deadline makes way
+    only for others that wait.
     """
     service = executors.fastest(request.model)
-    if now + service <= request.deadline:
+    if now + service > request.deadline:
+        deadline = request.deadline - request.arrived
+        return Reason.DEADLINE, _numbers(request, now, service, f"deadline {deadline:.3f} s")
+    if len(queue) == 1 or queue.useful == math.inf:
+        return None
+    # Half of all services take longer than their median: by that measure half of those that an
+    # overloaded queue answers would be late.
+    service = executors.fastest_surely(request.model)
+    if now + service <= request.arrived + queue.useful:
         return None
     return (
-        f"waited {now - request.arrived:.3f} s + predicted service {service:.3f} s > "
-        f"deadline {request.deadline - request.arrived:.3f} s"
+        Reason.PREDICTED_LATE,
+        _numbers(request, now, service, f"promise {queue.useful:.3f} s"),
     )
+
+
+def _numbers(request: Request, now: float, service: float, bound: str) -> str:
+    waited = now - request.arrived
+    return f"waited {waited:.3f} s + predicted service {service:.3f} s > {bound}"

@@ -5,6 +5,7 @@ commands that carry it out. `next_wakeup()` says when it wants a `Woken` event. 
 decreases. Every admitted request ends exactly once: answered, failed, rejected or cancelled.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -478,9 +479,9 @@ class Dispatcher:
             first = queue.youngest if choice.youngest else queue.head
             if first is None:
                 break
-            late = too_late(first, self.executors, now) if now > first.arrived else None
+            late = too_late(first, queue, self.executors, now) if now > first.arrived else None
             if late is not None:
-                self._reject(self._tickets[first.id], Reason.DEADLINE, late, now, commands)
+                self._reject(self._tickets[first.id], late[0], late[1], now, commands)
                 continue
             self._take(self._tickets[first.id], queue)
             batch.append(first)
@@ -595,6 +596,7 @@ class Dispatcher:
         batch = self.batches.get(request.model)
         if batch is None:
             batch = self.batches[request.model] = self._new_queue(queue.spec)
+            batch.useful = math.inf
         return batch
 
     def _end(self, ticket: Ticket, step: Step[RequestState, RequestStep]) -> None:

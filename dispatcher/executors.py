@@ -154,6 +154,12 @@ class Executor:
         profile = self._profiles.get(model)
         return None if profile is None else profile.work
 
+    def surely(self, model: str) -> float | None:
+        """Return the seconds within which most requests of `model` end; None if never measured."""
+        profile = self._profiles.get(model)
+        work = None if profile is None else profile.surely()
+        return None if work is None else work / self.share
+
     def step(self, step: ExecutorStep) -> None:
         """Make a life-cycle step."""
         self.state = EXECUTOR[self.state, step]
@@ -264,6 +270,12 @@ class Executors:
     def fastest(self, model: str) -> float:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
         return _shortest(self._by_model.get(model, ()), model)
+
+    def fastest_surely(self, model: str) -> float:
+        """Return the shortest of the seconds within which most end; 0 if nothing was measured."""
+        found = [e.surely(model) for e in self.of(model)]
+        known = [seconds for seconds in found if seconds is not None]
+        return min(known) if len(known) == len(found) and known else 0.0
 
     def wait(self, model: str, ahead: int) -> float:
         """Return the predicted seconds until `ahead` requests of `model` have been started.

@@ -11,6 +11,10 @@ SAMPLES = 9
 """The median of nine forgets a stall (one sample) and follows a change within five requests."""
 
 
+SURELY = 8 / SAMPLES
+"""The quantile of a service that is to end in time: all of nine but one do."""
+
+
 class ServiceProfile:
     """`work`: core-seconds per request of one model on one executor; None if never measured."""
 
@@ -24,3 +28,7 @@ class ServiceProfile:
         """Record an execution whose slot was granted `work` core-seconds while it ran."""
         self._quantile.add(work)
         self.work = self._quantile.value
+
+    def surely(self) -> float | None:
+        """Return the core-seconds within which most requests end; None if never measured."""
+        return self._quantile.at(SURELY)

@@ -4,6 +4,7 @@ Every operation but `put_back` is O(1), and no number kept here needs a scan of 
 hold whether a queue has one request or a million.
 """
 
+import math
 from collections import Counter, OrderedDict, deque
 
 from dispatcher.quality import Utility, linear
@@ -73,12 +74,15 @@ class ModelQueue:
         "response",
         "retries",
         "spec",
+        "useful",
         "utility",
         "waiting",
     )
 
     def __init__(self, spec: ModelSpec, window: float, utility: Utility = linear) -> None:
         self.spec = spec
+        self.useful = spec.sla.response_time if spec.sla.is_kept_by_refusing else math.inf
+        """Seconds after which an answer is worth no more than a refusal."""
         self.utility = utility
         self.accuracy = {variant.name: variant.accuracy for variant in spec.variants}
         self.answers: Counter[str] = Counter()

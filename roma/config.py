@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,7 @@ from roma import logs, policy_file, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
-from roma.model import Device, ModelSpec, Sla, Statistic
+from roma.model import BUDGETS, Device, ModelSpec, Sla, Statistic
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
 from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
@@ -43,25 +43,51 @@ from roma.workers import (
 )
 
 
+DEFAULT_BUDGET: Final = 0.02
+"""Share of the requests that may be late, where the file does not say."""
+
+
 class SlaConfig(Section):
     """The promise on a model's response time (queue plus execution)."""
 
     response_time: Seconds
     """Seconds."""
-    statistic: Statistic = Statistic.MEAN
-    """What is bounded: the mean, a percentile, or each single response time."""
-    alpha: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Set point as a share of the promise: 0.8 keeps a mean (paper §5), a per-request or p95
-    promise needs about 0.5."""
+    budget: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    """Share of the requests that may be late, refused or failed; default: 0.02."""
+    statistic: Statistic | None = None
+    """Instead of a budget: `p95` and `p99` are budgets of 0.05 and 0.01, `each` is one of 0.001
+    whose deadline is the response time; `mean` bounds the mean (the ROMA paper's promise)."""
+    alpha: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Set point as a share of a promise on the mean; default: 0.8 (paper §5)."""
     deadline: Seconds | None = None
-    """Longest useful response time: a request that cannot make it is refused. Default: the
-    response time itself for `each`, twice that for the others."""
+    """Longest useful response time: no request waits beyond it. Default: the response time itself
+    for `each`, twice that for the others."""
 
     @model_validator(mode="after")
     def _check(self) -> "SlaConfig":
         if self.deadline is not None and self.deadline < self.response_time:
             raise Fault("deadline", self.deadline, f"≥ response_time ({self.response_time:g})")
+        if self.budget is not None and self.statistic is not None:
+            raise Fault("budget", self.budget, f"absent where statistic = {self.statistic}")
+        if self.alpha is not None and self.statistic is not Statistic.MEAN:
+            given = "is absent" if self.statistic is None else f"= {self.statistic}"
+            raise Fault("alpha", self.alpha, f"absent where statistic {given}: only mean has it")
         return self
+
+    @property
+    def promise(self) -> Sla:
+        """The promise as the cores know it, with its defaults filled in."""
+        match self.statistic:
+            case None:
+                return Sla.within(self.response_time, self.budget or DEFAULT_BUDGET)
+            case Statistic.P95 | Statistic.P99:
+                return Sla.within(self.response_time, BUDGETS[self.statistic])
+            case Statistic.EACH:
+                return Sla(self.response_time, Statistic.EACH)
+            case Statistic.MEAN:
+                return Sla(self.response_time, Statistic.MEAN, self.alpha or 0.8)
+            case _:
+                assert_never(self.statistic)
 
     @property
     def effective_deadline(self) -> float:
@@ -407,7 +433,7 @@ class Config(Section):
         return [
             ModelSpec(
                 name,
-                Sla(m.sla.response_time, m.sla.statistic, m.sla.alpha),
+                m.sla.promise,
                 m.sla.effective_deadline,
                 m.max_waiting,
                 None if m.profile is None else m.profile.cost,

@@ -5,12 +5,13 @@ Times are seconds, CPU is cores; both are floats. Everything here is immutable.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from roma.variants import Terms, Variant
 
 
 class Statistic(StrEnum):
-    """Which statistic of the response times an SLA bounds."""
+    """Which statistic of the response times a control law sees beside an SLA."""
 
     MEAN = "mean"
     P95 = "p95"
@@ -36,16 +37,50 @@ class Device(StrEnum):
 _INTERACTIVE = Priority.INTERACTIVE
 
 
+BUDGETS: Final = {Statistic.P95: 0.05, Statistic.P99: 0.01, Statistic.EACH: 0.001}
+"""The share of requests that may be late, where a statistic stands for it."""
+
+WIDE_BUDGET: Final = 0.03
+"""From this budget on the law sees the 95th percentile, below it the 99th."""
+
+BUDGET_ALPHA: Final = 0.5
+"""The set point of a promise with a budget, as a share of it: of response times whose mean is kept
+there, few exceed the double."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sla:
     """A promise on response time (queue plus execution).
 
-    `alpha` in (0, 1] sets the controller's target below the promise (paper §3, eq. 2).
+    All requests but a share of `budget` are answered within `response_time`; a promise on the mean
+    has no budget. `statistic` is what the control law sees; `alpha` in (0, 1] sets its target below
+    the promise (paper §3, eq. 2). `own_budget` is for a budget that no statistic stands for.
     """
 
     response_time: float
     statistic: Statistic = Statistic.MEAN
     alpha: float = 0.8
+    own_budget: float | None = None
+
+    @staticmethod
+    def within(response_time: float, budget: float) -> "Sla":
+        """Return the promise that all requests but a share of `budget` are in time."""
+        statistic = Statistic.P95 if budget >= WIDE_BUDGET else Statistic.P99
+        return Sla(response_time, statistic, BUDGET_ALPHA, budget)
+
+    @property
+    def budget(self) -> float | None:
+        """The share of requests that may be late, in (0, 0.5]; None of a promise on the mean."""
+        return BUDGETS.get(self.statistic) if self.own_budget is None else self.own_budget
+
+    @property
+    def is_kept_by_refusing(self) -> bool:
+        """Whether a request that cannot be in time makes way for those that can.
+
+        A late answer spends the budget as a refusal does, and the cores as well. It counts for
+        less in a mean; and where each request is promised, the deadline is the promise.
+        """
+        return self.budget is not None and self.statistic is not Statistic.EACH
 
     @property
     def set_point(self) -> float:

@@ -54,8 +54,13 @@ def add(
     response_time: Annotated[float, typer.Option(help="Promised response time in seconds.")],
     path: Annotated[Path | None, typer.Option(help="Directory with numbered versions.")] = None,
     volume: Annotated[str | None, typer.Option(help="Named volume that holds them.")] = None,
-    statistic: Annotated[Statistic | None, typer.Option(help="What is promised.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Set point as a share of it.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Share of the requests that may be late; default: 0.02.")
+    ] = None,
+    statistic: Annotated[Statistic | None, typer.Option(help="Instead of a budget.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Set point as a share of a promised mean.")
+    ] = None,
     memory: Annotated[str | None, typer.Option(help="Memory limit, e.g. 2GiB.")] = None,
     minimum: Annotated[float | None, typer.Option("--min", help="Least cores.")] = None,
     maximum: Annotated[float | None, typer.Option("--max", help="Most cores.")] = None,
@@ -63,7 +68,12 @@ def add(
     token_file: TokenFile = None,
 ) -> None:
     """Write MODEL into FILE; what else a model can have is written there by hand."""
-    sla = {"response_time": response_time, "statistic": statistic, "alpha": alpha}
+    sla = {
+        "response_time": response_time,
+        "budget": budget,
+        "statistic": statistic,
+        "alpha": alpha,
+    }
     entry: dict[str, Any] = {
         "path": None if path is None else _beside(file, path),
         "volume": volume,

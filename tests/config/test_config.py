@@ -12,7 +12,7 @@ GOOD = """
 models:
   digits:
     path: models/digits
-    sla: {response_time: 0.25, statistic: p95, alpha: 0.5}
+    sla: {response_time: 0.25, statistic: p95}
     cpu: {min: 0.1, max: 1.5, initial: 0.5, threads: 2}
   photos:
     path: models/photos
@@ -49,7 +49,11 @@ def test_paths_are_relative_to_the_file(tmp_path):
 
 
 def test_every_fault_is_one_line_with_key_value_and_bound():
-    text = GOOD.replace("0.25", "-1").replace("alpha: 0.5", "alpha: 1.5").replace("p95", "median")
+    text = (
+        GOOD.replace("0.25", "-1")
+        .replace("statistic: p95", "statistic: p95, alpha: 1.5")
+        .replace("p95", "median")
+    )
     assert faults(text) == [
         "roma.yaml: models.digits.sla.response_time = -1: input should be greater than or equal to 0.001",
         "roma.yaml: models.digits.sla.statistic = median: input should be 'mean', 'p95', 'p99' or 'each'",

@@ -35,7 +35,7 @@ def configuration(**scheduling):
             "models": {
                 "small": {
                     "path": "small",
-                    "sla": {"response_time": 0.25, "statistic": "p95", "alpha": 0.5},
+                    "sla": {"response_time": 0.25, "statistic": "p95"},
                     "profile": {"cost": 0.02, "noise": 0.2, "gpu_time": 0.01},
                 },
                 "large": {

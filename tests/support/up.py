@@ -31,7 +31,7 @@ def write_config(
         "models": {
             m: {
                 "path": str(path),
-                "sla": {"response_time": response_time, "statistic": "p95", "alpha": 0.5},
+                "sla": {"response_time": response_time, "statistic": "p95"},
                 "cpu": {"min": 0.1, "max": most, "initial": 0.7},
             }
             for m, path in models.items()

@@ -1,0 +1,125 @@
+"""Admission by promise: a budget bounds the queue by the response time, a mean by the deadline."""
+
+import pytest
+
+from dispatcher.queues import ModelQueue
+from roma.events import Execute, ExecutionEnded, Reason, Reject, RequestArrived, Result
+from roma.model import ModelSpec, Priority, Request, Sla, Statistic
+
+DEADLINE = 4.0
+
+
+def promised(sla):
+    return ModelSpec("m", sla, DEADLINE)
+
+
+def measured(desk, sla, services=(0.3,)):
+    """One executor of one slot, which has answered requests that took `services` seconds; the time."""
+    core, now = desk.build(promised(sla)), 0.0
+    desk.cpu("m@w", "m")
+    for seconds in services:
+        (run,) = desk.arrive("m", now)
+        now += seconds
+        core.handle(ExecutionEnded(run.execution, Result.OK), now=now)
+    return now
+
+
+def admitted(desk, now, count=100):
+    """How many of `count` requests that come at once are let in."""
+    commands = [command for _ in range(count) for command in desk.arrive("m", now)]
+    return count - sum(isinstance(command, Reject) for command in commands)
+
+
+@pytest.mark.parametrize(
+    ("sla", "most"),
+    [
+        # One runs; those behind it start after 0.3, 0.6 … s and take 0.3 s, as far as is known.
+        (Sla.within(1.0, 0.02), 1 + 3),
+        (Sla.within(1.0, 0.05), 1 + 3),
+        (Sla(1.0, Statistic.EACH), 1 + 13),  # its deadline is the promise, unless the file says
+        (Sla(1.0, Statistic.MEAN), 1 + 13),
+    ],
+)
+def test_a_budget_bounds_the_queue_by_the_promise(desk, sla, most):
+    now = measured(desk, sla)
+    assert admitted(desk, now) == most
+
+
+def test_a_refusal_names_the_promise_that_would_be_broken(desk):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    admitted(desk, now, 4)
+    (refused,) = desk.arrive("m", now)
+    assert refused.reason is Reason.PREDICTED_LATE
+    assert refused.detail == "model m: predicted response time 1.200 s > promise 1.000 s"
+    assert refused.retry_after == pytest.approx(0.2)
+
+
+def test_whose_turn_comes_too_late_makes_way_for_those_behind(desk):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    (run,) = desk.arrive("m", now)
+    desk.arrive("m", now)
+    desk.arrive("m", now + 0.5)
+    # The first one took far longer than predicted: the second could be done after 1.1 s.
+    rejected, started = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 0.8)
+    assert (rejected.request, rejected.reason) == (3, Reason.PREDICTED_LATE)
+    assert rejected.detail == "waited 0.800 s + predicted service 0.800 s > promise 1.000 s"
+    assert isinstance(started, Execute)
+    assert started.requests == (4,)
+
+
+def test_who_is_late_anyway_runs_if_nobody_waits_behind(desk):
+    """A late answer is worth more to a client than none, and costs nobody anything."""
+    now = measured(desk, Sla.within(1.0, 0.02))
+    (run,) = desk.arrive("m", now)
+    desk.arrive("m", now)
+    (started,) = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
+    assert started.requests == (3,)
+
+
+def test_the_head_makes_way_by_what_most_requests_take_not_by_half_of_them(desk):
+    services = (0.3,) * 7 + (0.6, 0.6)  # the median is 0.3 s, eight of nine end within 0.6 s
+    now = measured(desk, Sla.within(1.0, 0.02), services)
+    (run,) = desk.arrive("m", now)
+    desk.arrive("m", now)
+    desk.arrive("m", now + 0.1)
+    commands = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 0.5)
+    assert [type(c) for c in commands] == [Reject, Execute]
+
+
+@pytest.mark.parametrize("sla", [Sla(1.0, Statistic.MEAN), Sla(1.0, Statistic.EACH)])
+def test_without_a_budget_of_its_own_only_the_deadline_counts(desk, sla):
+    now = measured(desk, sla)
+    (run,) = desk.arrive("m", now)
+    desk.arrive("m", now)
+    desk.arrive("m", now + 0.5)
+    (started,) = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
+    assert isinstance(started, Execute)
+
+
+def test_low_priority_requests_have_the_deadline_alone(desk):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    desk.arrive("m", now)
+    commands = [
+        command
+        for number in range(50, 70)
+        for command in desk.core.handle(
+            RequestArrived(Request(number, "m", now, now + DEADLINE, priority=Priority.BATCH)),
+            now=now,
+        )
+    ]
+    assert 20 - len(commands) == 13
+
+
+def test_a_clients_own_deadline_still_bounds_it(desk):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    desk.arrive("m", now)
+    desk.arrive("m", now)
+    (refused,) = desk.arrive("m", now, deadline=0.5)
+    assert refused.detail == "model m: predicted response time 0.600 s > deadline 0.500 s"
+
+
+def test_budgets_of_statistics():
+    kinds = [Sla(1.0, statistic).budget for statistic in Statistic]
+    assert kinds == [None, 0.05, 0.01, 0.001]
+    assert Sla.within(1.0, 0.02).budget == 0.02
+    assert ModelQueue(promised(Sla.within(1.0, 0.3)), 1.0).useful == 1.0
