@@ -257,14 +257,26 @@ class Dispatcher:
         if ticket is None:
             return
         was_waiting = ticket.state is RequestState.QUEUED
-        self._end(ticket, _CANCEL)
         queue = self._queue(ticket.request)
         queue.cancelled += 1
+        queue.cancelled_late += self._is_late(ticket, queue, now)
+        self._end(ticket, _CANCEL)
         if was_waiting:
             queue.remove(request_id)
             self.policies.on_queue(queue, now)
         else:
             self._abandon(ticket.execution, now, commands)
+
+    def _is_late(self, ticket: Ticket, queue: ModelQueue, now: float) -> bool:
+        """Whether a live request cannot be answered within its promise any more, as predicted."""
+        request, left = ticket.request, 0.0
+        if ticket.state is _QUEUED:
+            left = self.executors.fastest(request.model)
+        elif ticket.execution in self._executions:
+            execution = self._executions[ticket.execution]
+            expected = self.executors[execution.executor].expected(execution.model) or 0.0
+            left = max(0.0, execution.started + expected - now)
+        return now + left - request.arrived > queue.spec.sla.response_time
 
     def _add_executor(self, spec: ExecutorSpec, now: float) -> None:
         unknown = set(spec.models) - set(self.queues)

@@ -47,7 +47,9 @@ class Durations:
 class ModelQueue:
     """The waiting requests of one model, and what was measured of those that left.
 
-    `invalid` counts the answers that refused the input; `waiting` maps ids to requests, oldest
+    `invalid` counts the answers that refused the input, `late` those that came after the promise,
+    `cancelled_late` the requests that could not be in time any more when their client went away;
+    `waiting` maps ids to requests, oldest
     first; only the core changes it. Counters only grow: whoever wants a rate takes differences.
     `cpu` and `gpu` have the durations of its answers there, `refusals` the last refusals, each with
     its time.
@@ -63,6 +65,7 @@ class ModelQueue:
         "answers",
         "arrivals",
         "cancelled",
+        "cancelled_late",
         "cpu",
         "failed",
         "gpu",
@@ -98,7 +101,7 @@ class ModelQueue:
         self.failed = 0
         self.invalid = 0
         self.retries = RetryBudget()
-        self.cancelled = 0
+        self.cancelled = self.cancelled_late = 0
         self.late = 0
         self.cpu = Durations(spec.sla.response_time)
         self.gpu = Durations(spec.sla.response_time)

@@ -35,6 +35,7 @@ def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelRepo
         failed=queue.failed,
         invalid=queue.invalid,
         cancelled=queue.cancelled,
+        cancelled_late=queue.cancelled_late,
         late=queue.late,
         rejected={reason.value: n for reason, n in queue.rejected.items()},
         waiting=len(queue),

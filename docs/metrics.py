@@ -37,7 +37,7 @@ from supervisor.live.loop import ControlLoop
 
 FILE = Path(__file__).with_name("metrics.md")
 
-MODEL = ModelSpec("m", Sla(0.5), deadline=1.0, max_waiting=1)
+MODEL = ModelSpec("m", Sla.within(0.5, 0.02), deadline=1.0, max_waiting=1)
 
 
 def dispatcher() -> list[Metric]:

@@ -42,7 +42,6 @@ from roma.workers import (
     check_socket,
 )
 
-
 DEFAULT_BUDGET: Final = 0.02
 """Share of the requests that may be late, where the file does not say."""
 

@@ -42,7 +42,8 @@ class ModelReport:
 
     `response_time` is the SLA's statistic over the window, None if nothing was answered in it.
     `mean_time` is the mean over the same window. `completed_…` count every answer, `invalid` those
-    of them that refused the client's input; `rejected` counts by reason.
+    of them that refused the client's input, `late` those that came after the promise; `rejected`
+    counts by reason, `cancelled_late` those of `cancelled` that could not be in time any more.
     """
 
     model: str
@@ -59,6 +60,22 @@ class ModelReport:
     oldest_age: float
     response_time: float | None
     mean_time: float | None
+    cancelled_late: int = 0
+
+    @property
+    def broken(self) -> int:
+        """Requests whose promise was broken: late, refused, failed, or given up when too late."""
+        return self.late + sum(self.rejected.values()) + self.failed + self.cancelled_late
+
+    @property
+    def ended(self) -> int:
+        """Requests that count for the promise, kept or broken.
+
+        What the client alone caused does not: an input that was refused, a request that it took
+        back while there was time.
+        """
+        answered = self.completed_cpu + self.completed_gpu - self.invalid
+        return answered + sum(self.rejected.values()) + self.failed + self.cancelled_late
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,20 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
         (((m.model, reason), n) for m in models for reason, n in m.rejected.items()),
     )
     yield counter(
+        "sla_requests",
+        "Requests that count for the promise: all but those of low priority and those that failed "
+        "or were taken back by the client's own doing.",
+        _MODEL,
+        (((m.model,), m.ended) for m in models),
+    )
+    yield counter(
+        "sla_late_requests",
+        "Those of them that broke it: answered after the SLA, rejected, failed, or taken back by "
+        "the client when they could not be in time any more.",
+        _MODEL,
+        (((m.model,), m.broken) for m in models),
+    )
+    yield counter(
         "late_answers",
         "Answers that came after the model's SLA.",
         _MODEL,
@@ -166,6 +180,12 @@ def _promises(core: Dispatcher) -> Iterator[Metric]:
         "The promised response time.",
         _MODEL,
         (((spec.name,), spec.sla.response_time) for spec in specs),
+    )
+    yield gauge(
+        "sla_budget_ratio",
+        "The share of requests that may be late; absent of a promise on the mean.",
+        _MODEL,
+        (((spec.name,), spec.sla.budget) for spec in specs),
     )
     yield gauge(
         "set_point_seconds",

@@ -69,7 +69,7 @@ def write_config(
         "models": {
             m.name: {
                 "path": str(paths[m.name].resolve()),
-                "sla": {"response_time": m.response_time, "statistic": "p95"},
+                "sla": {"response_time": m.response_time},
                 "cpu": {"min": 0.1, "max": round(machine.allocatable, 3), "initial": share},
             }
             for m in MODELS

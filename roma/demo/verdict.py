@@ -10,7 +10,6 @@ from roma.config import Config
 from roma.load import Report
 from roma.profile import ModelProfile
 
-LATE_BOUND = 0.05
 ACCURACY_BOUND = 0.97
 
 
@@ -62,15 +61,20 @@ class Evidence:
 def failures(evidence: Evidence) -> list[str]:
     """Return what the run did not keep; an empty list is success."""
     total, accuracy = evidence.report.total, evidence.accuracy
-    late = total.late_share
     found = []
     if total.lost:
         found.append(f"{total.lost} requests were lost")
     if total.failed or total.invalid:
         found.append(f"{total.failed} requests failed and {total.invalid} were invalid")
-    if late is None or late > LATE_BOUND:
-        share = "no request was answered" if late is None else f"{late:.1%} were late"
-        found.append(f"{share} (bound {LATE_BOUND:.0%} of the answered)")
+    if not total.answered:
+        found.append("no request was answered")
+    budgets = {spec.name: spec.sla.budget for spec in evidence.config.model_specs}
+    for model in evidence.report.models:
+        broken, budget = model.broken_share or 0.0, budgets[model.model]
+        if budget is not None and broken > budget:
+            found.append(
+                f"{model.model}: {broken:.1%} were late, rejected or failed (budget {budget:.0%})"
+            )
     if not all(evidence.changes.values()) or not evidence.changes:
         found.append("no quota was really changed: the kernel reads back the same cores")
     if accuracy is None or accuracy < ACCURACY_BOUND:
@@ -88,7 +92,7 @@ def summary(evidence: Evidence) -> Table:
     balance = f"{total.answered} + {total.rejected} + {total.failed + total.invalid}"
     table.add_row("sent = answered + rejected + failed", f"{total.sent} = {balance}")
     table.add_row("lost", str(total.lost))
-    table.add_row("late share of the answered", f"{total.late_share or 0:.2%}")
+    table.add_row("late, rejected or failed", f"{total.broken_share or 0:.2%}")
     table.add_row("core-seconds allocated", f"{evidence.core_seconds:.1f}")
     table.add_row("core-seconds used", f"{evidence.used_seconds:.1f}")
     table.add_row("core-seconds of static-max", f"{evidence.static_max:.1f}")
@@ -109,7 +113,7 @@ def comparison(runs: list[Evidence]) -> Table:
         table.add_column(run.law, justify="right")
     rows: dict[str, Callable[[Evidence], str]] = {
         "core-seconds": lambda r: f"{r.core_seconds:.1f}",
-        "late share": lambda r: f"{r.report.total.late_share or 0:.2%}",
+        "late, rejected or failed": lambda r: f"{r.report.total.broken_share or 0:.2%}",
         "rejected": lambda r: str(r.report.total.rejected),
         "saved against static-max": lambda r: f"{r.saved:.0%}",
     }

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-OBJECTIVE = 0.98
-"""Share of requests that shall be answered in time: as many may be late as the decision record
-"fewest cores for two percent late" allows. What is left is the budget."""
+BUDGET = "max by (model) (roma_sla_budget_ratio)"
+"""The share of requests that may be late, by model; nothing of promises on a mean."""
+
+ALWAYS = 0.9
+"""The share of late requests that pages whatever the budget is: many times a wide one is more than
+all there are."""
 
 WINDOWS = ("5m", "30m", "1h", "6h", "3d")
 
@@ -59,19 +62,15 @@ def recorded(window: str) -> str:
 
 
 def violations(window: str) -> str:
-    """Return the query for the share of requests, by model, that broke the promise.
-
-    Late, rejected or failed. What a client withdrew is neither kept nor broken.
-    """
+    """Return the query for the share of requests, by model, that broke the promise."""
     return (
-        f"(sum by (model) (rate(roma_late_answers_total[{window}]))"
-        f' + sum by (model) (rate(roma_requests_total{{outcome=~"rejected|failed"}}[{window}])))'
-        f' / sum by (model) (rate(roma_requests_total{{outcome!="cancelled"}}[{window}]))'
+        f"sum by (model) (rate(roma_sla_late_requests_total[{window}]))"
+        f" / sum by (model) (rate(roma_sla_requests_total[{window}]))"
     )
 
 
 def _burning(burn: Burn) -> Alert:
-    bad = f"> {burn.rate * (1 - OBJECTIVE):.4g}"
+    bad = f"> on (model) clamp_max({burn.rate:g} * {BUDGET}, {ALWAYS})"
     return Alert(
         "RomaPromiseBurns",
         [Condition(recorded(w), bad) for w in (burn.long, burn.short)],
@@ -79,7 +78,7 @@ def _burning(burn: Burn) -> Alert:
         burn.severity,
         "Model {{ $labels.model }} breaks its promise too often",
         f"Late, rejected or failed in the last {burn.long}: {{{{ $value | humanizePercentage }}}} "
-        f"of its requests; {1 - OBJECTIVE:.0%} may be. Failed: see the executable's log and "
+        "of its requests; roma_sla_budget_ratio may be. Failed: see the executable's log and "
         "restarts. Late or rejected while demands are cut (roma_worker_demand_met_ratio < 1): give "
         "the worker cores, or move a model. While they are not cut: cpu.max bounds the model, or "
         "its promise is shorter than one request takes (roma_execution_duration_seconds).",

@@ -66,10 +66,10 @@ ROWS = (
                 ((alerts.violations("1m"), "{{model}}"),),
             ),
             Panel(
-                f"Burn rate: 1 uses up the {1 - alerts.OBJECTIVE:.0%} that may be late",
+                "Burn rate: 1 uses up the budget of late requests",
                 "short",
                 [
-                    (f"{alerts.recorded(w)} / {1 - alerts.OBJECTIVE:.4g}", f"{{{{model}}}} {w}")
+                    (f"{alerts.recorded(w)} / on (model) {alerts.BUDGET}", f"{{{{model}}}} {w}")
                     for w in ("5m", "1h", "6h", "3d")
                 ],
             ),

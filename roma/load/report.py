@@ -81,7 +81,7 @@ class ModelReport:
 
     `statuses` counts the requests that had an HTTP answer, `reasons` those that had none.
     `promised` counts the answered requests of models with an SLA, `late` those among them that
-    took longer than it.
+    took longer than it, `unanswered` the requests of such models that were rejected or failed.
     """
 
     model: str
@@ -94,6 +94,7 @@ class ModelReport:
     failed: int
     promised: int
     late: int
+    unanswered: int
     statuses: Mapping[int, int]
     reasons: Mapping[str, int]
     response_time: Distribution | None
@@ -108,6 +109,15 @@ class ModelReport:
     def late_share(self) -> float | None:
         """The share of answered requests that took longer than their SLA, None without either."""
         return self.late / self.promised if self.promised else None
+
+    @property
+    def broken_share(self) -> float | None:
+        """The share of requests that were late, rejected or failed; None without an SLA.
+
+        Requests whose input was refused do not count. Of several models: of those with an SLA.
+        """
+        counted = self.promised + self.unanswered
+        return (self.late + self.unanswered) / counted if counted else None
 
     @property
     def answered_per_s(self) -> float:
@@ -129,6 +139,11 @@ class ModelReport:
             failed=outcomes[Outcome.FAILED],
             promised=sum(r.outcomes[Outcome.ANSWERED] for r in recorders if r.sla is not None),
             late=sum(r.late for r in recorders),
+            unanswered=sum(
+                r.outcomes[Outcome.REJECTED] + r.outcomes[Outcome.FAILED]
+                for r in recorders
+                if r.sla is not None
+            ),
             statuses=dict(sorted(sum((r.statuses for r in recorders), Counter[int]()).items())),
             reasons=dict(sorted(sum((r.reasons for r in recorders), Counter[str]()).items())),
             response_time=Distribution.of([t for r in recorders for t in r.times]),
@@ -148,6 +163,7 @@ class ModelReport:
             "lost": self.lost,
             "late": self.late,
             "late_share": self.late_share,
+            "broken_share": self.broken_share,
             "answered_per_s": self.answered_per_s,
             "statuses": {str(status): number for status, number in self.statuses.items()},
             "reasons": dict(self.reasons),
@@ -207,7 +223,7 @@ class Report:
 _ROWS = (
     *("sent", "answered", "rejected", "invalid", "failed", "lost"),
     *(f"{name} ms" for name in (*SHARES, "max", "mean")),
-    *("answered/s", "SLA ms", "late", "late share"),
+    *("answered/s", "SLA ms", "late", "late share", "late, rejected or failed"),
     *("send lag p99 ms", "send lag max ms"),
 )
 
@@ -225,6 +241,7 @@ def _cells(report: ModelReport) -> list[str]:
         _ms(report.sla),
         "-" if share is None else str(report.late),
         "-" if share is None else f"{share:.2%}",
+        "-" if report.broken_share is None else f"{report.broken_share:.2%}",
         *map(_ms, lags),
     ]
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from roma.model import Statistic
 from roma.report.columns import AWAY, Numbers, Span
 from roma.report.read import LIMITS, ExecutableTrack, ModelTrack, Run
-from roma.report.summary import TOLERATED
 from supervisor.story import Decision
 from supervisor.words import Limit
 
@@ -105,9 +103,9 @@ def episodes(run: Run) -> list[Episode]:
 def bad(track: ModelTrack) -> Flags:
     """Return in which seconds the promise was broken."""
     over = track.response > track["sla"]
-    if track.statistic is Statistic.MEAN:
+    if track.budget is None:
         return np.asarray(over | (track["refused"] + track["failed"] > 0))
-    return np.asarray(over | (track.broken > TOLERATED[track.statistic] * track.ended))
+    return np.asarray(over | (track.broken > track.budget * track.ended))
 
 
 def stretches(track: ModelTrack, broken: Flags) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from roma.report.figures import POINTS
 from roma.report.markup import Html, items, joined, table, tag
 from roma.report.read import LIMITS as ORDER
 from roma.report.read import Run
-from roma.report.summary import REFUSED, TOLERATED, Cores, Summary, total
+from roma.report.summary import REFUSED, Cores, Summary, total
 from roma.report.verdict import LIMITS, share
 from supervisor.words import explain
 
@@ -306,7 +306,6 @@ def _names(names: list[str]) -> str:
 
 
 def _method(c: Content) -> Iterable[Html]:
-    tolerated = ", ".join(f"{s.value} {share(t)}" for s, t in TOLERATED.items())
     yield tag("h2", "How the numbers came about")
     yield items(
         (
@@ -318,11 +317,12 @@ def _method(c: Content) -> Iterable[Html]:
             "the dispatcher's window at each second; or the age of the oldest request inside, if "
             "that is more. “Worst” is its highest value, “over SLA” the seconds in which it was "
             "above.",
-            "A promise is kept if no more requests were late, refused or failed than its statistic "
-            f"lets pass ({tolerated}); a mean if the mean of all requests is within the SLA, where "
-            f"a refused or failed one counts as {REFUSED:g} SLAs.",
-            "A second is broken if its response time was above the SLA or more requests were late, "
-            "refused or failed than the statistic lets pass (of a mean: any refused or failed). "
+            "A promise is kept if no more requests were late, refused, failed, or given up by "
+            "their client when they were too late, than its budget; a mean if the mean of all "
+            f"requests is within the SLA, where a refused or failed one counts as {REFUSED:g} "
+            "SLAs.",
+            "A second is broken if its response time was above the SLA or more requests broke the "
+            "promise than the budget lets pass (of a mean: any refused or failed). "
             f"Broken seconds with less than {CALM:g} s between them are one episode; the worst is "
             "that with most broken promises.",
             "The main limit is what most decisions of the episode met, if at least "

@@ -38,6 +38,7 @@ class Look(Moment):
     sla: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     set_point: Finite
     statistic: Statistic
+    budget: Annotated[float, Field(gt=0, le=0.5)] | None = None
     refusals: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -54,7 +55,16 @@ _LOOK = TypeAdapter(Look)
 _TOLD = TypeAdapter(Told)
 T = TypeVar("T")
 
-_COUNTS = ("arrivals", "answered_cpu", "answered_gpu", "invalid", "late", "failed", "cancelled")
+_COUNTS = (
+    "arrivals",
+    "answered_cpu",
+    "answered_gpu",
+    "invalid",
+    "late",
+    "failed",
+    "cancelled",
+    "cancelled_late",
+)
 _LOOKS = (
     "start",
     "at",
@@ -78,12 +88,14 @@ class ModelTrack:
     def __init__(self, name: str) -> None:
         self.name = name
         self.statistic = Statistic.MEAN
+        self.budget: float | None = None
         self.refused: Counter[str] = Counter()
         self._table = Table(_LOOKS)
 
     def add(self, look: Look) -> None:
         """Take one line."""
         self.statistic = look.statistic
+        self.budget = look.budget
         self.refused.update(look.rejected)
         self._table.add(
             {
@@ -102,14 +114,14 @@ class ModelTrack:
 
     @property
     def broken(self) -> Numbers:
-        """Requests by second that were late, refused or failed."""
-        return np.asarray(self["late"] + self["refused"] + self["failed"])
+        """Requests by second that were late, refused, failed or given up when too late."""
+        return np.asarray(self["late"] + self["refused"] + self["failed"] + self["cancelled_late"])
 
     @property
     def ended(self) -> Numbers:
         """Requests by second that ended in a way that counts for the promise."""
-        answered = self["answered_cpu"] + self["answered_gpu"]
-        return np.asarray(answered + self["refused"] + self["failed"])
+        answered = self["answered_cpu"] + self["answered_gpu"] - self["invalid"]
+        return np.asarray(answered + self["refused"] + self["failed"] + self["cancelled_late"])
 
     @property
     def response(self) -> Numbers:

@@ -9,9 +9,6 @@ import numpy as np
 from roma.model import Statistic
 from roma.report.read import ExecutableTrack, ModelTrack, Run
 
-TOLERATED = {Statistic.P95: 0.05, Statistic.P99: 0.01, Statistic.EACH: 0.0}
-"""The share of requests that may be late, refused or failed while the promise is kept."""
-
 REFUSED = 2.0
 """SLAs. What a refused or failed request counts in a mean: refusing must not look fast."""
 
@@ -137,19 +134,19 @@ def _summary(run: Run, track: ModelTrack) -> Summary:
         mean=mean,
         worst=None if np.isnan(response).all() else float(np.nanmax(response)),
         over=float((track["at"] - track["start"])[over].sum()),
-        kept=_kept(track.statistic, ended, broken, mean, sla),
+        kept=_kept(track.budget, ended, broken, mean, sla),
         cores=cores(serving) if serving else None,
     )
 
 
 def _kept(
-    statistic: Statistic, ended: float, broken: float, mean: float | None, sla: float
+    budget: float | None, ended: float, broken: float, mean: float | None, sla: float
 ) -> bool | None:
     if not ended:
         return None
-    if statistic is Statistic.MEAN:
+    if budget is None:
         return mean is not None and mean <= sla
-    return broken <= TOLERATED[statistic] * ended
+    return broken <= budget * ended
 
 
 def _mean(track: ModelTrack, sla: float) -> float | None:

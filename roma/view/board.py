@@ -99,6 +99,7 @@ class Board:
             state=state,
             why=why,
             statistic=sla.statistic.value,
+            budget=sla.budget,
             sla=sla.response_time,
             set_point=sla.set_point,
             response_time=m.response_time,

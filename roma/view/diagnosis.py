@@ -12,8 +12,9 @@ from roma.view.history import History
 from roma.view.moments import Moment
 from roma.view.rows import Executable, State, Worker
 
-TOLERATED = 0.02
-"""Share of late, refused and failed requests below which a model counts as in time."""
+MEAN_BUDGET = 0.02
+"""Share of late, refused and failed requests up to which a model counts as in time whose promise is
+on the mean, and names none."""
 
 LATELY = 5
 """Seconds that decide about the state: one bad second is news for as long as it takes to look."""
@@ -68,7 +69,8 @@ def diagnose(case: Case) -> tuple[State, str]:
 
 def _state(case: Case) -> State:
     error, sla = case.error, case.spec.sla
-    if (error is not None and error > 0) or case.broken > TOLERATED * case.ended:
+    tolerated = MEAN_BUDGET if sla.budget is None else sla.budget
+    if (error is not None and error > 0) or case.broken > tolerated * case.ended:
         return State.LATE
     if error is not None and (error + 1) * sla.response_time > sla.set_point:
         return State.TIGHT

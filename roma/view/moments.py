@@ -34,6 +34,7 @@ class Moment:
     oldest_age: float
     response_time: float | None
     mean_time: float | None
+    cancelled_late: int = 0
 
     @property
     def answered(self) -> int:
@@ -47,13 +48,13 @@ class Moment:
 
     @property
     def broken(self) -> int:
-        """Requests whose promise was broken: late, refused or failed."""
-        return self.late + self.refused + self.failed
+        """Requests whose promise was broken: late, refused, failed, or given up when too late."""
+        return self.late + self.refused + self.failed + self.cancelled_late
 
     @property
     def ended(self) -> int:
         """Requests that ended in a way that counts for the promise."""
-        return self.answered + self.refused + self.failed
+        return self.answered - self.invalid + self.refused + self.failed + self.cancelled_late
 
 
 def record(
@@ -65,6 +66,7 @@ def record(
         "sla": spec.sla.response_time,
         "set_point": spec.sla.set_point,
         "statistic": spec.sla.statistic.value,
+        "budget": spec.sla.budget,
         **asdict(moment),
         "refusals": refusals,
     }
@@ -122,6 +124,7 @@ def _moment(now: ModelReport, last: ModelReport | None, seconds: float) -> Momen
         rejected={reason: n for reason, n in rejected.items() if n},
         failed=grew("failed"),
         cancelled=grew("cancelled"),
+        cancelled_late=grew("cancelled_late"),
         waiting=now.waiting,
         in_flight=now.in_flight,
         oldest_age=now.oldest_age,

@@ -85,14 +85,16 @@ class Row:
 
     `error` is how far the response time, or the age of what waits, is above (+) or below (-) the
     SLA, as a share of it. `ended` and `broken` are requests per second: those that count for the
-    promise, and of them the late, refused and failed ones; `late_share` is their share in the last
-    minute.
+    promise, and of them those that broke it; `late_share` is their share in the last minute. At
+    most a share of `budget` may, None of a promise on the mean; `response_time` is the `statistic`
+    that control laws see.
     """
 
     model: str
     state: State
     why: str
     statistic: str
+    budget: float | None
     sla: float
     set_point: float
     response_time: float | None

@@ -2,8 +2,17 @@
 
 import pytest
 
+from dispatcher import reports
 from dispatcher.queues import ModelQueue
-from roma.events import Execute, ExecutionEnded, Reason, Reject, RequestArrived, Result
+from roma.events import (
+    Execute,
+    ExecutionEnded,
+    Reason,
+    Reject,
+    RequestArrived,
+    RequestCancelled,
+    Result,
+)
 from roma.model import ModelSpec, Priority, Request, Sla, Statistic
 
 DEADLINE = 4.0
@@ -123,3 +132,46 @@ def test_budgets_of_statistics():
     assert kinds == [None, 0.05, 0.01, 0.001]
     assert Sla.within(1.0, 0.02).budget == 0.02
     assert ModelQueue(promised(Sla.within(1.0, 0.3)), 1.0).useful == 1.0
+
+
+def given_up(desk, at, *, runs):
+    """Cancel a request of an SLA of 1 s `at` seconds after it came; services take 0.3 s."""
+    now = measured(desk, Sla.within(1.0, 0.02))
+    if not runs:
+        desk.arrive("m", now)  # it is ahead, and takes long
+    desk.arrive("m", now)
+    desk.core.handle(RequestCancelled(desk.next_id), now=now + at)
+    return desk.core.queues["m"]
+
+
+@pytest.mark.parametrize(
+    ("at", "runs", "late"),
+    [
+        (0.5, True, 0),
+        (0.9, True, 0),  # it was to end after 0.3 s: it may have in the next moment
+        (1.0, True, 0),
+        (1.1, True, 1),
+        (0.5, False, 0),
+        (0.71, False, 1),  # it waits, and would take 0.3 s more
+        (0.9, False, 1),
+        (1.0, False, 1),
+        (1.1, False, 1),
+    ],
+)
+def test_a_client_that_goes_away_too_late_to_be_served_in_time_counts_as_late(desk, at, runs, late):
+    queue = given_up(desk, at, runs=runs)
+    assert (queue.cancelled, queue.cancelled_late) == (1, late)
+
+
+def test_what_counts_for_the_promise_is_one_sum(desk):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    (run,) = desk.arrive("m", now)
+    desk.arrive("m", now)
+    (second,) = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 1.2)  # late
+    desk.core.handle(ExecutionEnded(second.execution, Result.ERROR), now=now + 1.3)
+    (run,) = desk.arrive("m", now + 2)
+    desk.core.handle(ExecutionEnded(run.execution, Result.INVALID), now=now + 2.1)
+    (run,) = desk.arrive("m", now + 3)
+    desk.core.handle(RequestCancelled(desk.next_id), now=now + 3.1)  # in time: in neither sum
+    (report,) = reports.reply(desk.core, "", now + 5).models
+    assert (report.broken, report.ended) == (2, 3)  # the one that `measured` had was in time

@@ -238,6 +238,9 @@ async def test_prometheus_adds_up_to_what_the_load_generator_counted(deployment)
         in_time = await total("request_duration_seconds_bucket", le=str(SLA))
         late = await total("late_answers_total")
         assert in_time + late == m.answered
+        broken = late + m.rejected + (m.failed - gave_up) + gave_up  # they gave up after the SLA
+        assert await total("sla_late_requests_total") == broken
+        assert await total("sla_requests_total") == in_time + broken
         # A client also counts the way to the gateway and back.
         assert 0 < late <= m.late
         spent = [await total(f"{part}_duration_seconds_sum") for part in ("queue", "execution")]

@@ -67,7 +67,7 @@ async def test_a_late_model_is_on_top_and_says_why(stage, visit):
         "it gets 0.90 of 2.00"
     )
     await expect(busy.locator("td.time")).to_contain_text("900 ms")
-    await expect(busy.locator("td.time")).to_contain_text("of 500 ms p95")
+    await expect(busy.locator("td.time")).to_contain_text("of 500 ms for 95 %")
     await expect(busy.locator("td.late")).to_contain_text("50 %")
     await expect(busy.locator("td.queue")).to_contain_text("oldest 1.30 s")
     await expect(busy.locator("td.cores .stage")).to_have_text(
@@ -250,7 +250,7 @@ async def test_the_crosshair_tells_values_by_mouse_and_by_keyboard(stage, visit)
     await expect(chart).to_have_attribute(
         "aria-valuetext", re.compile("now: .*response time 400 ms")
     )
-    await expect(page.locator(".chart .levels text.sla").first).to_have_text("SLA (p95) 500 ms")
+    await expect(page.locator(".chart .levels text.sla").first).to_have_text("SLA for 95 % 500 ms")
     drawn = page.locator(".chart g > path.main").first
     await expect(drawn).to_have_attribute("d", re.compile("(?:L[^L]*){100}"))
     await chart.focus()

@@ -19,7 +19,7 @@ from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 from supervisor.live.metrics import collect
 
-MODEL = ModelSpec("m", Sla(0.5), 1.0)
+MODEL = ModelSpec("m", Sla.within(0.5, 0.02), 1.0)
 
 
 def ticked():

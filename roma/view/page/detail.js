@@ -3,7 +3,7 @@
 import { Chart } from './chart.js';
 import { Decisions, LIMITS } from './decisions.js';
 import { arrange, el, put, say, show } from './dom.js';
-import { clock, cores, duration, percent, rate, whole } from './format.js';
+import { clock, cores, covered, duration, percent, rate, whole } from './format.js';
 import { Series } from './series.js';
 import { Mark, shown } from './states.js';
 import { Story } from './story.js';
@@ -161,7 +161,7 @@ export class Detail {
     this.#facts(row);
     const marks = [
       { name: 'aim', label: 'set point', value: row.set_point },
-      { name: 'sla', label: `SLA (${row.statistic})`, value: row.sla },
+      { name: 'sla', label: `SLA ${covered(row)}`, value: row.sla },
     ];
     // Beyond four times the SLA the rest of the picture would be flat.
     this.charts[0].plan.limit = 4 * row.sla;
@@ -190,7 +190,7 @@ export class Detail {
     const gpu = row.executables.some((e) => e.device === 'gpu');
     const texts = [
       `${duration(row.response_time)} ${row.statistic}`,
-      `${duration(row.sla)}, aims for ${duration(row.set_point)}`,
+      `${duration(row.sla)} ${covered(row)}, aims for ${duration(row.set_point)}`,
       `${rate(row.arrivals)} per second`,
       percent(row.late_share),
       `${row.waiting} waiting, ${row.in_flight} running${late}`,

@@ -50,6 +50,13 @@ export function percent(share) {
   return `${p.toFixed(0)} %`;
 }
 
+/** Return how many requests a promise covers.
+ * @param {{budget: Maybe, statistic: string}} row */
+export function covered(row) {
+  if (row.budget == null) return row.statistic;
+  return `for ${Number((100 * (1 - row.budget)).toPrecision(4))} %`;
+}
+
 const CLOCK = new Intl.DateTimeFormat('en-GB', { timeStyle: 'medium' });
 const MINUTES = new Intl.DateTimeFormat('en-GB', { timeStyle: 'short' });
 

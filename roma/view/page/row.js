@@ -1,7 +1,7 @@
 /** One model in the overview. */
 
 import { el, put, say } from './dom.js';
-import { cores, duration, percent, rate, whole } from './format.js';
+import { cores, covered, duration, percent, rate, whole } from './format.js';
 import { Bullet, Cores, Spark } from './glyphs.js';
 import { Mark, shown } from './states.js';
 
@@ -79,11 +79,11 @@ export class Row {
     this.mark.update(this.state);
     say(this.why, row.why);
     put(this.why, 'title', row.why);
-    this.time.update(duration(row.response_time), `of ${duration(row.sla)} ${row.statistic}`, row.response_time > row.sla ? 'late' : '');
+    this.time.update(duration(row.response_time), `of ${duration(row.sla)} ${covered(row)}`, row.response_time > row.sla ? 'late' : '');
     this.bullet.update(row);
     if (drawn || news) say(this.highest, this.spark.update(row, series, scale));
     this.rate.update(rate(row.arrivals));
-    this.late.update(percent(row.late_share), '', row.late_share > 0.02 ? 'late' : '');
+    this.late.update(percent(row.late_share), '', row.late_share > (row.budget ?? 0.02) ? 'late' : '');
     const old = row.oldest_age > row.set_point;
     this.queue.update(
       whole(row.waiting),
