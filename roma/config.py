@@ -23,7 +23,7 @@ from roma import logs, policy_file, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
-from roma.model import BUDGETS, Device, ModelSpec, Sla, Statistic
+from roma.model import BUDGETS, Device, ModelSpec, Sharing, Sla, Statistic
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
 from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
@@ -44,6 +44,10 @@ from roma.workers import (
 
 DEFAULT_BUDGET: Final = 0.02
 """Share of the requests that may be late, where the file does not say."""
+
+
+DEFAULT_MINIMUM: Final = 0.1
+"""Cores that an idle executable keeps, where the file does not say."""
 
 
 class SlaConfig(Section):
@@ -99,8 +103,9 @@ class SlaConfig(Section):
 class CpuConfig(Section):
     """Bounds of a model's CPU allocation, per executable."""
 
-    min: Cores = 0.1
-    """Cores it keeps when idle."""
+    min: Cores | None = None
+    """Cores it keeps when idle; default: 0.1, and once it is known what a request costs, enough for
+    one request within the set point."""
     max: Cores | None = None
     """Most cores it can use; default: what its worker can allocate."""
     initial: Cores | None = None
@@ -115,13 +120,19 @@ class CpuConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "CpuConfig":
-        if self.max is not None and self.max < self.min:
-            raise Fault("max", self.max, f"≥ min ({self.min:g})")
-        if self.initial is not None and self.initial < self.min:
-            raise Fault("initial", self.initial, f"≥ min ({self.min:g})")
+        least = self.minimum
+        if self.max is not None and self.max < least:
+            raise Fault("max", self.max, f"≥ min ({least:g})")
+        if self.initial is not None and self.initial < least:
+            raise Fault("initial", self.initial, f"≥ min ({least:g})")
         if self.initial is not None and self.max is not None and self.initial > self.max:
             raise Fault("initial", self.initial, f"≤ max ({self.max:g})")
         return self
+
+    @property
+    def minimum(self) -> float:
+        """The least cores it ever has, whatever a request costs."""
+        return DEFAULT_MINIMUM if self.min is None else self.min
 
 
 class VariantConfig(Section):
@@ -141,6 +152,8 @@ class ModelConfig(Section):
     """A named volume that holds these directories, instead of `path`. Backend `docker` only."""
     sla: SlaConfig
     cpu: CpuConfig = CpuConfig()
+    weight: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """Its part of a worker's cores in a shortage, beside those of the other models there."""
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """CPU executables, each on a worker of its own; default: one on every worker. Workers of
     backend `static` do not count."""
@@ -181,6 +194,10 @@ class ControlConfig(Section):
     period."""
     window: Seconds | None = None
     """Window of the response-time statistics in seconds; default: one period."""
+    sharing: Sharing = Sharing.MAX_MIN
+    """How a worker's cores are shared that are too few for all demands. `max_min`: whoever needs
+    less than a fair share gets it whole; `proportional`: everyone the same part of its demand (η·u,
+    paper Alg. 2)."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.0
     """γ: share of the spare cores handed out on top of the demands (paper Alg. 2)."""
     cfs_period: Annotated[float, Field(ge=0.01, le=1)] = 0.1
@@ -258,9 +275,9 @@ class Config(Section):
                 raise Fault(f"gateway.supervisors.{name}", name, "one of " + ", ".join(names))
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
-            if model.cpu.min < smallest:
+            if model.cpu.minimum < smallest:
                 bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
-                raise Fault(f"models.{name}.cpu.min", model.cpu.min, bound)
+                raise Fault(f"models.{name}.cpu.min", model.cpu.minimum, bound)
         return self
 
     def _check_served(self) -> None:
@@ -388,7 +405,7 @@ class Config(Section):
         if worker.backend is Backend.STATIC:
             return
         placed = {name: self.models[name] for name in self.placed[worker.name]}
-        total = sum(model.cpu.min for model in placed.values())
+        total = sum(model.cpu.minimum for model in placed.values())
         if total > worker.allocatable:
             bound = f"≥ the sum of the models' cpu.min ({total:g})"
             raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)

@@ -19,6 +19,13 @@ class Statistic(StrEnum):
     EACH = "each"
 
 
+class Sharing(StrEnum):
+    """How the cores of a worker are shared when they are too few for all demands."""
+
+    MAX_MIN = "max_min"
+    PROPORTIONAL = "proportional"
+
+
 class Priority(StrEnum):
     """Which requests of a model go first."""
 

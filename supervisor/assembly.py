@@ -8,6 +8,7 @@ from roma.model import Device
 from roma.placement import Executable, executables, on_worker
 from roma.workers import WorkerConfig
 from supervisor.core import Managed, Supervisor
+from supervisor.sharing import GRID, Want, share
 
 
 def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
@@ -18,6 +19,7 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
         managed(config, worker),
         law,
         capacity=worker.allocatable,
+        sharing=control.sharing,
         gamma=control.gamma,
         dispatchers=config.gateway.workers,
     )
@@ -40,9 +42,27 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             cost=_cost(config, e.spec.models[0]),
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,
+            idles_by_cost=config.models[e.spec.models[0]].cpu.min is None,
+            weight=config.models[e.spec.models[0]].weight,
         )
         for e in controlled(config, worker)
     ]
+
+
+def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
+    """Return by executable the cores that it needs when idle, where they do not all fit the worker.
+
+    That is what one request takes to be in time, for the models whose cost is known beforehand.
+    Those above a fair share, who are cut, are named.
+    """
+    core = build_core(config, worker)
+    needs = {name: core.idle_minimum(name) for name in core.status}
+    granted = share([Want(n, n) for n in needs.values()], worker.allocatable).granted
+    return {
+        name: need
+        for (name, need), cores in zip(needs.items(), granted, strict=True)
+        if cores < need - GRID
+    }
 
 
 def controlled(config: Config, worker: WorkerConfig) -> list[Executable]:

@@ -6,6 +6,7 @@ back from the kernel). Allocations are level-triggered: whatever reverts a quota
 sees the difference and applies it again.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from controllers.base import Law
 from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, hold
 from roma.exchange import ExchangeReply, ExecutorReading, ModelReport
-from roma.model import ModelSpec
+from roma.model import ModelSpec, Sharing
 from supervisor.parts import Parts, slots
 from supervisor.sharing import GRID, Want, share
 from supervisor.story import Decision
@@ -27,6 +28,12 @@ STORY_LENGTH = 900
 STORY_TOTAL = 20_000
 """Decisions kept of all executables; one takes about 2 KB."""
 
+RESTART_LOOP = 300.0
+"""Seconds between two losses of an executable that is not in a restart loop."""
+
+BUSY_LOADING = 0.5
+"""Share of its minimum that an executable uses at least while it loads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Managed:
@@ -34,7 +41,8 @@ class Managed:
 
     `initial` is what it gets while it loads; `workers` how many share its model's CPU load; `cost`
     is the profiled core-seconds per request, None if unknown. `threads` and `in_flight` make its
-    in-flight limit, as in `ExecutorSpec`.
+    in-flight limit, as in `ExecutorSpec`. With `idles_by_cost` it keeps what one request needs when
+    it is idle, at least `minimum`. `weight` is its part in a shortage.
     """
 
     name: str
@@ -46,6 +54,8 @@ class Managed:
     cost: float | None = None
     threads: int = 1
     in_flight: int | None = None
+    idles_by_cost: bool = False
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +85,9 @@ class Apply:
 class Status:
     """The live state of one executable; `applied` is None until the first reading.
 
-    `core_seconds` is what was applied, over time. One that has served and is lost is no newcomer:
-    its clients wait, and it gets its part as the others do.
+    `core_seconds` is what was applied, over time. `is_waited_for`: it is not ready, but has served
+    until a moment ago, so its clients wait and it has its part as the others do. `lost_at` is when
+    that was; who is lost again soon after is in a restart loop, and has what the others leave.
     """
 
     managed: Managed
@@ -92,7 +103,9 @@ class Status:
     failures: int = 0
     cost: Cost = UNKNOWN
     law_state: Any = None
-    has_served: bool = False
+    is_live: bool = False
+    is_waited_for: bool = False
+    lost_at: float = -math.inf
     reading: Reading | None = None
     read_at: float | None = None
     story: deque[Decision] = field(default_factory=deque)
@@ -105,6 +118,7 @@ class _Decided:
     want: Want
     demand: Demand
     measurement: Measurement | None
+    minimum: float
     fresh: bool
     used: float | None
 
@@ -122,12 +136,14 @@ class Supervisor:
         law: Law,
         *,
         capacity: float,
+        sharing: Sharing = Sharing.MAX_MIN,
         gamma: float = 0.0,
         dispatchers: int = 1,
     ) -> None:
         self.status: dict[str, Status] = {}
         self.manage(managed)
         self.capacity = capacity
+        self.sharing = sharing
         self.gamma = gamma
         self.eta = float("inf")
         self._law = law
@@ -173,6 +189,10 @@ class Supervisor:
             for s in self._all()
             if s.allocation is not None and _differs(s.allocation, s.observed)
         ]
+
+    def idle_minimum(self, executable: str) -> float:
+        """Return the cores that an executable keeps without load, as far as its cost is known."""
+        return self._idle(self.status[executable])
 
     def last(self) -> list[Decision]:
         """Return the latest decision of each executable."""
@@ -247,31 +267,52 @@ class Supervisor:
 
     def _decide(self, status: Status, used: float | None, blind: str, dt: float) -> _Decided:
         managed = status.managed
+        minimum = self._idle(status)
         measurement, fresh = None, False
         if blind:
             demand = hold(blind)
         elif status.applied is None or used is None:
             demand = hold("the executable's cgroup cannot be read")
         elif not any(w.live(managed.name) for w in self._usable()):
-            # Loading is the most expensive thing a model does, and it serves nobody meanwhile.
-            why = "the executable is not ready"
-            demand = Demand(managed.initial, why, {"initial": managed.initial})
+            self._note_loss(status)
+            demand = self._while_not_ready(managed, used)
             status.law_state = None
         else:
-            status.has_served = True
+            status.is_live = True
             measurement, fresh = self._measure(status, used * dt, dt), status.law_state is None
             demand, status.law_state = self._law(
-                status.law_state, measurement, dt=dt, lo=managed.minimum, hi=managed.maximum
+                status.law_state, measurement, dt=dt, lo=minimum, hi=managed.maximum
             )
             status.cost = status.cost.update(measurement)
         want = self._want(status, demand)
-        if not blind and not status.has_served:
-            want = replace(want, loads=measurement is None)
-        return _Decided(want, demand, measurement, fresh, used)
+        if not blind:
+            want = replace(want, loads=measurement is None and not status.is_waited_for)
+        return _Decided(want, demand, measurement, minimum, fresh, used)
+
+    def _note_loss(self, status: Status) -> None:
+        if status.is_live:
+            assert self._ticked_at is not None
+            status.is_live = False
+            status.is_waited_for = self._ticked_at - status.lost_at > RESTART_LOOP
+            status.lost_at = self._ticked_at
+
+    @staticmethod
+    def _while_not_ready(managed: Managed, used: float) -> Demand:
+        """Return what an executable needs that serves nobody yet, or not any more.
+
+        Loading is the most expensive thing a model does. But one that computes nothing, because it
+        hangs or waits for its next start, would only hold cores that others could use.
+        """
+        if used < BUSY_LOADING * managed.minimum:
+            why = "the executable is not ready and computes nothing"
+            return Demand(managed.minimum, why, {"minimum": managed.minimum})
+        why = "the executable is not ready"
+        return Demand(managed.initial, why, {"initial": managed.initial})
 
     def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:
         """Fit the demands to the worker, and write down why everyone got what they got."""
-        result = share([d.want for d in decided], self.capacity, self.gamma)
+        wants = [d.want for d in decided]
+        result = share(wants, self.capacity, self.gamma, sharing=self.sharing)
         self.eta = result.eta
         for status, d, exact, granted in zip(
             self._all(), decided, result.exact, result.granted, strict=True
@@ -289,7 +330,7 @@ class Supervisor:
                     measurement=d.measurement,
                     used=d.used,
                     demand=d.demand,
-                    minimum=status.managed.minimum,
+                    minimum=d.minimum,
                     maximum=status.managed.maximum,
                     floor=d.want.floor,
                     wanted=d.want.demand,
@@ -309,7 +350,8 @@ class Supervisor:
             return Want(0.0)
         cores = max(managed.minimum, min(managed.maximum, cores))
         # γ adds to demands; what is held was handed out before and would grow at every tick.
-        return Want(cores, managed.minimum, self._floor(status), cores if held else managed.maximum)
+        maximum = cores if held else managed.maximum
+        return Want(cores, managed.minimum, self._floor(status), maximum, weight=managed.weight)
 
     def _take_reading(self, status: Status, reading: Reading | None, now: float) -> float | None:
         """Update the observed values; return the cores used, on average, since the last one."""
@@ -364,11 +406,20 @@ class Supervisor:
         )
 
     def _floor(self, status: Status) -> float:
-        """Return the cores with which one request, alone, meets the set point: c/R°."""
-        cost = status.cost.value(status.managed.cost)
+        """Return the cores with which one request, alone, meets the set point: c/R°.
+
+        It cannot use more than its threads.
+        """
+        managed = status.managed
+        cost = status.cost.value(managed.cost)
         if cost is None:
             return 0.0
-        return min(status.managed.maximum, cost / status.managed.model.sla.set_point)
+        return min(managed.maximum, managed.threads, cost / managed.model.sla.set_point)
+
+    def _idle(self, status: Status) -> float:
+        """Return the cores that an executable keeps without load."""
+        managed = status.managed
+        return max(managed.minimum, self._floor(status) if managed.idles_by_cost else 0.0)
 
 
 def _differs(a: float, b: float | None) -> bool:

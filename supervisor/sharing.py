@@ -1,26 +1,34 @@
-"""The paper's Algorithm 2, restored: fit the demands of one worker to its capacity AC = MC - GC.
+"""Fit the demands of one worker to its capacity AC = MC - GC.
 
-    η = AC / Σu;   η < 1: u' = η·u;   η = 1: u' = u;   η > 1: u' = u·(1 + γ·(η - 1))
+    η = AC / Σu;   η = 1: u' = u;   η > 1: u' = u·(1 + γ·(η - 1))          (paper, Algorithm 2)
 
-Before demands are scaled down, each executable keeps its minimum, then its floor (the cores one
-request needs to meet the set point), so that a shortage slows models down instead of starving the
-small ones. What serves nobody yet has its minimum, and beyond it what the others leave. With
-minimum = floor = 0 and everyone serving the shortage case is exactly η·u.
+In a shortage (η < 1) everyone keeps a minimum; what serves nobody yet has that alone, and beyond it
+what the others leave. Among the rest there are two rules:
+
+* `max_min`: u' = min(u, w·L), with the level L that uses up the capacity. Who needs less than a
+  fair share gets it whole, so that a neighbour's demand, however large, is the neighbour's trouble.
+* `proportional`, the paper's: u' = η·u, after each has its floor (the cores with which one request
+  meets the set point). With minimum = floor = 0 it is Algorithm 2 to the letter.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from roma.model import Sharing
+
 GRID = 0.001
 """Cores. Allocations are rounded down to it; finer differences are noise."""
+
+ROUNDING = 1e-9
+"""Cores. Undoes binary representation only: 0.3 must not become 0.299."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
     """What one executable asks for, in cores; minimum ≤ demand ≤ maximum.
 
-    `loads`: it serves nobody yet, and can wait.
+    `loads`: it serves nobody yet, and can wait. `weight` is its part beside the others'.
     """
 
     demand: float
@@ -28,6 +36,7 @@ class Want:
     floor: float = 0.0
     maximum: float = math.inf
     loads: bool = False
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +52,19 @@ class Share:
     exact: tuple[float, ...]
 
 
-def share(wants: Sequence[Want], capacity: float, gamma: float = 0.0) -> Share:
+def share(
+    wants: Sequence[Want],
+    capacity: float,
+    gamma: float = 0.0,
+    *,
+    sharing: Sharing = Sharing.MAX_MIN,
+) -> Share:
     """Return the feasible allocation; `capacity` in cores, γ in [0, 1]."""
     total = sum(w.demand for w in wants)
     eta = capacity / total if total > 0 else math.inf
     if eta < 1:
-        granted = _ration(wants, capacity)
+        ration = _max_min if sharing is Sharing.MAX_MIN else _proportional
+        granted = ration(wants, capacity)
     elif math.isinf(eta):
         granted = [w.demand for w in wants]
     else:
@@ -57,7 +73,42 @@ def share(wants: Sequence[Want], capacity: float, gamma: float = 0.0) -> Share:
     return Share(eta, rounded, total, tuple(granted))
 
 
-def _ration(wants: Sequence[Want], capacity: float) -> list[float]:
+def _max_min(wants: Sequence[Want], capacity: float) -> list[float]:
+    """Serve minima, then demands, last those that load, each time the smallest first."""
+    weights = [w.weight for w in wants]
+    granted = [0.0] * len(wants)
+    for tier in (
+        [w.minimum for w in wants],
+        [w.minimum if w.loads else w.demand for w in wants],
+        [w.demand for w in wants],
+    ):
+        if sum(tier) <= capacity + ROUNDING:
+            granted = tier
+            continue
+        level = _level(granted, tier, weights, capacity)
+        granted = [
+            max(low, min(high, level * weight))
+            for low, high, weight in zip(granted, tier, weights, strict=True)
+        ]
+    return granted
+
+
+def _level(
+    lower: Sequence[float], upper: Sequence[float], weights: Sequence[float], capacity: float
+) -> float:
+    """Return the L with Σ max(lower, min(upper, w·L)) = capacity, which is less than Σ upper."""
+    turns = [(low / w, w) for low, w in zip(lower, weights, strict=True)]
+    turns += [(high / w, -w) for high, w in zip(upper, weights, strict=True)]
+    filled, rises, level = sum(lower), 0.0, 0.0
+    for turn, change in sorted(turns):
+        more = filled + rises * (turn - level)
+        if more > capacity:
+            return level + (max(0.0, capacity - filled) / rises if rises > 0 else 0.0)
+        filled, rises, level = more, rises + change, turn
+    return math.inf
+
+
+def _proportional(wants: Sequence[Want], capacity: float) -> list[float]:
     """Serve minima, then floors, then demands, last of those that load.
 
     The first tier that does not fit is scaled.
@@ -79,7 +130,6 @@ def _ration(wants: Sequence[Want], capacity: float) -> list[float]:
 
 def _round_down(granted: float, want: Want) -> float:
     """Round to the grid without ever exceeding `granted`, nor falling below a kept minimum."""
-    # 1e-9 undoes binary representation only: 0.3 must not become 0.299.
-    rounded = math.floor(granted / GRID + 1e-9) * GRID
+    rounded = math.floor(granted / GRID + ROUNDING) * GRID
     rounded = min(rounded, granted)
     return max(rounded, want.minimum) if granted >= want.minimum else rounded

@@ -110,9 +110,10 @@ def _shared(d: Decision) -> str:
     if d.eta is None or d.eta >= 1:
         more = "" if d.exact <= d.wanted + GRID else ", and spare ones are handed out"
         return f"{worker}{more}: it gets {d.allocation:.3f}."
-    first = min(d.floor, d.wanted)
-    kept = f", first of all {first:.3f} for one request in time" if 0 < first <= d.exact else ""
-    return f"The worker is short (η = {d.eta:.2f}): {worker}; it gets {d.allocation:.3f}{kept}."
+    needed = min(d.floor, d.maximum)
+    less = f", less than the {needed:.3f} with which one request is in time"
+    less = less if d.allocation < needed - GRID else ""
+    return f"The worker is short (η = {d.eta:.2f}): {worker}; it gets {d.allocation:.3f}{less}."
 
 
 def _done(d: Decision) -> str:

@@ -76,6 +76,7 @@ def main() -> None:
 def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
     from roma import exposure, placement
+    from supervisor.assembly import unmet_idle_minima
 
     loaded = _checked(file)
     try:
@@ -87,6 +88,13 @@ def check(file: ConfigFile) -> None:
     _checked_secrets(loaded)
     count = len(placement.executables(loaded))
     print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
+    for worker in loaded.workers:
+        if unmet := unmet_idle_minima(loaded, worker):
+            named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())
+            print(
+                f"{file}: note: worker {worker.name} has not the cores with which one request of "
+                f"each model is in time after silence: too few for {named}"
+            )
 
 
 @config_app.command()

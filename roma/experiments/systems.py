@@ -25,6 +25,7 @@ class System:
     alpha: float = 0.8
     deadline: float = NO_DEADLINE
     in_flight: int | None = None
+    sharing: str = "proportional"
     static: float | None = None
     period: float = 1.0
     cfs_period: float = 0.1

@@ -143,6 +143,7 @@ class Workload:
                 "control": {
                     "law": system.law,
                     "gains": dict(system.gains),
+                    "sharing": system.sharing,
                     "period": system.period,
                     "cfs_period": system.cfs_period,
                 },

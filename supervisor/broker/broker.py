@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from roma import units
 from roma.config import Config
 from roma.errors import ActuationError, BrokerRefused, EngineError
+from roma.model import Sharing
 from roma.placement import Executable, on_worker
 from roma.workers import WorkerConfig
 from supervisor.broker.containers import (
@@ -253,9 +254,8 @@ class Broker:
 
 
 def safe_shares(executables: Iterable[Executable], capacity: float) -> dict[str, float]:
-    """Return what each gets while nobody controls: as much as it may, fairly cut to `capacity`."""
+    """Return what each gets while nobody controls: as much as it may, all cut alike to fit."""
     controlled = [e for e in executables if e.controlled]
-    granted = share(
-        [Want(min(e.max_cores, capacity), e.min_cores) for e in controlled], capacity
-    ).granted
+    wants = [Want(min(e.max_cores, capacity), e.min_cores) for e in controlled]
+    granted = share(wants, capacity, sharing=Sharing.PROPORTIONAL).granted
     return {e.name: cores for e, cores in zip(controlled, granted, strict=True)}

@@ -1,14 +1,19 @@
-"""Algorithm 2 against tables, and its promises against anything Hypothesis finds."""
+"""Both rules of sharing against tables, and their promises against anything Hypothesis finds."""
+
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from roma.model import Sharing
 from supervisor.sharing import GRID, Want, share
 
+MAX_MIN, PROPORTIONAL = Sharing.MAX_MIN, Sharing.PROPORTIONAL
 
-def granted(demands, capacity, gamma=0.0, **common):
-    return list(share([Want(d, **common) for d in demands], capacity, gamma).granted)
+
+def granted(demands, capacity, gamma=0.0, sharing=PROPORTIONAL):
+    return list(share([Want(d) for d in demands], capacity, gamma, sharing=sharing).granted)
 
 
 @pytest.mark.parametrize(
@@ -35,18 +40,48 @@ def test_eta_is_capacity_over_demand():
 def test_in_a_shortage_minimum_and_floor_come_before_demand():
     wants = [Want(8.0, minimum=0.1, floor=0.4), Want(1.0, minimum=0.1, floor=0.6)]
     # 0.4 + 0.6 first, the remaining 1.0 in the ratio of what is still missing, 7.6 : 0.4
-    assert share(wants, 2.0).granted == pytest.approx((1.35, 0.65))
+    found = share(wants, 2.0, sharing=PROPORTIONAL).granted
+    assert found == pytest.approx((1.35, 0.65))
 
 
 def test_floors_that_do_not_fit_are_scaled_above_the_minima():
     wants = [Want(3.0, minimum=0.2, floor=2.2), Want(3.0, minimum=0.2, floor=1.2)]
-    assert share(wants, 1.0).granted == pytest.approx((0.6, 0.4))
+    assert share(wants, 1.0, sharing=PROPORTIONAL).granted == pytest.approx((0.6, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("demands", "capacity", "expected"),
+    [
+        ([0.26, 9.0], 1.4, [0.26, 1.14]),  # the small one whole, however much the other wants
+        ([0.5, 0.7, 9.0], 1.5, [0.5, 0.5, 0.5]),
+        ([0.2, 0.7, 9.0], 1.5, [0.2, 0.65, 0.65]),
+        ([1.0, 3.0], 4.0, [1.0, 3.0]),
+    ],
+)
+def test_in_a_shortage_who_needs_less_than_a_fair_share_gets_it_whole(demands, capacity, expected):
+    assert granted(demands, capacity, sharing=MAX_MIN) == pytest.approx(expected)
+
+
+def test_a_fair_share_is_by_weight():
+    wants = [Want(4.0, weight=3.0), Want(4.0), Want(0.1)]
+    assert share(wants, 2.1).granted == pytest.approx((1.5, 0.5, 0.1))
+
+
+def test_minima_come_before_fair_shares():
+    wants = [Want(1.0, minimum=1.0), Want(4.0), Want(4.0)]
+    assert share(wants, 1.8).granted == pytest.approx((1.0, 0.4, 0.4))
+
+
+def test_minima_that_do_not_fit_shrink_from_the_largest():
+    wants = [Want(2.0, minimum=2.0), Want(0.3, minimum=0.3), Want(2.0, minimum=2.0)]
+    assert share(wants, 1.3).granted == pytest.approx((0.5, 0.3, 0.5))
 
 
 def test_a_floor_never_raises_a_demand():
     assert share([Want(0.2, floor=1.0), Want(5.0)], 2.0).granted[0] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("sharing", Sharing)
 @pytest.mark.parametrize(
     ("serving", "loading", "capacity", "expected"),
     [
@@ -55,14 +90,15 @@ def test_a_floor_never_raises_a_demand():
         (0.6, 0.3, 1.4, (0.6, 0.3)),  # all of it, where there is enough
     ],
 )
-def test_what_loads_has_what_those_who_serve_leave(serving, loading, capacity, expected):
+def test_what_loads_has_what_those_who_serve_leave(serving, loading, capacity, expected, sharing):
     wants = [Want(serving, minimum=0.1), Want(loading, minimum=0.1, floor=1.0, loads=True)]
-    assert share(wants, capacity).granted == pytest.approx(expected)
+    assert share(wants, capacity, sharing=sharing).granted == pytest.approx(expected)
 
 
-def test_where_all_load_they_share():
+@pytest.mark.parametrize("sharing", Sharing)
+def test_where_all_load_they_share(sharing):
     wants = [Want(d, minimum=0.1, loads=True) for d in (1.1, 1.1)]
-    assert share(wants, 1.4).granted == pytest.approx((0.7, 0.7))
+    assert share(wants, 1.4, sharing=sharing).granted == pytest.approx((0.7, 0.7))
 
 
 def test_gamma_gives_no_one_more_than_its_maximum():
@@ -76,13 +112,25 @@ CORES = st.floats(0.0, 64.0, allow_nan=False)
 def wants(draw):
     minimum = draw(st.floats(0.01, 2.0))
     demand = minimum + draw(CORES)
-    return Want(demand, minimum, draw(CORES), demand + draw(CORES))
+    return Want(
+        demand,
+        minimum,
+        draw(CORES),
+        demand + draw(CORES),
+        loads=draw(st.booleans()),
+        weight=draw(st.floats(0.01, 100.0)),
+    )
 
 
-@given(st.lists(wants(), max_size=12), st.floats(0.0, 64.0), st.floats(0.0, 1.0))
-def test_granted_cores_never_exceed_capacity_and_keep_the_minima_that_fit(all_wants, spare, gamma):
+SHARING = st.sampled_from(Sharing)
+
+
+@given(st.lists(wants(), max_size=12), st.floats(0.0, 64.0), st.floats(0.0, 1.0), SHARING)
+def test_granted_cores_never_exceed_capacity_and_keep_the_minima_that_fit(
+    all_wants, spare, gamma, sharing
+):
     capacity = sum(w.minimum for w in all_wants) + spare
-    result = share(all_wants, capacity, gamma).granted
+    result = share(all_wants, capacity, gamma, sharing=sharing).granted
     assert sum(result) <= capacity * (1 + 1e-9) + 1e-9
     for want, cores in zip(all_wants, result, strict=True):
         assert want.minimum <= cores <= want.maximum + 1e-9
@@ -90,14 +138,29 @@ def test_granted_cores_never_exceed_capacity_and_keep_the_minima_that_fit(all_wa
 
 @given(st.lists(CORES, min_size=1, max_size=12), st.floats(0.1, 64.0))
 def test_without_floors_a_shortage_is_eta_times_the_demand(demands, capacity):
-    result = share([Want(d) for d in demands], capacity)
+    result = share([Want(d) for d in demands], capacity, sharing=PROPORTIONAL)
     if result.eta < 1:
         for demand, cores in zip(demands, result.granted, strict=True):
             assert cores == pytest.approx(result.eta * demand, abs=GRID * 1.01)
 
 
-@given(st.lists(CORES, min_size=2, max_size=2), st.floats(0.1, 8.0), st.floats(0.0, 1.0))
-def test_who_demands_more_gets_no_less(demands, capacity, gamma):
+@given(st.lists(CORES, min_size=2, max_size=2), st.floats(0.1, 8.0), st.floats(0.0, 1.0), SHARING)
+def test_who_demands_more_gets_no_less(demands, capacity, gamma, sharing):
     small, large = sorted(demands)
-    a, b = granted([small, large], capacity, gamma)
+    a, b = granted([small, large], capacity, gamma, sharing)
     assert a <= b
+
+
+@given(st.lists(wants(), min_size=1, max_size=12), st.floats(0.0, 64.0))
+def test_max_min_uses_all_cores_and_cuts_only_who_has_a_fair_share_at_least(all_wants, spare):
+    all_wants = [replace(w, loads=False) for w in all_wants]
+    capacity = sum(w.minimum for w in all_wants) + spare
+    result = share(all_wants, capacity)
+    assume(result.eta < 1)
+    assert sum(result.exact) == pytest.approx(capacity)
+    shares = list(zip(all_wants, result.exact, strict=True))
+    # Beyond its minimum nobody has more by weight than those who are cut.
+    highest = max((x / w.weight for w, x in shares if x > w.minimum + 1e-9), default=0.0)
+    for want, exact in shares:
+        if exact < want.demand - 1e-6:
+            assert exact / want.weight >= highest - 1e-6

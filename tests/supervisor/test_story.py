@@ -144,7 +144,12 @@ def test_a_decision_in_words():
             {"total": 4.0, "exact": 0.6, "allocation": 0.6, "applied": 0.6},
             Limit.WORKER_SHORT,
             "The worker is short (η = 0.50): 4.00 of the worker's 2.00 cores are wanted; it gets "
-            "0.600, first of all 0.250 for one request in time.",
+            "0.600.",
+        ),
+        (
+            {"total": 4.0, "exact": 0.6, "allocation": 0.6, "applied": 0.6, "floor": 0.8},
+            Limit.WORKER_SHORT,
+            "it gets 0.600, less than the 0.800 with which one request is in time.",
         ),
         (
             {"demand": Demand(2.0, "y", {"feed_forward": 3.0, "clip": -1.0}), "wanted": 2.0},

@@ -206,9 +206,21 @@ def test_an_executable_that_loads_gets_its_initial_cores():
     core = build()
     loading = reply(state="loading")
     for now in (1.0, 2.0, 3.0, 4.0):
-        core.tick({"d": loading}, {"m@w": reading(1.0)}, now=now)
+        core.tick({"d": loading}, {"m@w": reading(1.0, usage=now)}, now=now)
     assert core.status["m@w"].allocation == 1.0
     assert core.status["m@w"].story[-1].demand.why == "the executable is not ready"
+
+
+def test_an_executable_that_is_not_ready_and_computes_nothing_holds_its_minimum_alone():
+    core = build()
+    loading = reply(state="loading")
+    for now in (1.0, 2.0, 3.0, 4.0):
+        core.tick({"d": loading}, {"m@w": reading(1.0, usage=0.01 * now)}, now=now)
+    assert core.status["m@w"].allocation == 0.1
+    why = "the executable is not ready and computes nothing"
+    assert core.status["m@w"].story[-1].demand.why == why
+    core.tick({"d": loading}, {"m@w": reading(0.1, usage=0.14)}, now=5.0)  # it begins to load
+    assert core.status["m@w"].allocation == 1.0
 
 
 def test_who_loads_takes_no_cores_from_who_serves():
@@ -225,18 +237,33 @@ def test_who_loads_takes_no_cores_from_who_serves():
     assert loading.allocation == pytest.approx(max(0.1, 4.0 - serving.allocation), abs=0.002)
 
 
-def test_who_has_served_and_is_lost_is_no_newcomer():
+def lost_beside_one_that_serves(*states, period=1.0):
+    """Let `n` be in these states, one a period, beside `m`; return the status of both."""
     names = ("m@w", "n@w")
     managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
     core = build("static", {}, capacity=4.0, managed=managed)
-    for now, state in ((1.0, "busy"), (2.0, "busy"), (3.0, "busy"), (4.0, "loading")):
-        states = tuple(
+    for i, state in enumerate(states, start=1):
+        reports = tuple(
             ExecutorReport(n, s, 0, 0) for n, s in zip(names, ("busy", state), strict=True)
         )
-        told = ExchangeReply("e1", (report("m"), report("n")), states)
-        core.tick({"d": told}, dict.fromkeys(names, reading(2.0, usage=now)), now=now)
-    serving, lost = (core.status[n] for n in names)
+        told = ExchangeReply("e1", (report("m"), report("n")), reports)
+        used = dict.fromkeys(names, reading(2.0, usage=i * period))
+        core.tick({"d": told}, used, now=i * period)
+    return (core.status[n] for n in names)
+
+
+def test_who_has_served_and_is_lost_is_no_newcomer():
+    serving, lost = lost_beside_one_that_serves("busy", "busy", "busy", "loading")
     assert lost.story[-1].demand.why == "the executable is not ready"
+    assert lost.allocation == pytest.approx(serving.allocation)
+
+
+def test_a_restart_loop_takes_nothing_from_who_serves():
+    states = ("busy", "busy", "loading", "busy", "loading", "loading")
+    serving, lost = lost_beside_one_that_serves(*states)
+    assert (serving.allocation, lost.allocation) == (3.9, 0.1)
+    # The next loss long after is no loop.
+    serving, lost = lost_beside_one_that_serves(*states[:5], period=200.0)
     assert lost.allocation == pytest.approx(serving.allocation)
 
 

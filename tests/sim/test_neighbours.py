@@ -1,0 +1,68 @@
+"""Who shares a worker: what a neighbour wants, breaks or leaves idle is its own trouble."""
+
+import pytest
+
+from roma.config import Config
+from roma.sim.scenario import ExecutorFault, from_config
+from roma.sim.simulation import Simulation
+
+CORES = 2.0
+CHEAP = {"cost": 0.01, "noise": 0.1, "load": {"profile": "60"}}  # 0.6 of 2 cores
+"""A model that needs less than a fair share, 1 core."""
+
+
+def run(neighbour=None, *, plant=None, seed=1, faults=(), duration=120.0, **control):
+    """The cheap model, beside a neighbour or alone; its late share, and the whole result."""
+    models = {"cheap": {"path": "a", "sla": {"response_time": 0.1}}}
+    costs = {"cheap": CHEAP}
+    if neighbour is not None:
+        models["other"] = {"path": "b", **neighbour}
+        costs["other"] = plant
+    file = {
+        "models": models,
+        "workers": [{"name": "w", "cores": CORES}],
+        "control": control,
+        "plant": {"duration": duration, "models": costs},
+    }
+    scenario = from_config(Config.model_validate(file), seed=seed)
+    object.__setattr__(scenario, "faults", tuple(faults))
+    result = Simulation(scenario, record=True).run()
+    cheap = result.models[0]
+    return cheap.violations / cheap.arrivals, result
+
+
+HEAVY = {"sla": {"response_time": 0.5}}
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_a_heavy_neighbour_costs_who_needs_less_than_a_fair_share_nothing(times):
+    flood = {"cost": 0.05, "noise": 0.1, "load": {"profile": f"{times * CORES / 0.05:g}"}}
+    for seed in (1, 2, 3):
+        alone, _ = run(seed=seed)
+        beside, _ = run(HEAVY, plant=flood, seed=seed)
+        assert beside - alone <= 0.005
+
+
+def test_the_papers_rule_lets_the_heavy_neighbour_take():
+    flood = {"cost": 0.05, "noise": 0.1, "load": {"profile": f"{5 * CORES / 0.05:g}"}}
+    assert run(HEAVY, plant=flood, sharing="proportional")[0] > 0.1
+
+
+def test_a_neighbour_that_is_down_holds_its_minimum_alone():
+    down = ExecutorFault(10.0, "other@w", 1000.0)
+    quiet = {"cost": 0.05, "load": {"profile": "0"}}
+    _, result = run(HEAVY, plant=quiet, faults=[down])
+    held = [s.applied for s in result.samples if s.executable == "other@w" and s.time > 15]
+    assert set(held) <= {0.1}
+
+
+def test_a_rare_request_to_a_big_model_is_in_time():
+    """0.25 core-seconds within 0.6 s, after a minute of silence: 0.1 cores would take 2.5 s."""
+    big = {"sla": {"response_time": 0.6}, "profile": {"cost": 0.25}}
+    rare = {"noise": 0.1, "load": {"on_off": [1.0, 1.0, 60.0], "process": "paced"}}
+    late = sent = 0
+    for seed in range(1, 7):
+        _, result = run(big, plant=rare, seed=seed, duration=1200.0)
+        late, sent = late + result.models[1].violations, sent + result.models[1].arrivals
+    assert sent >= 60
+    assert late <= 0.02 * sent
