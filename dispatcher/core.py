@@ -76,6 +76,7 @@ _CANCEL: Final = REQUEST.step(RequestStep.CANCEL)
 _REJECT: Final = REQUEST.step(RequestStep.REJECT)
 _OK: Final = Result.OK
 _ERROR: Final = Result.ERROR
+_TIMEOUT: Final = Result.TIMEOUT
 _INTERACTIVE: Final = Priority.INTERACTIVE
 
 STORY_LENGTH: Final = 64
@@ -109,8 +110,6 @@ class Dispatcher:
         self._executions: dict[int, Execution] = {}
         self._next_execution = 1
         self._deadlines: list[tuple[float, int]] = []
-        self._abandoned: list[tuple[float, int, str]] = []
-        """When an execution that nobody waits for is predicted to end, its number and executor."""
         self._wait_until: float | None = None
         self._ejections = Ejections(self.executors)
         self._story: deque[tuple[float, Event]] = deque(maxlen=STORY_LENGTH)
@@ -123,8 +122,6 @@ class Dispatcher:
             self._observe(event, now, commands)
             if self._deadlines and self._deadlines[0][0] <= now:
                 self._expire(now, commands)
-            if self._abandoned and self._abandoned[0][0] <= now:
-                self._free_abandoned(now)
             if self._ejections.ends and self._ejections.ends[0][0] <= now:
                 for executor in self._ejections.end(now):
                     self.policies.on_executor(executor, now)
@@ -137,9 +134,6 @@ class Dispatcher:
     def next_wakeup(self) -> float | None:
         """Return when `Woken` should be handled, or None if nothing is due without an event."""
         deadlines, tickets, wakeup = self._deadlines, self._tickets, self._wait_until
-        if self._abandoned:
-            free = self._abandoned[0][0]
-            wakeup = free if wakeup is None else min(free, wakeup)
         if self._ejections.ends:
             ends = self._ejections.ends[0][0]
             wakeup = ends if wakeup is None else min(ends, wakeup)
@@ -159,8 +153,12 @@ class Dispatcher:
         return self.policies.refusal(executor, offer)
 
     def running(self) -> Iterable[Execution]:
-        """Return what runs now, oldest first."""
+        """Return what runs now, oldest first; a slot is taken whether a client waits or not."""
         return self._executions.values()
+
+    def waits_for(self, request: int) -> bool:
+        """Whether a client waits for a request's answer."""
+        return request in self._tickets
 
     @property
     def live(self) -> int:
@@ -176,7 +174,7 @@ class Dispatcher:
             case ExecutionEnded():
                 self._on_ended(event, now)
             case RequestCancelled(request_id):
-                self._on_cancelled(request_id, now, commands)
+                self._on_cancelled(request_id, now)
             case ExecutionMissed(execution):
                 self._on_missed(execution, now)
             case LoadEnded():
@@ -238,11 +236,14 @@ class Dispatcher:
             executor.exclusive.end(execution.id, execution.variant, execution.size, now, measured)
         if result is _OK:
             executor.record(execution, now)
-        if result is not _ERROR:
+        elif result is _TIMEOUT:
+            executor.record_at_least(execution, now)
+        is_error = result is _ERROR or result is _TIMEOUT
+        if not is_error:
             executor.completed += 1
-        if result is _ERROR or executor.errors or executor.is_on_trial:
+        if is_error or executor.errors or executor.is_on_trial:
             self._ejections.on_ended(executor, result, now)
-        step, device = _FAIL if result is _ERROR else _ANSWER, executor.spec.device
+        step, device = _FAIL if is_error else _ANSWER, executor.spec.device
         for request in execution.requests:
             ticket = self._tickets.get(request.id)
             if ticket is not None:  # else cancelled meanwhile
@@ -252,7 +253,7 @@ class Dispatcher:
         self.policies.on_queue(queue, now)
         self.policies.on_executor(executor, now)
 
-    def _on_cancelled(self, request_id: int, now: float, commands: list[Command]) -> None:
+    def _on_cancelled(self, request_id: int, now: float) -> None:
         ticket = self._tickets.get(request_id)
         if ticket is None:
             return
@@ -264,8 +265,8 @@ class Dispatcher:
         if was_waiting:
             queue.remove(request_id)
             self.policies.on_queue(queue, now)
-        else:
-            self._abandon(ticket.execution, now, commands)
+        # What runs keeps its slot until its executable has ended it: few model servers stop for a
+        # closed connection, and none says that it has.
 
     def _is_late(self, ticket: Ticket, queue: ModelQueue, now: float) -> bool:
         """Whether a live request cannot be answered within its promise any more, as predicted."""
@@ -390,8 +391,7 @@ class Dispatcher:
             name = executor.spec.name
             self._loads = {n: what for n, what in self._loads.items() if what[0] != name}
         for execution in executor.running.values():
-            if execution.id in self._executions:  # else nobody waits for it
-                self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
+            self._give_up(execution, f"executable {executor.spec.name} was lost", commands)
         executor.abandon(now)
         for needed in (executor, *self._ejections.on_lost()):
             self.policies.on_executor(needed, now)
@@ -408,34 +408,6 @@ class Dispatcher:
             if ticket is not None:
                 self._fail(ticket, detail, commands)
 
-    def _abandon(self, execution_id: int, now: float, commands: list[Command]) -> None:
-        """Give up an execution that nobody waits for any more.
-
-        Few model servers stop computing for a closed connection, and none says that it has: the
-        slot counts as taken until the execution was predicted to end.
-        """
-        execution = self._executions[execution_id]
-        if any(request.id in self._tickets for request in execution.requests):
-            return
-        if self.executors[execution.executor].spec.is_exclusive:
-            return  # it says when it ends
-        del self._executions[execution_id]
-        commands.append(Abort(execution_id))
-        expected = self.executors[execution.executor].expected(execution.model)
-        ends = execution.requests[0].deadline if expected is None else execution.started + expected
-        heappush(self._abandoned, (max(now, ends), execution_id, execution.executor))
-
-    def _free_abandoned(self, now: float) -> None:
-        while self._abandoned and self._abandoned[0][0] <= now:
-            _, execution_id, name = heappop(self._abandoned)
-            if name not in self.executors:
-                continue
-            executor = self.executors[name]
-            execution = executor.running.get(execution_id)
-            if execution is not None:  # else the executor was lost meanwhile
-                executor.finish(execution, now)
-                self.policies.on_executor(executor, now)
-
     # Decisions
 
     def _expire(self, now: float, commands: list[Command]) -> None:
@@ -444,11 +416,8 @@ class Dispatcher:
             ticket = self._tickets.get(request_id)
             if ticket is None or not (ticket.state is _QUEUED or ticket.request.strict):
                 continue
-            was_running = ticket.state is not _QUEUED
             detail = f"deadline passed after {now - ticket.request.arrived:.3f} s"
             self._reject(ticket, Reason.DEADLINE, detail, now, commands)
-            if was_running:
-                self._abandon(ticket.execution, now, commands)
 
     def _dispatch(self, now: float, commands: list[Command]) -> None:
         self._wait_until = None

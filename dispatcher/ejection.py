@@ -29,12 +29,15 @@ class Ejections:
 
     def on_ended(self, executor: Executor, result: Result, now: float) -> None:
         """Note how an execution ended; its executor may be ejected, or trusted again."""
-        if result is not Result.ERROR:
+        if result is not Result.ERROR and result is not Result.TIMEOUT:
             executor.errors = 0
             if not executor.is_ejected:  # else it began before that
                 executor.ejections, executor.is_on_trial = 0, False
             return
         executor.errors += 1
+        if result is Result.TIMEOUT:
+            # It may still compute what nobody waits for: one request at a time, until one ends.
+            executor.is_on_trial = not executor.is_ejected
         if executor.is_ejected or not (executor.is_on_trial or executor.errors >= ERRORS):
             return
         if self._is_needed(executor):

@@ -214,6 +214,17 @@ class Executor:
             return
         self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
 
+    def record_at_least(self, execution: Execution, now: float) -> None:
+        """Learn from an execution that had not ended when the waiting did: it takes longer.
+
+        Predictions that learnt from those alone that ended in time would stay too low.
+        """
+        if self.spec.is_exclusive:
+            return
+        seen, known = self._granted_until(now) - execution.granted, self.work(execution.model)
+        if known is None or seen > known:
+            self._profiles[execution.model].record(seen)
+
     def _granted_until(self, now: float) -> float:
         return self._granted + self.share * (now - self._since)
 

@@ -11,12 +11,16 @@ _QUANTILE = {Statistic.P95: 0.95, Statistic.P99: 0.99, Statistic.EACH: 1.0}
 
 def reply(core: Dispatcher, epoch: str, now: float) -> ExchangeReply:
     """Return the whole report at time `now`."""
-    in_flight: dict[str, list[Request]] = {model: [] for model in core.queues}
+    in_flight = dict.fromkeys(core.queues, 0)
+    waited_for: dict[str, list[Request]] = {model: [] for model in core.queues}
     for execution in core.running():
-        in_flight[execution.model].extend(execution.requests)
+        in_flight[execution.model] += len(execution.requests)
+        waited_for[execution.model] += [r for r in execution.requests if core.waits_for(r.id)]
     return ExchangeReply(
         epoch=epoch,
-        models=tuple(_model(q, in_flight[name], now) for name, q in core.queues.items()),
+        models=tuple(
+            _model(q, in_flight[name], waited_for[name], now) for name, q in core.queues.items()
+        ),
         executors=tuple(
             ExecutorReport(e.spec.name, e.state.value, len(e.running), e.completed)
             for e in core.executors
@@ -24,9 +28,9 @@ def reply(core: Dispatcher, epoch: str, now: float) -> ExchangeReply:
     )
 
 
-def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelReport:
+def _model(queue: ModelQueue, in_flight: int, waited_for: list[Request], now: float) -> ModelReport:
     head = queue.head
-    arrived = [r.arrived for r in in_flight] + ([head.arrived] if head is not None else [])
+    arrived = [r.arrived for r in waited_for] + ([head.arrived] if head is not None else [])
     return ModelReport(
         model=queue.spec.name,
         arrivals=queue.arrivals,
@@ -39,7 +43,7 @@ def _model(queue: ModelQueue, in_flight: list[Request], now: float) -> ModelRepo
         late=queue.late,
         rejected={reason.value: n for reason, n in queue.rejected.items()},
         waiting=len(queue),
-        in_flight=len(in_flight),
+        in_flight=in_flight,
         oldest_age=now - min(arrived) if arrived else 0.0,
         response_time=_statistic(queue.response, queue.spec.sla.statistic, now),
         mean_time=queue.response.mean(now),

@@ -22,6 +22,7 @@ class Ticket:
         self.execution = 0
 
 
+_TIMEOUT: Final = Result.TIMEOUT
 _ERROR: Final = Result.ERROR  # reading a member of an Enum costs 70 ns in Python 3.11
 _INVALID: Final = Result.INVALID
 _GPU: Final = Device.GPU
@@ -37,7 +38,7 @@ def count(
     now: float,
 ) -> None:
     """Count an ended execution; only real answers say how fast the model is."""
-    if result is _ERROR:
+    if result is _ERROR or result is _TIMEOUT:
         queue.failed += 1
         return
     durations = queue.gpu if device is _GPU else queue.cpu

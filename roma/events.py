@@ -21,6 +21,8 @@ class Result(StrEnum):
     """Answered, but the client's input was wrong: says nothing about the model's speed."""
     ERROR = "error"
     """A violation of the promise, however fast it came."""
+    TIMEOUT = "timeout"
+    """An error by silence: the executable may compute on, for all that is known."""
 
 
 class Reason(StrEnum):
@@ -261,7 +263,7 @@ class UnloadModel:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Nobody waits for this execution any more, its executor is lost; an answer is ignored."""
+    """This execution's executor is lost, or its model removed; an answer is ignored."""
 
     execution: int
 

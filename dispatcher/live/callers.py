@@ -34,9 +34,12 @@ class Denied(Exception):
 
 
 class Grant:
-    """Leave for one request; `release` it when the request has ended, whichever way."""
+    """Leave for one request; `release` it when the request has ended, whichever way.
 
-    __slots__ = ("_allowance", "_caller", "name", "priority")
+    What `hold` was called for is released on its own: an execution outlives a client that hangs up.
+    """
+
+    __slots__ = ("_allowance", "_caller", "_holders", "name", "priority")
 
     def __init__(self, caller: "Caller") -> None:
         self.name = caller.name
@@ -44,6 +47,7 @@ class Grant:
         """The highest it may use."""
         self._caller = caller
         self._allowance: Allowance | None = caller.allowance
+        self._holders = 1
 
     def __repr__(self) -> str:
         return f"<Grant {self.name} {self.priority}>"
@@ -52,9 +56,14 @@ class Grant:
         """Raise `Denied` if its caller may not call a model."""
         self._caller.check(model)
 
+    def hold(self) -> None:
+        """Let it take one more release to give it back."""
+        self._holders += 1
+
     def release(self) -> None:
-        """Give it back; once more does nothing."""
-        if self._allowance is not None:
+        """Give it back, if nobody else holds it; once more does nothing."""
+        self._holders -= 1
+        if self._holders <= 0 and self._allowance is not None:
             self._allowance.under_way -= 1
             self._allowance = None
 

@@ -15,10 +15,11 @@ from mypy_extensions import mypyc_attr
 
 from dispatcher.core import Dispatcher
 from dispatcher.live.backend import Attempt
+from dispatcher.live.callers import Grant
 from dispatcher.live.context import Context
 from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
 from dispatcher.live.messages import Message, Response
-from roma.errors import BackendError, BackendLost, BackendSilent, BackendUnreached
+from roma.errors import BackendError, BackendLost, BackendSilent, BackendTimeout, BackendUnreached
 from roma.events import (
     Abort,
     Command,
@@ -71,7 +72,9 @@ class Call:
         "context",
         "deadline",
         "executor",
+        "grant",
         "id",
+        "is_running",
         "message",
         "model",
         "priority",
@@ -99,6 +102,10 @@ class Call:
         self.arrived = 0.0
         self.executor: str | None = None
         """The one that it was last sent to."""
+        self.is_running = False
+        """An executable has it, whether its client still waits or not."""
+        self.grant: Grant | None = None
+        """What its caller was granted; held as long as it runs, even if its client hangs up."""
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Take the outcome; called exactly once, and never after `Driver.cancel`."""
@@ -144,7 +151,7 @@ class Driver:
         self._calls: dict[int, Call] = {}
         self._commands: deque[Command] = deque()
         self._is_carrying_out = False
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, tuple[Attempt, Call]] = {}
         """By execution: what is on its way to an executable."""
         self.doubts: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By executor: set when an answer broke off or a connection was refused."""
@@ -179,8 +186,13 @@ class Driver:
         self._feed(RequestArrived(request), now)
 
     def cancel(self, call: Call) -> None:
-        """Give up a call whose client went away: its place in the queue is free."""
+        """Give up a call whose client went away: its place in the queue is free.
+
+        If it runs, its answer is read and discarded: only that tells when the slot is free.
+        """
         if self._calls.pop(call.id, None) is not None:
+            if call.is_running and call.grant is not None:
+                call.grant.hold()
             self.handle(RequestCancelled(call.id))
 
     def handle(self, event: Event) -> None:
@@ -246,9 +258,11 @@ class Driver:
             case Reject() | Fail():
                 self.resolve(command.request, command)
             case Abort(execution):
-                attempt = self._attempts.pop(execution, None)
-                if attempt is not None:
+                aborted = self._attempts.pop(execution, None)
+                if aborted is not None:
+                    attempt, call = aborted
                     attempt.abort()
+                    self._leave(call)
             case LoadModel():
                 self.devices[command.executor].load(command)
             case UnloadModel():
@@ -279,10 +293,12 @@ class Driver:
         call.executor = command.executor
         done = _Sent(self, command, call)
         more = self._headers(call, command) if call.context or call.deadline else ""
+        call.is_running = True
         try:
-            self._attempts[command.execution] = self._endpoints[command.executor].send(
+            attempt = self._endpoints[command.executor].send(
                 call.message, done, timeout=self._timeout, more=more
             )
+            self._attempts[command.execution] = attempt, call
         except Exception as error:  # whatever it is, the execution must end in the core's books
             what = f"executable {command.executor}: cannot send"
             self._complaints.log(what, logging.ERROR, "%s", what, exc_info=True)
@@ -315,7 +331,8 @@ class Driver:
     def on_done(self, command: Execute, call: Call, result: Answer | BackendError) -> None:
         """Report how an execution ended, and tell its call."""
         self._attempts.pop(command.execution, None)
-        if call.context is not None and call.context.trace is not None:
+        self._leave(call)
+        if call.context is not None and call.context.trace is not None and call.id in self._calls:
             call.context.trace.on_executed(result, self.clock())
         if isinstance(result, Response):
             self._end(command, call, result, judge(result.status))
@@ -329,11 +346,20 @@ class Driver:
         else:
             assert isinstance(result, BackendError)
             self._complain(command.executor, result)
-            if isinstance(result, BackendLost) and command.executor in self.core.executors:
+            is_silent = isinstance(result, BackendTimeout)
+            is_doubtful = is_silent or isinstance(result, BackendLost)
+            if is_doubtful and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()
-            self.handle(ExecutionEnded(command.execution, Result.ERROR))
+            verdict = Result.TIMEOUT if is_silent else Result.ERROR
+            self.handle(ExecutionEnded(command.execution, verdict))
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
+
+    def _leave(self, call: Call) -> None:
+        """Note that no executable has a call any more."""
+        call.is_running = False
+        if call.grant is not None and call.id not in self._calls:
+            call.grant.release()
 
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
         if verdict is Result.ERROR and call.deadline is not None:
@@ -348,6 +374,8 @@ class Driver:
         call = self._calls.get(request)
         if call is not None:
             del self._calls[request]
+            if call.is_running and call.grant is not None:  # its own deadline passed
+                call.grant.hold()
             call.on_outcome(outcome)
 
     def _arm(self, wakeup: float) -> None:

@@ -149,7 +149,7 @@ class Gateway(Handler):
         if request.grant is not None and request.grant.priority is Priority.BATCH:
             priority = Priority.BATCH
         call = HttpCall(self, connection, route, Message(_form(head, route), request.body), context)
-        call.deadline, call.priority = deadline, priority
+        call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._exclusives is not None:
             return self._begin(call, route, request)
         self._driver.submit(call)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dispatcher import reports
 from dispatcher.schedulers.base import Drop, GpuScheduler, Run, WaitUntil
 from roma.errors import InvalidTransition
 from roma.events import (
@@ -195,30 +196,46 @@ def test_a_cancelled_request_leaves_the_queue(desk):
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == [Execute(2, "m@w", "m", (3,))]
 
 
-def test_cancelling_a_running_request_gives_it_up_but_its_slot_is_taken_as_long_as_it_computes(
-    desk,
-):
+def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(desk):
     core = desk.build("m")
     desk.cpu("m@w", "m")
     desk.arrive("m", 0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.5)  # so long does one take
     desk.arrive("m", 1.0)
     desk.arrive("m", 1.1)
-    assert core.handle(RequestCancelled(2), now=1.2) == [Abort(2)]
-    assert core.next_wakeup() == 1.5
-    assert core.handle(ExecutionEnded(2, Result.OK), now=1.3) == []  # nobody listens any more
-    assert core.handle(Woken(), now=1.5) == [Execute(3, "m@w", "m", (3,))]
+    assert core.handle(RequestCancelled(2), now=1.2) == []
+    assert core.handle(Woken(), now=3.0) == []  # long after it was predicted to end
+    (report,) = reports.reply(core, "", 3.0).models
+    assert (report.in_flight, report.oldest_age) == (1, 1.9)  # its own age is nobody's
+    assert core.handle(ExecutionEnded(2, Result.OK), now=3.1) == [Execute(3, "m@w", "m", (3,))]
     queue = core.queues["m"]
     assert (queue.cancelled, queue.completed[Device.CPU]) == (1, 1)
 
 
-def test_a_slot_that_was_never_measured_is_taken_until_the_deadline(desk):
-    core = desk.build(ModelSpec("m", Sla(1.0), 4.0))
+def test_predictions_learn_from_what_clients_did_not_wait_for(desk):
+    core = desk.build("m")
     desk.cpu("m@w", "m")
-    desk.arrive("m", 0.0)
-    desk.arrive("m", 1.0)
-    assert core.handle(RequestCancelled(1), now=1.2) == [Abort(1)]
-    assert core.handle(Woken(), now=4.0) == [Execute(2, "m@w", "m", (2,))]
+    for i in range(5):
+        (run,) = desk.arrive("m", 10.0 * i)
+        core.handle(RequestCancelled(i + 1), now=10.0 * i + 0.1)
+        core.handle(ExecutionEnded(run.execution, Result.OK), now=10.0 * i + 2.0)
+    assert core.executors["m@w"].expected("m") == pytest.approx(2.0)
+
+
+def test_an_executor_that_is_silent_is_tried_with_one_request_until_it_answers(desk):
+    core = desk.build("m")
+    desk.cpu("m@w", "m", cores=3.0)
+    for i in range(5):
+        desk.arrive("m", 0.1 * i)
+    core.handle(ExecutionEnded(1, Result.TIMEOUT), now=30.0)
+    assert core.queues["m"].failed == 1
+    assert core.executors["m@w"].expected("m") == pytest.approx(30.0)  # at least so long
+    assert core.handle(ExecutionEnded(2, Result.TIMEOUT), now=30.1) == []  # one still runs
+    (tried,) = core.handle(ExecutionEnded(3, Result.TIMEOUT), now=30.2)
+    commands = core.handle(ExecutionEnded(tried.execution, Result.OK), now=30.3)
+    assert [type(c) for c in commands] == [Execute]
+    assert len(core.executors["m@w"].running) == 1
+    assert [type(c) for c in desk.arrive("m", 30.4)] == [Execute]  # it is trusted again
 
 
 def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(desk):
@@ -227,8 +244,9 @@ def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models
     core.handle(RequestArrived(Request(1, "m", 0.0, 0.4, strict=True)), now=0.0)
     core.handle(RequestArrived(Request(2, "m", 0.0, 1.0)), now=0.0)
     assert core.next_wakeup() == 0.4
-    rejected, aborted = core.handle(Woken(), now=0.4)
-    assert (rejected.request, rejected.reason, aborted) == (1, Reason.DEADLINE, Abort(1))
+    (rejected,) = core.handle(Woken(), now=0.4)
+    assert (rejected.request, rejected.reason) == (1, Reason.DEADLINE)
+    assert len(core.executors["m@w"].running) == 2  # its slot is taken as long as it computes
     assert rejected.detail == "deadline passed after 0.400 s"
     assert core.handle(Woken(), now=2.0) == []
     assert core.queues["m"].rejected[Reason.DEADLINE] == 1
@@ -239,7 +257,7 @@ def test_what_nobody_waits_for_is_lost_with_its_executor(desk):
     desk.cpu("m@w", "m")
     desk.arrive("m", 0.0)
     core.handle(RequestCancelled(1), now=0.1)
-    assert core.handle(ExecutorLost("m@w"), now=0.2) == []
+    assert core.handle(ExecutorLost("m@w"), now=0.2) == [Abort(1)]
     core.handle(ExecutorReady("m@w"), now=0.3)
     desk.arrive("m", 0.4)
     assert core.handle(Woken(), now=1000.0) == []

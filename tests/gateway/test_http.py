@@ -6,6 +6,7 @@ import json
 import tracemalloc
 
 import pytest
+from aiohttp import web
 
 from dispatcher.live.app import within
 from dispatcher.live.http.server import TOLD
@@ -458,27 +459,68 @@ def test_no_more_connections_than_there_are_descriptors_for(caplog):
     assert "gateway.limits.connections = 1000: taken as 50" in caplog.text
 
 
-async def test_a_client_that_goes_while_it_is_answered_tells_the_model_server(stage, connect):
+async def test_the_slot_of_a_client_that_goes_is_free_when_the_model_server_has_ended(
+    stage, connect
+):
     await stage.open()
-    backend, gone = stage.backends[0], asyncio.Event()
-
-    async def wait(request, body):
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            gone.set()
-            raise
-
-    backend.behave = wait
-    backend._runner.server.handler_cancellation = True
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
     client = await connect()
     client.send(post(b"{}"))
     await stage.until(lambda: backend.running == 1)
     client.writer.transport.abort()
-    async with asyncio.timeout(10):
-        while not stage.queue.cancelled or stage.gateway._driver._attempts:
-            await asyncio.sleep(0.005)
+    await stage.until(lambda: stage.queue.cancelled == 1)
     assert stage.server.buffered == 0
+    next_one = asyncio.create_task(stage.predict(b"next"))
+    await stage.until(lambda: len(stage.queue) == 1)
+    await asyncio.sleep(0.05)
+    assert (backend.running, len(backend.seen)) == (1, 1)
+    backend.gate.set()
+    assert (await next_one)[:2] == (200, b"next")
+    assert backend.most_running == 1
+    # The answer that nobody waited for left its connection usable; the other one is for looks.
+    assert len(backend.open_connections) <= 2
+
+
+async def test_who_sends_and_hangs_up_keeps_to_the_model_servers_slots(stage, connect):
+    """A hundred clients that close after a moment, at a model server of two slots."""
+    await stage.open(cores=2, max_waiting=1000)
+    backend = stage.backends[0]
+
+    async def slow(request, body):
+        await asyncio.sleep(0.02)
+        return web.Response(body=b"{}")
+
+    backend.behave = slow
+    for _ in range(100):
+        client = await connect()
+        client.send(post(b"{}"))
+        await asyncio.sleep(0.001)
+        client.writer.transport.abort()
+    await stage.until(lambda: not stage.gateway._driver._attempts and not len(stage.queue))
+    assert backend.most_running <= 2
+    assert (await stage.predict())[0] == 200
+
+
+async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time(stage):
+    await stage.open(cores=3, timeout=0.3)
+    backend = stage.backends[0]
+    backend.gate = asyncio.Event()
+    answers = await asyncio.gather(*(stage.predict() for _ in range(3)))
+    assert [answer[0] for answer in answers] == [502] * 3
+    await stage.until(lambda: not stage.core.executors["m.0@local"].suspect)
+    backend.gate, backend.most_running, held = None, 0, asyncio.Event()
+
+    async def one_by_one(request, body):
+        await held.wait()
+        return web.Response(body=b"{}")
+
+    backend.behave = one_by_one
+    calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
+    await stage.until(lambda: len(stage.queue) == 2)
+    held.set()
+    assert [(await call)[0] for call in calls] == [200] * 3
+    await asyncio.gather(*(stage.predict() for _ in range(3)))
 
 
 async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):

@@ -50,7 +50,7 @@ async def test_every_request_is_in_exactly_one_count(stage):
     assert during["roma_requests_in_flight", "m"] == 1
     assert during["roma_oldest_request_age_seconds", "m"] > 0
     assert found["roma_sla_seconds", "m"] == 5
-    assert found["roma_set_point_seconds", "m"] == 4
+    assert found["roma_set_point_seconds", "m"] == 2.5
     assert 0 < found["roma_response_time_seconds", "m"] < 5
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from dispatcher.executors import RECOVERY
-from dispatcher.live.access import Denied
+from dispatcher.live.callers import Denied, Grant
 from dispatcher.live.context import Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.endpoint import Endpoint, GrpcMessage, GrpcResponse
@@ -124,7 +124,7 @@ class Rpc:
             self._check(route)
             if not route.is_inference:
                 return await self._look_up(route, body)
-            return await self._infer(route, body, priority)
+            return await self._infer(route, body, priority, grant)
         finally:
             grant.release()
 
@@ -143,11 +143,13 @@ class Rpc:
             if endpoint is not None and endpoint.channel is None:
                 raise Refused(_Code.UNIMPLEMENTED, _no_address(route.model, executor.spec.name))
 
-    async def _infer(self, route: GrpcRoute, body: bytes, priority: Priority) -> GrpcResponse:
+    async def _infer(
+        self, route: GrpcRoute, body: bytes, priority: Priority, grant: Grant
+    ) -> GrpcResponse:
         """Wait in the model's queue, and for the answer."""
         deadline = self._deadline(route.model, priority)
         call = GrpcCall(self._service, route, body, deadline=deadline, context=self._carried)
-        call.priority = priority
+        call.priority, call.grant = priority, grant
         self._service.driver.submit(call)
         try:
             return await call.answer
