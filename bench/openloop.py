@@ -11,6 +11,7 @@ import gc
 import heapq
 import itertools
 import json
+import math
 import select
 import socket
 import subprocess
@@ -27,6 +28,9 @@ from roma.workload.arrivals import Profile, Step, poisson_stream
 
 MOST = 9000
 """Connections at once; a request beyond them is counted as `unsent`."""
+
+LOOK = 0.005
+"""Seconds between two looks for requests that a client gives up."""
 
 PATIENCE = 10.0
 """Seconds after the last send until what is outstanding counts as unanswered."""
@@ -58,11 +62,26 @@ Report = dict[str, dict[str, Spread]]
 
 
 def measure(
-    port: int, streams: list[Stream], seconds: float, *, sla: float = 10.0, core: int | None = None
+    port: int,
+    streams: list[Stream],
+    seconds: float,
+    *,
+    sla: float = 10.0,
+    patience: float = math.inf,
+    core: int | None = None,
 ) -> Report:
-    """Run a plan in a process of its own, on one core if asked to; `late` counts beyond `sla`."""
+    """Run a plan in a process of its own, on one core if asked to; `late` counts beyond `sla`.
+
+    A client hangs up that has no answer after `patience` seconds: status `hung up`.
+    """
     argv = [sys.executable, "-m", "bench.openloop"]
-    plan = {"port": port, "streams": streams, "seconds": seconds, "sla": sla}
+    plan = {
+        "port": port,
+        "streams": streams,
+        "seconds": seconds,
+        "sla": sla,
+        "patience": patience,
+    }
     done = subprocess.run(
         argv if core is None else ["taskset", "-c", str(core), *argv],
         input=json.dumps(plan),
@@ -86,6 +105,8 @@ class Client:
         self.busy: dict[int, tuple[socket.socket, int, float]] = {}
         self.parts: dict[int, bytes] = {}
         self.times: dict[tuple[int, str], list[float]] = defaultdict(list)
+        self.sent: deque[tuple[float, int]] = deque()
+        """Intended send time and connection of what is or was under way, oldest first."""
 
     def send(self, stream: int, request: bytes, intended: float) -> None:
         """Send on an idle connection, or on a new one."""
@@ -95,6 +116,7 @@ class Client:
         try:
             sock = self.idle.pop() if self.idle else self._connected()
             self.busy[sock.fileno()] = (sock, stream, intended)
+            self.sent.append((intended, sock.fileno()))
             sock.send(request)
         except OSError:
             self.times[stream, "broken"].append(0.0)
@@ -105,6 +127,17 @@ class Client:
             return
         for number, _ in self.epoll.poll(0):
             self._take(number)
+
+    def hang_up(self, patience: float) -> None:
+        """Close the connections of requests that are older than `patience` seconds."""
+        last = time.monotonic() - patience
+        while self.sent and self.sent[0][0] <= last:
+            intended, number = self.sent.popleft()
+            if number in self.busy and self.busy[number][2] == intended:
+                sock, stream, _ = self.busy.pop(number)
+                self.parts.pop(number, None)
+                sock.close()
+                self.times[stream, "hung up"].append(patience)
 
     def _connected(self) -> socket.socket:
         sock = socket.create_connection(self.address)
@@ -153,14 +186,16 @@ def _run(plan: dict[str, Any]) -> Report:
     for offset, stream in heapq.merge(*schedules):
         due = start + offset
         while (wait := due - time.monotonic()) > 0:
-            client.receive(wait)
+            client.receive(min(wait, LOOK))
+            client.hang_up(plan["patience"])
         lags.append(-wait)
         client.send(stream, requests[stream], due)
         # Also when late: what is answered must not look as if it were not.
         client.receive(0.0)
     until = time.monotonic() + PATIENCE
     while client.busy and time.monotonic() < until:
-        client.receive(0.1)
+        client.receive(LOOK)
+        client.hang_up(plan["patience"])
     for _, stream, _ in client.busy.values():
         client.times[stream, "unanswered"].append(PATIENCE)
     report: Report = {s["name"]: {} for s in streams}
