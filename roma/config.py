@@ -105,7 +105,7 @@ class CpuConfig(Section):
 
     min: Cores | None = None
     """Cores it keeps when idle; default: 0.1, and once it is known what a request costs, enough for
-    one request within the set point."""
+    one request within the set point, unless GPUs serve the model."""
     max: Cores | None = None
     """Most cores it can use; default: what its worker can allocate."""
     initial: Cores | None = None

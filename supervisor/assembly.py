@@ -30,6 +30,10 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
     sharing = Counter(
         model for e in executables(config) if e.spec.device is Device.CPU for model in e.spec.models
     )
+    # What a GPU serves needs no cores that wait for a rare request.
+    on_gpus = {
+        model for e in executables(config) if e.spec.device is Device.GPU for model in e.spec.models
+    }
     specs = {spec.name: spec for spec in config.model_specs}
     return [
         Managed(
@@ -42,7 +46,9 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             cost=_cost(config, e.spec.models[0]),
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,
-            idles_by_cost=config.models[e.spec.models[0]].cpu.min is None,
+            idles_by_cost=(
+                config.models[e.spec.models[0]].cpu.min is None and e.spec.models[0] not in on_gpus
+            ),
             weight=config.models[e.spec.models[0]].weight,
         )
         for e in controlled(config, worker)
