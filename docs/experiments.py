@@ -15,7 +15,7 @@ from roma.experiments.registry import EXPERIMENTS
 from roma.workload import recorded
 
 PAGES = Path(__file__).parent / "experiments"
-PREFIXES = ("clockwork", "qos")
+PREFIXES = ("clockwork", "promise", "qos")
 """An experiment's name begins with that of its page."""
 FIRST_SEED = 11
 """As `roma experiment run` without `--seeds`."""

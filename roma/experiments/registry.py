@@ -12,6 +12,7 @@ from roma.experiments.figure2 import FIGURE2
 from roma.experiments.hindsight import HINDSIGHT
 from roma.experiments.pareto import PARETO
 from roma.experiments.parity import PARITY
+from roma.experiments.promise import PROMISE
 from roma.experiments.qos.compare import QOS_BUSY, QOS_CLUSTER, QOS_SINGLE
 from roma.experiments.robustness import ROBUSTNESS
 from roma.experiments.sensitivity import SENSITIVITY
@@ -28,6 +29,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ROBUSTNESS,
         ABLATION,
         PARITY,
+        PROMISE,
         SLO,
         THOUSANDS,
         TRACE,
