@@ -103,7 +103,7 @@ RARE = World(
 
 def _in_time(result: Result) -> float:
     (model,) = result.models
-    return (model.arrivals - model.violations) / result.seconds / CAPACITY
+    return (model.answered - model.late) / result.seconds / CAPACITY
 
 
 def _late(result: Result) -> float:
