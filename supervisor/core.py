@@ -393,6 +393,7 @@ class Supervisor:
             in_flight_here=sum(w.in_flight(managed.name) for w in self._usable()),
             failed=dt * sum(d.failed for d in found),
             shed=dt * sum(d.shed for d in found),
+            late=dt * sum(d.late for d in found),
             waiting=sum(r.waiting for r in reports),
             in_flight=sum(r.in_flight for r in reports),
             usage=usage,

@@ -74,6 +74,8 @@ def _seen(d: Decision) -> str:
         parts.append(f"{_count(m.shed)} were refused because they would have been late")
     if m.failed:
         parts.append(f"{_count(m.failed)} failed")
+    if m.late:
+        parts.append(f"{_count(m.late)} broke the promise")
     aim, sla = units.milliseconds(m.set_point), units.milliseconds(m.sla)
     if m.response_time is None:
         response = "Nothing was answered"

@@ -199,6 +199,36 @@ async def test_what_was_denied_is_counted(guarded):
     assert "roma_gateway_connections " in text
 
 
+@pytest.mark.parametrize(
+    "headers", [{}, {"X-Request-Timeout-Ms": "50"}], ids=["hangs up", "limits"]
+)
+async def test_a_key_runs_no_more_at_once_by_not_waiting_for_the_answers(guarded, headers):
+    backend = guarded.backends[0]
+    backend.gate = asyncio.Event()
+    first = asyncio.create_task(guarded.predict(headers=bearer("one") | headers))
+    await guarded.until(lambda: backend.running == 1)
+    if headers:
+        assert (await first)[0] == 504  # by its own deadline: it computes on
+    else:
+        first.cancel()
+        await guarded.until(lambda: guarded.queue.cancelled == 1)
+    for _ in range(3):
+        assert (await guarded.predict(headers=bearer("one")))[0] == 429
+    backend.gate.set()
+    await guarded.until(lambda: backend.running == 0)
+    async with asyncio.timeout(20):
+        while (await guarded.predict(headers=bearer("one")))[0] != 200:
+            await asyncio.sleep(0.005)
+    assert backend.most_running == 1
+    assert (await guarded.predict(headers=bearer("one")))[0] == 200  # given back once, not twice
+    backend.gate = asyncio.Event()
+    held = asyncio.create_task(guarded.predict(headers=bearer("one")))
+    await guarded.until(lambda: backend.running == 1)
+    assert (await guarded.predict(headers=bearer("one")))[0] == 429
+    backend.gate.set()
+    assert (await held)[0] == 200
+
+
 @pytest.fixture
 async def guarded_grpc(stage, tmp_path):
     file = tmp_path / "keys.yaml"
@@ -248,6 +278,7 @@ async def test_keys_hold_for_grpc_as_well(guarded_grpc):
         first.cancel()
         await stage.until(lambda: stage.queue.cancelled)
         stage.grpc_backends[0].gate.set()
+        await stage.until(lambda: not list(stage.core.running()))
         # Its place was given back; it may be batch, too.
         batch = metadata("one", ("x-request-priority", "batch"))
         assert await infer(m, metadata=batch) == m

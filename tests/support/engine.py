@@ -77,6 +77,8 @@ def started():
         finally:
             stop(daemon)
     finally:
+        # The engine mounts its data on itself, and leaves that where mounts are not shared.
+        _run("umount", "--lazy", str(scratch / "data"))
         shutil.rmtree(scratch)
 
 

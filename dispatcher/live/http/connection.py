@@ -283,13 +283,14 @@ class Connection:
         server = self._server
         server.on_disconnected(self)
         self._forget_waiting()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            # Before its request ends: what runs holds what its caller was granted.
+            pending.cancel()
         if self._current is not None:
             server.buffered -= len(self._current.body)
             self._current.end()
             self._current = None
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.cancel()
 
     # httptools
 
