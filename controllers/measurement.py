@@ -15,8 +15,8 @@ class Measurement:
     the end; `workers` how many executables share the model's CPU load. `applied` is what the
     actuator confirmed last. `throttled` is the share of the period's quota periods in which the
     executable ran out of quota. `profile` is the model's measured cost in core-seconds per
-    request, None if nobody measured it. `late` counts the requests that broke the promise,
-    those that were `shed` or `failed` among them.
+    request, None if nobody measured it. `violations` counts the requests that broke the
+    promise, those that were `shed` or `failed` among them.
     """
 
     response_time: float | None
@@ -38,7 +38,7 @@ class Measurement:
     in_flight_here: int = 0
     throttled: float = 0.0
     profile: float | None = None
-    late: float = 0.0
+    violations: float = 0.0
 
     @property
     def idle(self) -> bool:

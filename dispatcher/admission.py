@@ -22,11 +22,15 @@ from roma.model import Request
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is refused, when to come back (seconds) and the numbers behind it."""
+    """Why a request is refused, when to come back (seconds) and the numbers behind it.
+
+    `by_client`: it would have been in time, but not within its client's own deadline.
+    """
 
     reason: Reason
     retry_after: float
     detail: str
+    by_client: bool = False
 
 
 def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusal | None:
@@ -51,6 +55,7 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
             Reason.PREDICTED_LATE,
             response - limit,
             f"model {model}: predicted response time {response:.3f} s > {name} {limit:.3f} s",
+            by_client=request.strict and response <= queue.spec.sla.response_time,
         )
     return None
 

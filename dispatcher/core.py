@@ -215,6 +215,7 @@ class Dispatcher:
         refused = refusal(request, queue, self.executors)
         if refused is not None:
             queue.rejected[refused.reason] += 1
+            queue.rejected_by_client += refused.by_client
             command = Reject(request.id, refused.reason, refused.retry_after, refused.detail)
             queue.refusals.append((now, command))
             commands.append(command)
@@ -542,6 +543,8 @@ class Dispatcher:
     ) -> None:
         queue = self._queue(ticket.request)
         was_waiting = ticket.state is _QUEUED
+        if ticket.request.strict and not self._is_late(ticket, queue, now):
+            queue.rejected_by_client += 1
         self._end(ticket, _REJECT)
         if was_waiting:
             queue.remove(ticket.request.id)

@@ -35,23 +35,22 @@ class Ejections:
                 executor.ejections, executor.is_on_trial = 0, False
             return
         executor.errors += 1
-        if result is Result.TIMEOUT:
+        if executor.is_ejected:
+            return
+        if (executor.is_on_trial or executor.errors >= ERRORS) and not self._is_needed(executor):
+            span = min(LONGEST, SHORTEST * 2**executor.ejections)
+            executor.ejections += 1
+            executor.is_ejected, executor.is_on_trial = True, False
+            heappush(self.ends, (now + span, executor.spec.name))
+        elif result is Result.TIMEOUT:
             # It may still compute what nobody waits for: one request at a time, until one ends.
-            executor.is_on_trial = not executor.is_ejected
-        if executor.is_ejected or not (executor.is_on_trial or executor.errors >= ERRORS):
-            return
-        if self._is_needed(executor):
-            return
-        span = min(LONGEST, SHORTEST * 2**executor.ejections)
-        executor.ejections += 1
-        executor.is_ejected, executor.is_on_trial = True, False
-        heappush(self.ends, (now + span, executor.spec.name))
+            executor.is_on_trial = True
 
     def on_lost(self) -> list[Executor]:
         """Return the executors that are needed again now that another one is lost."""
         found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
         for executor in found:
-            executor.is_ejected, executor.is_on_trial = False, False
+            executor.is_ejected, executor.is_on_trial = False, True
         if found:
             self.ends = [(end, name) for end, name in self.ends if self._find(name) is not None]
             heapify(self.ends)

@@ -48,7 +48,8 @@ class ModelQueue:
     """The waiting requests of one model, and what was measured of those that left.
 
     `invalid` counts the answers that refused the input, `late` those that came after the promise,
-    `cancelled_late` the requests that could not be in time any more when their client went away;
+    `cancelled_late` the requests that could not be in time any more when their client went away,
+    `rejected_by_client` those rejected for their client's own deadline that could have been;
     `waiting` maps ids to requests, oldest
     first; only the core changes it. Counters only grow: whoever wants a rate takes differences.
     `cpu` and `gpu` have the durations of its answers there, `refusals` the last refusals, each with
@@ -74,6 +75,7 @@ class ModelQueue:
         "quality",
         "refusals",
         "rejected",
+        "rejected_by_client",
         "response",
         "retries",
         "spec",
@@ -97,6 +99,7 @@ class ModelQueue:
         self._arrived_sum = 0.0
         self.arrivals = 0
         self.rejected: Counter[Reason] = Counter()
+        self.rejected_by_client = 0
         self.refusals: deque[tuple[float, Reject]] = deque(maxlen=REFUSALS)
         self.failed = 0
         self.invalid = 0

@@ -40,6 +40,7 @@ def _model(queue: ModelQueue, in_flight: int, waited_for: list[Request], now: fl
         invalid=queue.invalid,
         cancelled=queue.cancelled,
         cancelled_late=queue.cancelled_late,
+        rejected_by_client=queue.rejected_by_client,
         late=queue.late,
         rejected={reason.value: n for reason, n in queue.rejected.items()},
         waiting=len(queue),

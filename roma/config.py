@@ -23,7 +23,7 @@ from roma import logs, policy_file, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
-from roma.model import BUDGETS, Device, ModelSpec, Sharing, Sla, Statistic
+from roma.model import BUDGETS, MEAN_ALPHA, Device, ModelSpec, Sharing, Sla, Statistic
 from roma.plant import PlantConfig
 from roma.replicas import Placement, assign
 from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
@@ -88,7 +88,7 @@ class SlaConfig(Section):
             case Statistic.EACH:
                 return Sla(self.response_time, Statistic.EACH)
             case Statistic.MEAN:
-                return Sla(self.response_time, Statistic.MEAN, self.alpha or 0.8)
+                return Sla(self.response_time, Statistic.MEAN, self.alpha or MEAN_ALPHA)
             case _:
                 assert_never(self.statistic)
 
@@ -153,7 +153,8 @@ class ModelConfig(Section):
     sla: SlaConfig
     cpu: CpuConfig = CpuConfig()
     weight: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    """Its part of a worker's cores in a shortage, beside those of the other models there."""
+    """Relative weight of its share when the worker is short of cores; `control.sharing: max_min`
+    only."""
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """CPU executables, each on a worker of its own; default: one on every worker. Workers of
     backend `static` do not count."""
@@ -195,9 +196,8 @@ class ControlConfig(Section):
     window: Seconds | None = None
     """Window of the response-time statistics in seconds; default: one period."""
     sharing: Sharing = Sharing.MAX_MIN
-    """How a worker's cores are shared that are too few for all demands. `max_min`: whoever needs
-    less than a fair share gets it whole; `proportional`: everyone the same part of its demand (η·u,
-    paper Alg. 2)."""
+    """Rule for sharing a worker's cores when demands exceed them. `max_min`: a demand below the
+    fair share is met in full; `proportional`: the same part of each (η·u, paper Alg. 2)."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.0
     """γ: share of the spare cores handed out on top of the demands (paper Alg. 2)."""
     cfs_period: Annotated[float, Field(ge=0.01, le=1)] = 0.1

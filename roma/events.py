@@ -22,7 +22,7 @@ class Result(StrEnum):
     ERROR = "error"
     """A violation of the promise, however fast it came."""
     TIMEOUT = "timeout"
-    """An error by silence: the executable may compute on, for all that is known."""
+    """No answer within `gateway.backend_timeout`; the executable may still be computing."""
 
 
 class Reason(StrEnum):
@@ -30,7 +30,8 @@ class Reason(StrEnum):
 
     QUEUE_FULL = "queue_full"
     PREDICTED_LATE = "predicted_late"
-    """At admission: what waits ahead already takes longer than the deadline."""
+    """At admission, or at the head of the queue: predicted to miss the promise (of a mean, and of
+    low priority: the deadline)."""
     DEADLINE = "deadline"
     """In the queue: age plus predicted service exceeds the deadline."""
     NO_EXECUTABLE = "no_executable"

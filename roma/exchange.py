@@ -40,10 +40,12 @@ class ExchangeRequest:
 class ModelReport:
     """Dispatcher to supervisor: one model.
 
-    `response_time` is the SLA's statistic over the window, None if nothing was answered in it.
+    `response_time` is the statistic that control uses over the window, None if nothing was answered
+    in it.
     `mean_time` is the mean over the same window. `completed_…` count every answer, `invalid` those
     of them that refused the client's input, `late` those that came after the promise; `rejected`
-    counts by reason, `cancelled_late` those of `cancelled` that could not be in time any more.
+    counts by reason, `rejected_by_client` those of them that only their client's own deadline
+    ended, `cancelled_late` those of `cancelled` that could not be in time any more.
     """
 
     model: str
@@ -61,21 +63,27 @@ class ModelReport:
     response_time: float | None
     mean_time: float | None
     cancelled_late: int = 0
+    rejected_by_client: int = 0
+
+    @property
+    def refused(self) -> int:
+        """Requests that were rejected, but for those that only their client's deadline ended."""
+        return sum(self.rejected.values()) - self.rejected_by_client
 
     @property
     def broken(self) -> int:
         """Requests whose promise was broken: late, refused, failed, or given up when too late."""
-        return self.late + sum(self.rejected.values()) + self.failed + self.cancelled_late
+        return self.late + self.refused + self.failed + self.cancelled_late
 
     @property
     def ended(self) -> int:
         """Requests that count for the promise, kept or broken.
 
         What the client alone caused does not: an input that was refused, a request that it took
-        back while there was time.
+        back, or whose own deadline passed, while there was time.
         """
         answered = self.completed_cpu + self.completed_gpu - self.invalid
-        return answered + sum(self.rejected.values()) + self.failed + self.cancelled_late
+        return answered + self.refused + self.failed + self.cancelled_late
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,12 @@ BUDGETS: Final = {Statistic.P95: 0.05, Statistic.P99: 0.01, Statistic.EACH: 0.00
 WIDE_BUDGET: Final = 0.03
 """From this budget on the law sees the 95th percentile, below it the 99th."""
 
+MEAN_ALPHA: Final = 0.8
+"""The set point of a promise on the mean, and of `each`, as a share of it (paper §5)."""
+
 BUDGET_ALPHA: Final = 0.5
-"""The set point of a promise with a budget, as a share of it: of response times whose mean is kept
-there, few exceed the double."""
+"""The set point of every other promise: of response times whose mean is there, few exceed twice
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Sla:
 
     response_time: float
     statistic: Statistic = Statistic.MEAN
-    alpha: float = 0.8
+    alpha: float = MEAN_ALPHA
     own_budget: float | None = None
 
     @staticmethod
@@ -143,8 +146,9 @@ class Request:
     Nobody changes one. It is not frozen, and makes itself, because each request makes it and three
     or four events and commands: frozen, compiled ones cost thirty times as much.
 
-    `strict`: the deadline is the client's own. Nobody waits for an answer after it, so what still
-    runs then is given up; the model's own deadline lets it end.
+    `strict`: the deadline is the client's own. Nobody waits for an answer after it: what still runs
+    then is answered with 504, and keeps its slot until it ends. The model's own deadline lets it
+    be answered.
     """
 
     id: int

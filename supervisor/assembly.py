@@ -56,18 +56,20 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
 
 
 def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
-    """Return by executable the cores that it needs when idle, where they do not all fit the worker.
+    """Return, by executable that lacks them, the cores with which a request meets the set point.
 
-    That is what one request takes to be in time, for the models whose cost is known beforehand.
-    Those above a fair share, who are cut, are named.
+    Without load, for models whose cost is known beforehand: because the executable may not have so
+    many, or because those of all do not fit the worker, which cuts the largest.
     """
     core = build_core(config, worker)
-    needs = {name: core.idle_minimum(name) for name in core.status}
-    granted = share([Want(n, n) for n in needs.values()], worker.allocatable).granted
+    wants = {name: core.idle_minimum(name) for name in core.status}
+    granted = share([Want(n, n) for n in wants.values()], worker.allocatable).granted
+    needs = {m.name: (m.cost or 0.0) / m.model.sla.set_point for m in managed(config, worker)}
     return {
-        name: need
-        for (name, need), cores in zip(needs.items(), granted, strict=True)
+        name: max(need, needs[name])
+        for (name, need), cores in zip(wants.items(), granted, strict=True)
         if cores < need - GRID
+        or (core.status[name].managed.idles_by_cost and cores < needs[name] - GRID)
     }
 
 

@@ -28,8 +28,9 @@ STORY_LENGTH = 900
 STORY_TOTAL = 20_000
 """Decisions kept of all executables; one takes about 2 KB."""
 
-RESTART_LOOP = 300.0
-"""Seconds between two losses of an executable that is not in a restart loop."""
+RESTART_LOOP = 60.0
+"""Seconds. Two losses closer together than this are a restart loop, and so is a start that takes
+longer."""
 
 BUSY_LOADING = 0.5
 """Share of its minimum that an executable uses at least while it loads."""
@@ -85,9 +86,9 @@ class Apply:
 class Status:
     """The live state of one executable; `applied` is None until the first reading.
 
-    `core_seconds` is what was applied, over time. `is_waited_for`: it is not ready, but has served
-    until a moment ago, so its clients wait and it has its part as the others do. `lost_at` is when
-    that was; who is lost again soon after is in a restart loop, and has what the others leave.
+    `core_seconds` is what was applied, over time. An executable that was ready and is lost has its
+    share as the others do, since its clients wait; but not one that was lost twice within
+    RESTART_LOOP, nor one that does not come back for so long. `lost_at` is when it was lost last.
     """
 
     managed: Managed
@@ -286,8 +287,13 @@ class Supervisor:
             status.cost = status.cost.update(measurement)
         want = self._want(status, demand)
         if not blind:
-            want = replace(want, loads=measurement is None and not status.is_waited_for)
+            want = replace(want, loads=measurement is None and not self._is_waited_for(status))
         return _Decided(want, demand, measurement, minimum, fresh, used)
+
+    def _is_waited_for(self, status: Status) -> bool:
+        """Whether a lost executable still counts among those that serve."""
+        assert self._ticked_at is not None
+        return status.is_waited_for and self._ticked_at - status.lost_at < RESTART_LOOP
 
     def _note_loss(self, status: Status) -> None:
         if status.is_live:
@@ -393,7 +399,7 @@ class Supervisor:
             in_flight_here=sum(w.in_flight(managed.name) for w in self._usable()),
             failed=dt * sum(d.failed for d in found),
             shed=dt * sum(d.shed for d in found),
-            late=dt * sum(d.late for d in found),
+            violations=dt * sum(d.violations for d in found),
             waiting=sum(r.waiting for r in reports),
             in_flight=sum(r.in_flight for r in reports),
             usage=usage,

@@ -5,8 +5,8 @@
 In a shortage (η < 1) everyone keeps a minimum; what serves nobody yet has that alone, and beyond it
 what the others leave. Among the rest there are two rules:
 
-* `max_min`: u' = min(u, w·L), with the level L that uses up the capacity. Who needs less than a
-  fair share gets it whole, so that a neighbour's demand, however large, is the neighbour's trouble.
+* `max_min`: u' = min(u, w·L), with the level L that uses up the capacity. A demand below the fair
+  share is met in full, whatever its neighbours ask for.
 * `proportional`, the paper's: u' = η·u, after each has its floor (the cores with which one request
   meets the set point). With minimum = floor = 0 it is Algorithm 2 to the letter.
 """
@@ -82,14 +82,13 @@ def _max_min(wants: Sequence[Want], capacity: float) -> list[float]:
         [w.minimum if w.loads else w.demand for w in wants],
         [w.demand for w in wants],
     ):
-        if sum(tier) <= capacity + ROUNDING:
-            granted = tier
-            continue
-        level = _level(granted, tier, weights, capacity)
-        granted = [
-            max(low, min(high, level * weight))
-            for low, high, weight in zip(granted, tier, weights, strict=True)
-        ]
+        if sum(tier) > capacity + ROUNDING:
+            level = _level(granted, tier, weights, capacity)
+            return [
+                max(low, min(high, level * weight))
+                for low, high, weight in zip(granted, tier, weights, strict=True)
+            ]
+        granted = tier
     return granted
 
 
@@ -97,14 +96,14 @@ def _level(
     lower: Sequence[float], upper: Sequence[float], weights: Sequence[float], capacity: float
 ) -> float:
     """Return the L with Σ max(lower, min(upper, w·L)) = capacity, which is less than Σ upper."""
-    turns = [(low / w, w) for low, w in zip(lower, weights, strict=True)]
-    turns += [(high / w, -w) for high, w in zip(upper, weights, strict=True)]
-    filled, rises, level = sum(lower), 0.0, 0.0
-    for turn, change in sorted(turns):
-        more = filled + rises * (turn - level)
+    breakpoints = [(low / w, w) for low, w in zip(lower, weights, strict=True)]
+    breakpoints += [(high / w, -w) for high, w in zip(upper, weights, strict=True)]
+    used, slope, level = sum(lower), 0.0, 0.0
+    for point, change in sorted(breakpoints):
+        more = used + slope * (point - level)
         if more > capacity:
-            return level + (max(0.0, capacity - filled) / rises if rises > 0 else 0.0)
-        filled, rises, level = more, rises + change, turn
+            return level + (max(0.0, capacity - used) / slope if slope > 0 else 0.0)
+        used, slope, level = more, slope + change, point
     return math.inf
 
 

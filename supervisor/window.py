@@ -23,7 +23,7 @@ class ModelDelta:
     completed_cpu: float
     failed: float
     shed: float
-    late: float
+    violations: float
 
 
 class Window:
@@ -97,7 +97,7 @@ class Window:
             completed_cpu=self._rate(report.completed_cpu - (old.completed_cpu if old else 0)),
             failed=self._rate(report.failed - (old.failed if old else 0)),
             shed=self._rate(_shed(report) - (_shed(old) if old else 0)),
-            late=self._rate(report.broken - (old.broken if old else 0)),
+            violations=self._rate(report.broken - (old.broken if old else 0)),
         )
 
     def completed(self, executor: str) -> float:

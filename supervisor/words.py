@@ -74,8 +74,8 @@ def _seen(d: Decision) -> str:
         parts.append(f"{_count(m.shed)} were refused because they would have been late")
     if m.failed:
         parts.append(f"{_count(m.failed)} failed")
-    if m.late:
-        parts.append(f"{_count(m.late)} broke the promise")
+    if m.violations:
+        parts.append(f"{_count(m.violations)} broke the promise in all")
     aim, sla = units.milliseconds(m.set_point), units.milliseconds(m.sla)
     if m.response_time is None:
         response = "Nothing was answered"
@@ -113,7 +113,7 @@ def _shared(d: Decision) -> str:
         more = "" if d.exact <= d.wanted + GRID else ", and spare ones are handed out"
         return f"{worker}{more}: it gets {d.allocation:.3f}."
     needed = min(d.floor, d.maximum)
-    less = f", less than the {needed:.3f} with which one request is in time"
+    less = f", less than the {needed:.3f} with which one request meets the set point"
     less = less if d.allocation < needed - GRID else ""
     return f"The worker is short (η = {d.eta:.2f}): {worker}; it gets {d.allocation:.3f}{less}."
 

@@ -68,7 +68,7 @@ class Attempt(Protocol):
     """A message on its way."""
 
     def abort(self) -> None:
-        """Nobody waits for the answer any more: let the model server know."""
+        """Close at once: the executable is lost, or its model was removed."""
 
 
 class Connection:

@@ -36,7 +36,7 @@ class Denied(Exception):
 class Grant:
     """Leave for one request; `release` it when the request has ended, whichever way.
 
-    What `hold` was called for is released on its own: an execution outlives a client that hangs up.
+    The request holds it, and so does each execution, which outlives a client that hangs up.
     """
 
     __slots__ = ("_allowance", "_caller", "_holders", "name", "priority")
@@ -57,11 +57,11 @@ class Grant:
         self._caller.check(model)
 
     def hold(self) -> None:
-        """Let it take one more release to give it back."""
+        """Count one more holder, who must release it too."""
         self._holders += 1
 
     def release(self) -> None:
-        """Give it back, if nobody else holds it; once more does nothing."""
+        """Give it back when as many have released it as hold it; one more does nothing."""
         self._holders -= 1
         if self._holders <= 0 and self._allowance is not None:
             self._allowance.under_way -= 1

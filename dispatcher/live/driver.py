@@ -27,6 +27,7 @@ from roma.events import (
     Event,
     Execute,
     ExecutionEnded,
+    ExecutionMissed,
     ExecutionUnreached,
     ExecutorLost,
     ExecutorReady,
@@ -74,7 +75,6 @@ class Call:
         "executor",
         "grant",
         "id",
-        "is_running",
         "message",
         "model",
         "priority",
@@ -102,8 +102,6 @@ class Call:
         self.arrived = 0.0
         self.executor: str | None = None
         """The one that it was last sent to."""
-        self.is_running = False
-        """An executable has it, whether its client still waits or not."""
         self.grant: Grant | None = None
         """What its caller was granted; held as long as it runs, even if its client hangs up."""
 
@@ -191,8 +189,6 @@ class Driver:
         If it runs, its answer is read and discarded: only that tells when the slot is free.
         """
         if self._calls.pop(call.id, None) is not None:
-            if call.is_running and call.grant is not None:
-                call.grant.hold()
             self.handle(RequestCancelled(call.id))
 
     def handle(self, event: Event) -> None:
@@ -262,7 +258,7 @@ class Driver:
                 if aborted is not None:
                     attempt, call = aborted
                     attempt.abort()
-                    self._leave(call)
+                    _give_back(call)
             case LoadModel():
                 self.devices[command.executor].load(command)
             case UnloadModel():
@@ -288,13 +284,15 @@ class Driver:
         # Policies of other devices run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
         call = self._calls.get(request)
-        if call is None:
-            return  # given up between the command and now; the core has been told
+        if call is None:  # given up between the command and now: it never runs
+            self.handle(ExecutionMissed(command.execution))
+            return
         call.executor = command.executor
         done = _Sent(self, command, call)
-        more = self._headers(call, command) if call.context or call.deadline else ""
-        call.is_running = True
+        if call.grant is not None:
+            call.grant.hold()
         try:
+            more = self._headers(call, command) if call.context or call.deadline else ""
             attempt = self._endpoints[command.executor].send(
                 call.message, done, timeout=self._timeout, more=more
             )
@@ -331,7 +329,7 @@ class Driver:
     def on_done(self, command: Execute, call: Call, result: Answer | BackendError) -> None:
         """Report how an execution ended, and tell its call."""
         self._attempts.pop(command.execution, None)
-        self._leave(call)
+        _give_back(call)
         if call.context is not None and call.context.trace is not None and call.id in self._calls:
             call.context.trace.on_executed(result, self.clock())
         if isinstance(result, Response):
@@ -355,12 +353,6 @@ class Driver:
             self.handle(ExecutionEnded(command.execution, verdict))
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 
-    def _leave(self, call: Call) -> None:
-        """Note that no executable has a call any more."""
-        call.is_running = False
-        if call.grant is not None and call.id not in self._calls:
-            call.grant.release()
-
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
         if verdict is Result.ERROR and call.deadline is not None:
             # A model server that was told the client's own deadline, and kept it, is not at fault.
@@ -374,8 +366,6 @@ class Driver:
         call = self._calls.get(request)
         if call is not None:
             del self._calls[request]
-            if call.is_running and call.grant is not None:  # its own deadline passed
-                call.grant.hold()
             call.on_outcome(outcome)
 
     def _arm(self, wakeup: float) -> None:
@@ -405,6 +395,12 @@ class _Sent:
 
     def __call__(self, result: Answer | BackendError) -> None:
         self._driver.on_done(self._command, self._call, result)
+
+
+def _give_back(call: Call) -> None:
+    """Release what an execution held of its caller's grant."""
+    if call.grant is not None:
+        call.grant.release()
 
 
 def judge(status: int) -> Result:

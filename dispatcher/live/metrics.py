@@ -84,7 +84,8 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
     )
     yield gauge(
         "response_time_seconds",
-        "The statistic that the SLA bounds, over the last window; absent if nothing was answered.",
+        "The statistic of response times that control uses (mean, p95, p99 or longest), over the "
+        "last window; absent if nothing was answered.",
         _MODEL,
         (((m.model,), m.response_time) for m in models),
     )
@@ -183,7 +184,7 @@ def _promises(core: Dispatcher) -> Iterator[Metric]:
     )
     yield gauge(
         "sla_budget_ratio",
-        "The share of requests that may be late; absent of a promise on the mean.",
+        "The share of requests that may be late; absent for a promise on the mean.",
         _MODEL,
         (((spec.name,), spec.sla.budget) for spec in specs),
     )

@@ -92,8 +92,8 @@ def check(file: ConfigFile) -> None:
         if unmet := unmet_idle_minima(loaded, worker):
             named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())
             print(
-                f"{file}: note: worker {worker.name} has not the cores with which one request of "
-                f"each model is in time after silence: too few for {named}"
+                f"{file}: note: worker {worker.name} lacks the cores with which one request of "
+                f"each model meets the set point after silence: needed are {named}"
             )
 
 

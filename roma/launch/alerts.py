@@ -11,9 +11,8 @@ from typing import Any
 BUDGET = "max by (model) (roma_sla_budget_ratio)"
 """The share of requests that may be late, by model; nothing of promises on a mean."""
 
-ALWAYS = 0.9
-"""The share of late requests that pages whatever the budget is: many times a wide one is more than
-all there are."""
+MAX_THRESHOLD = 0.9
+"""More than this share of late requests always fires: a burn rate times a wide budget exceeds 1."""
 
 WINDOWS = ("5m", "30m", "1h", "6h", "3d")
 
@@ -70,7 +69,7 @@ def violations(window: str) -> str:
 
 
 def _burning(burn: Burn) -> Alert:
-    bad = f"> on (model) clamp_max({burn.rate:g} * {BUDGET}, {ALWAYS})"
+    bad = f"> on (model) clamp_max({burn.rate:g} * {BUDGET}, {MAX_THRESHOLD})"
     return Alert(
         "RomaPromiseBurns",
         [Condition(recorded(w), bad) for w in (burn.long, burn.short)],
@@ -78,10 +77,10 @@ def _burning(burn: Burn) -> Alert:
         burn.severity,
         "Model {{ $labels.model }} breaks its promise too often",
         f"Late, rejected or failed in the last {burn.long}: {{{{ $value | humanizePercentage }}}} "
-        "of its requests; roma_sla_budget_ratio may be. Failed: see the executable's log and "
-        "restarts. Late or rejected while demands are cut (roma_worker_demand_met_ratio < 1): give "
-        "the worker cores, or move a model. While they are not cut: cpu.max bounds the model, or "
-        "its promise is shorter than one request takes (roma_execution_duration_seconds).",
+        "of its requests; its budget is in roma_sla_budget_ratio. Failed: see the executable's log "
+        "and restarts. Late or rejected while demands are cut (roma_worker_demand_met_ratio < 1): "
+        "give the worker cores, or move a model. While they are not cut: cpu.max bounds the model, "
+        "or its promise is shorter than one request takes (roma_execution_duration_seconds).",
         burn.long,
     )
 

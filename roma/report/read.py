@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from roma import chronicle
 from roma.errors import StoryError
-from roma.model import Statistic
+from roma.model import BUDGETS, Statistic
 from roma.report.columns import AWAY, Numbers, Span, Table, gaps, typical, until_next
 from roma.view.moments import Moment
 from supervisor.story import Decision
@@ -64,6 +64,7 @@ _COUNTS = (
     "failed",
     "cancelled",
     "cancelled_late",
+    "rejected_by_client",
 )
 _LOOKS = (
     "start",
@@ -95,7 +96,8 @@ class ModelTrack:
     def add(self, look: Look) -> None:
         """Take one line."""
         self.statistic = look.statistic
-        self.budget = look.budget
+        # Records from before there were budgets have a statistic alone.
+        self.budget = BUDGETS.get(look.statistic) if look.budget is None else look.budget
         self.refused.update(look.rejected)
         self._table.add(
             {
@@ -115,13 +117,18 @@ class ModelTrack:
     @property
     def broken(self) -> Numbers:
         """Requests by second that were late, refused, failed or given up when too late."""
-        return np.asarray(self["late"] + self["refused"] + self["failed"] + self["cancelled_late"])
+        return np.asarray(self["late"] + self._refused + self["failed"] + self["cancelled_late"])
 
     @property
     def ended(self) -> Numbers:
         """Requests by second that ended in a way that counts for the promise."""
         answered = self["answered_cpu"] + self["answered_gpu"] - self["invalid"]
-        return np.asarray(answered + self["refused"] + self["failed"] + self["cancelled_late"])
+        return np.asarray(answered + self._refused + self["failed"] + self["cancelled_late"])
+
+    @property
+    def _refused(self) -> Numbers:
+        """Refusals by second that count for the promise."""
+        return np.asarray(self["refused"] - self["rejected_by_client"])
 
     @property
     def response(self) -> Numbers:

@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from roma.serving.deadline import TIMEOUT_HEADER, seconds_left
 from roma.serving.errors import Code, ListenError, RequestError
 from roma.serving.health import NAME as HEALTH
 from roma.serving.health import Health
@@ -84,7 +85,7 @@ class GrpcServer:
         async def answer(request: bytes, context: Any) -> bytes:
             try:
                 return await workers.run_within(
-                    context.time_remaining(),
+                    _time_left(context),
                     method.answer,
                     self._models,
                     request,
@@ -99,6 +100,18 @@ class GrpcServer:
             raise AssertionError("abort raises")
 
         return answer
+
+
+def _time_left(context: Any) -> float | None:
+    """Return a caller's remaining seconds: by its deadline, or as a gateway says in metadata.
+
+    Raises RequestError for metadata that is no time.
+    """
+    metadata = {key.lower(): value for key, value in context.invocation_metadata()}
+    told = metadata.get(TIMEOUT_HEADER.lower())
+    left = None if told is None else seconds_left({TIMEOUT_HEADER: told})
+    times = (context.time_remaining(), left)
+    return min((seconds for seconds in times if seconds is not None), default=None)
 
 
 def _handlers(service: str, methods: Sequence[Method], bind: Callable[[Method], Any]) -> Any:

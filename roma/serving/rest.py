@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from roma.serving import api, oip_rest, service
+from roma.serving import api, deadline, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import Answer, Route
@@ -31,12 +31,6 @@ KEEP_ALIVE = 3600.0
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; a pool opens many at once."""
-
-TIMEOUT_HEADER = "X-Request-Timeout-Ms"
-"""Milliseconds after which a request that still waits for a worker need not be computed."""
-
-MAX_TIMEOUT_MS = 2**31 - 1
-"""25 days; whoever means more means no limit."""
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +126,7 @@ class RestServer:
     async def _follow(self, route: Route, request: web.BaseRequest, began: float) -> Answer:
         if not route.computes:
             return route.answer(self._models, b"", request.headers)
-        seconds = timeout(request.headers)
+        seconds = deadline.seconds_left(request.headers)
         body = await self._read(request)
         if seconds is not None:
             seconds += began - asyncio.get_running_loop().time()
@@ -169,18 +163,3 @@ class RestServer:
             asyncio.get_running_loop(),
             client_max_size=self._max_body_bytes,
         )
-
-
-def timeout(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a request gives itself, None without a limit; raises RequestError."""
-    text = headers.get(TIMEOUT_HEADER)
-    if text is None:
-        return None
-    # The length is checked first: Python refuses to convert thousands of digits.
-    is_number = text.isascii() and text.isdigit() and len(text) <= 10
-    if not is_number or not 1 <= int(text) <= MAX_TIMEOUT_MS:
-        raise RequestError(
-            f"{TIMEOUT_HEADER} = {text[:32]!r}: expected milliseconds, "
-            f"an integer from 1 to {MAX_TIMEOUT_MS}"
-        )
-    return int(text) / 1000

@@ -35,6 +35,7 @@ class Moment:
     response_time: float | None
     mean_time: float | None
     cancelled_late: int = 0
+    rejected_by_client: int = 0
 
     @property
     def answered(self) -> int:
@@ -49,12 +50,18 @@ class Moment:
     @property
     def broken(self) -> int:
         """Requests whose promise was broken: late, refused, failed, or given up when too late."""
-        return self.late + self.refused + self.failed + self.cancelled_late
+        return self.late + self._counted + self.failed + self.cancelled_late
 
     @property
     def ended(self) -> int:
         """Requests that ended in a way that counts for the promise."""
-        return self.answered - self.invalid + self.refused + self.failed + self.cancelled_late
+        answered = self.answered - self.invalid
+        return answered + self._counted + self.failed + self.cancelled_late
+
+    @property
+    def _counted(self) -> int:
+        """Refusals that count for the promise."""
+        return self.refused - self.rejected_by_client
 
 
 def record(
@@ -125,6 +132,7 @@ def _moment(now: ModelReport, last: ModelReport | None, seconds: float) -> Momen
         failed=grew("failed"),
         cancelled=grew("cancelled"),
         cancelled_late=grew("cancelled_late"),
+        rejected_by_client=grew("rejected_by_client"),
         waiting=now.waiting,
         in_flight=now.in_flight,
         oldest_age=now.oldest_age,

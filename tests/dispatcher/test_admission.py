@@ -12,6 +12,7 @@ from roma.events import (
     RequestArrived,
     RequestCancelled,
     Result,
+    Woken,
 )
 from roma.model import ModelSpec, Priority, Request, Sla, Statistic
 
@@ -96,7 +97,7 @@ def test_the_head_makes_way_by_what_most_requests_take_not_by_half_of_them(desk)
 
 
 @pytest.mark.parametrize("sla", [Sla(1.0, Statistic.MEAN), Sla(1.0, Statistic.EACH)])
-def test_without_a_budget_of_its_own_only_the_deadline_counts(desk, sla):
+def test_a_mean_and_each_are_bounded_by_the_deadline(desk, sla):
     now = measured(desk, sla)
     (run,) = desk.arrive("m", now)
     desk.arrive("m", now)
@@ -116,7 +117,8 @@ def test_low_priority_requests_have_the_deadline_alone(desk):
             now=now,
         )
     ]
-    assert 20 - len(commands) == 13
+    refused = [command for command in commands if isinstance(command, Reject)]
+    assert (len(commands), 20 - len(refused)) == (len(refused), 13)
 
 
 def test_a_clients_own_deadline_still_bounds_it(desk):
@@ -161,6 +163,26 @@ def given_up(desk, at, *, runs):
 def test_a_client_that_goes_away_too_late_to_be_served_in_time_counts_as_late(desk, at, runs, late):
     queue = given_up(desk, at, runs=runs)
     assert (queue.cancelled, queue.cancelled_late) == (1, late)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "ends", "counted"),
+    [
+        (0.2, 0.2, 0),  # it runs, and would have ended after 0.3 s: in time, but not for its client
+        (1.5, 1.5, 1),  # it could not be in time any more
+    ],
+)
+def test_a_deadline_of_the_clients_own_breaks_no_promise_that_could_be_kept(
+    desk, deadline, ends, counted
+):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    request = Request(50, "m", now, now + deadline, strict=True)
+    desk.core.handle(RequestArrived(request), now=now)
+    (rejected,) = desk.core.handle(Woken(), now=now + ends)
+    assert rejected.reason is Reason.DEADLINE
+    (report,) = reports.reply(desk.core, "", now + 5).models
+    assert (report.broken, report.ended) == (counted, 1 + counted)
+    assert report.rejected == {"deadline": 1}
 
 
 def test_what_counts_for_the_promise_is_one_sum(desk):

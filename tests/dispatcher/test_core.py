@@ -238,6 +238,21 @@ def test_an_executor_that_is_silent_is_tried_with_one_request_until_it_answers(d
     assert [type(c) for c in desk.arrive("m", 30.4)] == [Execute]  # it is trusted again
 
 
+def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(desk):
+    core = desk.build("m")
+    desk.cpu("m@a", "m", cores=2.0)
+    desk.cpu("m@b", "m", cores=2.0)
+    runs = [desk.arrive("m", 0.0)[0] for _ in range(4)]
+    mine = [run.execution for run in runs if run.executor == "m@a"]
+    core.handle(ExecutionEnded(mine[0], Result.TIMEOUT), now=30.0)
+    executor = core.executors["m@a"]
+    assert (executor.is_on_trial, executor.is_ejected) == (True, False)
+    core.handle(ExecutionEnded(mine[1], Result.TIMEOUT), now=30.1)
+    assert (executor.is_on_trial, executor.is_ejected) == (False, True)
+    core.handle(Woken(), now=31.2)
+    assert (executor.is_on_trial, executor.is_ejected) == (True, False)
+
+
 def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(desk):
     core = desk.build(ModelSpec("m", Sla(1.0), 1.0))
     desk.cpu("m@w", "m", cores=2)

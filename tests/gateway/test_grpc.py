@@ -234,16 +234,19 @@ async def test_a_deadline_that_passes_in_the_queue_frees_its_place(stage):
     assert len(backend.seen) == 1
 
 
-async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_hears_of_its_end(stage):
+async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_keeps_its_slot(stage):
     await stage.open(speaks_grpc=True)
     backend = stage.grpc_backends[0]
     backend.gate = asyncio.Event()
     code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=1.0)
     assert code is Code.DEADLINE_EXCEEDED
-    await stage.until(lambda: backend.cancelled == 1)
-    assert 0 < backend.seen[0][3] < 2
-    await stage.until(lambda: stage.core.live == 0)
-    assert stage.queue.failed == 0
+    (told,) = [value for key, value in backend.seen[0][1] if key == "x-request-timeout-ms"]
+    assert 0 < int(told) <= 1000
+    assert stage.core.live == 0
+    assert len(list(stage.core.running())) == 1  # it computes on, and keeps its slot
+    backend.gate.set()
+    await stage.until(lambda: not list(stage.core.running()))
+    assert (backend.cancelled, stage.queue.failed) == (0, 0)
 
 
 async def test_a_deadline_looser_than_the_models_changes_nothing(stage):
@@ -253,7 +256,7 @@ async def test_a_deadline_looser_than_the_models_changes_nothing(stage):
     assert stage.grpc_backends[0].seen[0][3] < 20  # gateway.backend_timeout, and what gRPC adds
 
 
-async def test_a_client_that_cancels_is_told_to_the_model_server(stage):
+async def test_a_client_that_cancels_leaves_its_slot_to_the_model_server(stage):
     await stage.open(speaks_grpc=True)
     backend = stage.grpc_backends[0]
     backend.gate = asyncio.Event()
@@ -265,8 +268,10 @@ async def test_a_client_that_cancels_is_told_to_the_model_server(stage):
         waiting.cancel()
         await stage.until(lambda: len(stage.queue) == 0)
         running.cancel()
-        await stage.until(lambda: backend.cancelled == 1)
-    assert stage.queue.cancelled == 2
+        await stage.until(lambda: stage.queue.cancelled == 2)
+        assert len(list(stage.core.running())) == 1
+        backend.gate.set()
+        await stage.until(lambda: not list(stage.core.running()))
     assert stage.core.live == 0
     assert len(backend.seen) == 1
 

@@ -284,9 +284,15 @@ async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage
 
     class Broken:
         priority = Priority.INTERACTIVE
+        holders = 1
+
+        def hold(self):
+            self.holders += 1
 
         def release(self):
-            raise RuntimeError("bug")
+            self.holders -= 1
+            if not self.holders:  # by the request, while its answer goes out
+                raise RuntimeError("bug")
 
     class Granting(Passing):
         def handle(self, request, connection):
@@ -498,6 +504,7 @@ async def test_who_sends_and_hangs_up_keeps_to_the_model_servers_slots(stage, co
         await asyncio.sleep(0.001)
         client.writer.transport.abort()
     await stage.until(lambda: not stage.gateway._driver._attempts and not len(stage.queue))
+    assert len(backend.seen) > 2
     assert backend.most_running <= 2
     assert (await stage.predict())[0] == 200
 
@@ -509,7 +516,9 @@ async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time
     answers = await asyncio.gather(*(stage.predict() for _ in range(3)))
     assert [answer[0] for answer in answers] == [502] * 3
     await stage.until(lambda: not stage.core.executors["m.0@local"].suspect)
-    backend.gate, backend.most_running, held = None, 0, asyncio.Event()
+    backend.gate.set()
+    await stage.until(lambda: backend.running == 0)
+    backend.most_running, held = 0, asyncio.Event()
 
     async def one_by_one(request, body):
         await held.wait()
@@ -518,9 +527,10 @@ async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time
     backend.behave = one_by_one
     calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
     await stage.until(lambda: len(stage.queue) == 2)
+    assert backend.most_running == 1
     held.set()
     assert [(await call)[0] for call in calls] == [200] * 3
-    await asyncio.gather(*(stage.predict() for _ in range(3)))
+    assert not stage.core.executors["m.0@local"].is_on_trial
 
 
 async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):

@@ -1,4 +1,4 @@
-"""What the Makefile installs is in pyproject.toml, and constraints.txt locks all of it."""
+"""pyproject.toml has every extra that the Makefile installs; constraints.txt pins them all."""
 
 import re
 import tomllib

@@ -149,7 +149,7 @@ def test_a_decision_in_words():
         (
             {"total": 4.0, "exact": 0.6, "allocation": 0.6, "applied": 0.6, "floor": 0.8},
             Limit.WORKER_SHORT,
-            "it gets 0.600, less than the 0.800 with which one request is in time.",
+            "it gets 0.600, less than the 0.800 with which one request meets the set point.",
         ),
         (
             {"demand": Demand(2.0, "y", {"feed_forward": 3.0, "clip": -1.0}), "wanted": 2.0},

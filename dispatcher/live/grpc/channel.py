@@ -31,7 +31,6 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 
-_DEADLINE_HEADER = "x-request-timeout-ms"
 _OWN_TRAILERS = frozenset({"x-request-id", "content-type"})
 
 SAID = 0.9
@@ -67,8 +66,9 @@ class GrpcChannel:
     def send(self, message: GrpcMessage, done: GrpcDone, *, timeout: float, more: str) -> Attempt:
         """Post a message; `done` is called exactly once, unless it is aborted before.
 
-        `more` are header lines. X-Request-Timeout-Ms among them is the time that the client has
-        left: it becomes the call's own deadline.
+        `more` are header lines, passed on as metadata. X-Request-Timeout-Ms among them, the time
+        that the client has left, does not become the call's own deadline: gRPC would end the call
+        at it on this side, and nobody would learn when the model server has.
         """
         attempt = _GrpcAttempt(done)
         self._attempts.add(attempt)
@@ -155,9 +155,7 @@ class GrpcChannel:
 
     async def _call(self, message: GrpcMessage, timeout: float, more: str) -> GrpcResponse:
         """Make the call; the connection stands."""
-        metadata, left = _metadata(more)
-        if left is not None:
-            timeout = min(left, timeout)
+        metadata = _metadata(more)
         method = self._methods.get(message.path)
         if method is None:
             method = self._methods[message.path] = self._channel.unary_unary(message.path)
@@ -176,7 +174,7 @@ class GrpcChannel:
             # ran out of time, and of a connection that broke. At worst one is taken for the other:
             # the client hears of a failure in any case, and a look finds out.
             said = bool(response.trailing)
-            is_out_of_time = clock() - began > SAID * timeout and left != timeout
+            is_out_of_time = clock() - began > SAID * timeout
             if code == _DEADLINE_EXCEEDED and is_out_of_time and not said:
                 raise BackendTimeout(f"no answer within {timeout:g} s") from None
             # A model server that stops cancels what nobody here gave up.
@@ -213,17 +211,10 @@ class _GrpcAttempt:
         self.task.cancel()
 
 
-def _metadata(lines: str) -> tuple[list[tuple[str, str]], float | None]:
-    """Return header lines as metadata, without the deadline, which gRPC has in its own words."""
-    metadata, left = [], None
-    for line in lines.splitlines():
-        name, _, value = line.partition(": ")
-        name = name.lower()
-        if name == _DEADLINE_HEADER:
-            left = int(value) / 1000
-        else:
-            metadata.append((name, value))
-    return metadata, left
+def _metadata(lines: str) -> list[tuple[str, str]]:
+    """Return header lines as metadata."""
+    pairs = (line.partition(": ") for line in lines.splitlines())
+    return [(name.lower(), value) for name, _, value in pairs]
 
 
 def _passed(trailing: Sequence[tuple[str, str | bytes]] | None) -> Metadata:
