@@ -26,9 +26,9 @@ QUIET := --quiet --disable-pip-version-check
 help:  ## Show this help.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-install: $(DEMO)  ## What the demo and a deployment need, in .venv.
+install: $(DEMO)  ## Install what the demo and a deployment need into .venv.
 
-dev: $(DEV)  ## What tests, checks and benchmarks need, in .venv too.
+dev: $(DEV)  ## Install what tests, checks, benchmarks and reports need, too.
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python >= 3.11 is needed, this is {v[0]}.{v[1]}" if v < (3, 11) else 0)'
@@ -45,7 +45,7 @@ $(VENV)/.has-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'; }
 	@touch $@
 
-demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (about 2.5 minutes).
+demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (about 2 minutes).
 	$(BIN)/roma demo
 
 compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.

@@ -48,8 +48,8 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
         )
     response, limit = wait + executors.fastest(model), request.deadline - request.arrived
     name = "deadline"
-    if queue.useful < limit:
-        name, limit = "promise", queue.useful
+    if queue.response_limit < limit:
+        name, limit = "promise", queue.response_limit
     if response > limit:
         return Refusal(
             Reason.PREDICTED_LATE,
@@ -73,16 +73,16 @@ def too_late(
     if now + service > request.deadline:
         deadline = request.deadline - request.arrived
         return Reason.DEADLINE, _numbers(request, now, service, f"deadline {deadline:.3f} s")
-    if len(queue) == 1 or queue.useful == math.inf:
+    if len(queue) == 1 or queue.response_limit == math.inf:
         return None
     # Half of all services take longer than their median: by that measure half of those that an
     # overloaded queue answers would be late.
-    service = executors.fastest_surely(request.model)
-    if now + service <= request.arrived + queue.useful:
+    service = executors.fastest_tail(request.model)
+    if now + service <= request.arrived + queue.response_limit:
         return None
     return (
         Reason.PREDICTED_LATE,
-        _numbers(request, now, service, f"promise {queue.useful:.3f} s"),
+        _numbers(request, now, service, f"promise {queue.response_limit:.3f} s"),
     )
 
 

@@ -580,7 +580,7 @@ class Dispatcher:
         batch = self.batches.get(request.model)
         if batch is None:
             batch = self.batches[request.model] = self._new_queue(queue.spec)
-            batch.useful = math.inf
+            batch.response_limit = math.inf
         return batch
 
     def _end(self, ticket: Ticket, step: Step[RequestState, RequestStep]) -> None:

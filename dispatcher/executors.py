@@ -154,10 +154,10 @@ class Executor:
         profile = self._profiles.get(model)
         return None if profile is None else profile.work
 
-    def surely(self, model: str) -> float | None:
+    def tail(self, model: str) -> float | None:
         """Return the seconds within which most requests of `model` end; None if never measured."""
         profile = self._profiles.get(model)
-        work = None if profile is None else profile.surely()
+        work = None if profile is None else profile.tail()
         return None if work is None else work / self.share
 
     def step(self, step: ExecutorStep) -> None:
@@ -215,7 +215,7 @@ class Executor:
         self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
 
     def record_at_least(self, execution: Execution, now: float) -> None:
-        """Learn from an execution that had not ended when the waiting did: it takes longer.
+        """Learn from an execution that had not ended at its timeout: its duration is a lower bound.
 
         Predictions that learnt from those alone that ended in time would stay too low.
         """
@@ -282,11 +282,10 @@ class Executors:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
         return _shortest(self._by_model.get(model, ()), model)
 
-    def fastest_surely(self, model: str) -> float:
-        """Return the shortest of the seconds within which most end; 0 if nothing was measured."""
-        found = [e.surely(model) for e in self.of(model)]
-        known = [seconds for seconds in found if seconds is not None]
-        return min(known) if len(known) == len(found) and known else 0.0
+    def fastest_tail(self, model: str) -> float:
+        """Return the shortest tail of the live ones; 0 if one is unmeasured, or if none is live."""
+        tails = [executor.tail(model) for executor in self.of(model)]
+        return min((0.0 if tail is None else tail for tail in tails), default=0.0)
 
     def wait(self, model: str, ahead: int) -> float:
         """Return the predicted seconds until `ahead` requests of `model` have been started.

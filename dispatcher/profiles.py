@@ -11,8 +11,8 @@ SAMPLES = 9
 """The median of nine forgets a stall (one sample) and follows a change within five requests."""
 
 
-SURELY = 8 / SAMPLES
-"""The quantile of a service that is to end in time: all of nine but one do."""
+TAIL_QUANTILE = 8 / SAMPLES
+"""The tail of service times, by which a request is dropped: all of nine but one are shorter."""
 
 
 class ServiceProfile:
@@ -29,6 +29,6 @@ class ServiceProfile:
         self._quantile.add(work)
         self.work = self._quantile.value
 
-    def surely(self) -> float | None:
+    def tail(self) -> float | None:
         """Return the core-seconds within which most requests end; None if never measured."""
-        return self._quantile.at(SURELY)
+        return self._quantile.at(TAIL_QUANTILE)

@@ -77,16 +77,16 @@ class ModelQueue:
         "rejected",
         "rejected_by_client",
         "response",
+        "response_limit",
         "retries",
         "spec",
-        "useful",
         "utility",
         "waiting",
     )
 
     def __init__(self, spec: ModelSpec, window: float, utility: Utility = linear) -> None:
         self.spec = spec
-        self.useful = spec.sla.response_time if spec.sla.is_kept_by_refusing else math.inf
+        self.response_limit = spec.sla.response_time if spec.sla.sheds_late_requests else math.inf
         """Seconds after which an answer is worth no more than a refusal."""
         self.utility = utility
         self.accuracy = {variant.name: variant.accuracy for variant in spec.variants}

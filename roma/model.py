@@ -84,7 +84,7 @@ class Sla:
         return BUDGETS.get(self.statistic) if self.own_budget is None else self.own_budget
 
     @property
-    def is_kept_by_refusing(self) -> bool:
+    def sheds_late_requests(self) -> bool:
         """Whether a request that cannot be in time makes way for those that can.
 
         A late answer spends the budget as a refusal does, and the cores as well. It counts for

@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What one executable asks for, in cores; minimum ≤ demand ≤ maximum.
+    """One executable's demand, in cores; minimum ≤ demand ≤ maximum.
 
     `loads`: it serves nobody yet, and can wait. `weight` is its part beside the others'.
     """

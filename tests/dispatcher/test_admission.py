@@ -133,7 +133,7 @@ def test_budgets_of_statistics():
     kinds = [Sla(1.0, statistic).budget for statistic in Statistic]
     assert kinds == [None, 0.05, 0.01, 0.001]
     assert Sla.within(1.0, 0.02).budget == 0.02
-    assert ModelQueue(promised(Sla.within(1.0, 0.3)), 1.0).useful == 1.0
+    assert ModelQueue(promised(Sla.within(1.0, 0.3)), 1.0).response_limit == 1.0
 
 
 def given_up(desk, at, *, runs):
