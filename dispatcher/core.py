@@ -78,6 +78,7 @@ _OK: Final = Result.OK
 _ERROR: Final = Result.ERROR
 _TIMEOUT: Final = Result.TIMEOUT
 _INTERACTIVE: Final = Priority.INTERACTIVE
+_DEADLINE: Final = Reason.DEADLINE
 
 STORY_LENGTH: Final = 64
 """How many events an `InvalidTransition` can tell about."""
@@ -543,8 +544,8 @@ class Dispatcher:
     ) -> None:
         queue = self._queue(ticket.request)
         was_waiting = ticket.state is _QUEUED
-        if ticket.request.strict and not self._is_late(ticket, queue, now):
-            queue.rejected_by_client += 1
+        if reason is _DEADLINE and ticket.request.strict:
+            queue.rejected_by_client += not self._is_late(ticket, queue, now)
         self._end(ticket, _REJECT)
         if was_waiting:
             queue.remove(ticket.request.id)

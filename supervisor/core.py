@@ -28,9 +28,11 @@ STORY_LENGTH = 900
 STORY_TOTAL = 20_000
 """Decisions kept of all executables; one takes about 2 KB."""
 
-RESTART_LOOP = 60.0
-"""Seconds. Two losses closer together than this are a restart loop, and so is a start that takes
-longer."""
+RESTART_LOOP = 300.0
+"""Seconds. Losses closer together than this are a restart loop."""
+
+RESTART_PATIENCE = 60.0
+"""Seconds for which a lost executable has its share while it starts again."""
 
 BUSY_LOADING = 0.5
 """Share of its minimum that an executable uses at least while it loads."""
@@ -87,8 +89,8 @@ class Status:
     """The live state of one executable; `applied` is None until the first reading.
 
     `core_seconds` is what was applied, over time. An executable that was ready and is lost has its
-    share as the others do, since its clients wait; but not one that was lost twice within
-    RESTART_LOOP, nor one that does not come back for so long. `lost_at` is when it was lost last.
+    share as the others do for RESTART_PATIENCE, since its clients wait; but not one that was lost
+    twice within RESTART_LOOP. `lost_at` is when it was lost last.
     """
 
     managed: Managed
@@ -293,7 +295,7 @@ class Supervisor:
     def _is_waited_for(self, status: Status) -> bool:
         """Whether a lost executable still counts among those that serve."""
         assert self._ticked_at is not None
-        return status.is_waited_for and self._ticked_at - status.lost_at < RESTART_LOOP
+        return status.is_waited_for and self._ticked_at - status.lost_at < RESTART_PATIENCE
 
     def _note_loss(self, status: Status) -> None:
         if status.is_live:

@@ -7,6 +7,7 @@ from dispatcher.queues import ModelQueue
 from roma.events import (
     Execute,
     ExecutionEnded,
+    ExecutorLost,
     Reason,
     Reject,
     RequestArrived,
@@ -183,6 +184,18 @@ def test_a_deadline_of_the_clients_own_breaks_no_promise_that_could_be_kept(
     (report,) = reports.reply(desk.core, "", now + 5).models
     assert (report.broken, report.ended) == (counted, 1 + counted)
     assert report.rejected == {"deadline": 1}
+
+
+def test_a_client_with_a_deadline_of_its_own_is_not_to_blame_for_what_breaks_here(desk):
+    now = measured(desk, Sla.within(1.0, 0.02))
+    desk.arrive("m", now)
+    for number in (50, 51):
+        request = Request(number, "m", now, now + 0.9, strict=True)
+        desk.core.handle(RequestArrived(request), now=now)
+    commands = desk.core.handle(ExecutorLost("m@w"), now=now + 0.1)
+    assert [c.reason for c in commands if isinstance(c, Reject)] == [Reason.NO_EXECUTABLE] * 2
+    (report,) = reports.reply(desk.core, "", now + 5).models
+    assert (report.broken, report.ended) == (3, 4)
 
 
 def test_what_counts_for_the_promise_is_one_sum(desk):

@@ -263,7 +263,7 @@ def test_a_restart_loop_takes_nothing_from_who_serves():
     serving, lost = lost_beside_one_that_serves(*states)
     assert (serving.allocation, lost.allocation) == (3.9, 0.1)
     # The next loss long after is no loop.
-    serving, lost = lost_beside_one_that_serves(*states[:5], period=40.0)
+    serving, lost = lost_beside_one_that_serves(*states[:5], period=200.0)
     assert lost.allocation == pytest.approx(serving.allocation)
     # It crashes while it loads: lost once, and never ready again.
     serving, lost = lost_beside_one_that_serves("busy", "busy", *["loading"] * 59)
