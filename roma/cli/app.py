@@ -76,6 +76,7 @@ def main() -> None:
 def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
     from roma import exposure, placement
+    from roma.cli import changed_defaults
     from supervisor.assembly import unmet_idle_minima
 
     loaded = _checked(file)
@@ -88,6 +89,8 @@ def check(file: ConfigFile) -> None:
     _checked_secrets(loaded)
     count = len(placement.executables(loaded))
     print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
+    for note in changed_defaults.notes(loaded):
+        print(f"{file}: changed default: {note}")
     for worker in loaded.workers:
         if unmet := unmet_idle_minima(loaded, worker):
             named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())

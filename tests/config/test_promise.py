@@ -5,6 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from roma import config
+from roma.cli import changed_defaults
 from roma.cli.app import app
 from roma.errors import ConfigError
 from roma.model import Statistic
@@ -120,3 +121,21 @@ def test_a_models_budget_can_be_added(tmp_path):
     done = CliRunner().invoke(app, asked.split())
     assert done.exit_code == 0, done.output
     assert config.load(file).models["n"].sla.promise.budget == 0.1
+
+
+def notes(**arguments):
+    """Which changed defaults have an effect on a file, by their first words."""
+    loaded, _ = parsed(**arguments)
+    return [note.partition(":")[0] for note in changed_defaults.notes(loaded)]
+
+
+def test_config_check_names_the_changed_defaults_that_have_an_effect():
+    mean, p95 = ({"response_time": 1, "statistic": s} for s in ("mean", "p95"))
+    assert notes(m={"sla": mean}) == []
+    assert notes(m={"sla": p95}) == ["admission of m"]
+    assert notes(m={}) == ["sla.budget of m", "admission of m"]
+    assert notes(m={"sla": mean, **BIG}) == ["cpu.min, idle"]
+    assert notes(m={"sla": mean, **BIG, "cpu": {"min": 0.1}}) == []
+    assert notes(m={"sla": mean}, n={"sla": mean}) == ["control.sharing on w"]
+    proportional = {"sharing": "proportional"}
+    assert notes(control=proportional, m={"sla": mean}, n={"sla": mean}) == []
