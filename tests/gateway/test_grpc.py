@@ -242,7 +242,7 @@ async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_keeps_i
     assert code is Code.DEADLINE_EXCEEDED
     (told,) = [value for key, value in backend.seen[0][1] if key == "x-request-timeout-ms"]
     assert 0 < int(told) < 2000  # what is left of one second, as gRPC keeps time
-    assert stage.core.live == 0
+    await stage.until(lambda: stage.core.live == 0)
     assert len(list(stage.core.running())) == 1  # it computes on, and keeps its slot
     backend.gate.set()
     await stage.until(lambda: not list(stage.core.running()))
