@@ -1,4 +1,4 @@
-"""One machine-learning framework per process: TensorFlow or PyTorch, never both.
+"""Rule of one machine-learning framework per process: TensorFlow or PyTorch, never both.
 
 TensorFlow and Triton, which `torch.export` imports, each contain LLVM, and the second of the two
 ends the process with a segmentation fault (TensorFlow 2.21 before PyTorch 2.13; the other order

@@ -11,7 +11,7 @@ from roma.variants import Terms, Variant
 
 
 class Statistic(StrEnum):
-    """Which statistic of the response times a control law sees beside an SLA."""
+    """Statistic of the response times that a control law sees beside an SLA."""
 
     MEAN = "mean"
     P95 = "p95"
@@ -20,7 +20,7 @@ class Statistic(StrEnum):
 
 
 class Sharing(StrEnum):
-    """How the cores of a worker are shared when they are too few for all demands."""
+    """Rule for sharing a worker's cores when they are too few for all demands."""
 
     MAX_MIN = "max_min"
     PROPORTIONAL = "proportional"

@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """One executable's demand, in cores; minimum ≤ demand ≤ maximum.
+    """Demand of an executable, in cores; minimum ≤ demand ≤ maximum.
 
     `loads`: it serves nobody yet, and can wait. `weight` is its part beside the others'.
     """

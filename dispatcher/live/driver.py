@@ -103,7 +103,7 @@ class Call:
         self.executor: str | None = None
         """The one that it was last sent to."""
         self.grant: Grant | None = None
-        """What its caller was granted; held as long as it runs, even if its client hangs up."""
+        """Its caller's grant, held as long as it runs, even if its client hangs up."""
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Take the outcome; called exactly once, and never after `Driver.cancel`."""

@@ -31,6 +31,9 @@ LOADS = (1.1, 1.3, 2.0, 3.0, 10.0)
 SEED_OFFSET = 1000
 """Added to seeds: the rules of decision 17 were chosen on small ones."""
 
+NOISES = (0.3, 1.0)
+"""Coefficients of variation of a service; what is claimed is claimed of the first."""
+
 KEPT = 0.9
 """Least share of the capacity that is to be answered in time."""
 
@@ -76,10 +79,10 @@ def _simulate(job: tuple[World, int]) -> Result:
     return Simulation(scenario).run()
 
 
-def _overload(services: float, load: float) -> World:
+def _overload(services: float, load: float, noise: float) -> World:
     return World(
         {"m": {"sla": {"response_time": services * COST}}},
-        {"m": {"cost": COST, "noise": 0.3, "load": {"profile": f"{load * CAPACITY:g}"}}},
+        {"m": {"cost": COST, "noise": noise, "load": {"profile": f"{load * CAPACITY:g}"}}},
         60.0,
     )
 
@@ -153,15 +156,16 @@ def _simulated(lab: Lab, worlds: Sequence[World]) -> list[list[Result]]:
 
 
 def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
-    cells = [(services, load) for services in SERVICES for load in LOADS]
+    cells = [(s, load, noise) for noise in NOISES for s in SERVICES for load in LOADS]
     found = _simulated(lab, [_overload(*cell) for cell in cells])
     kept = {
         cell: _interval([_in_time(r) for r in results])
         for cell, results in zip(cells, found, strict=True)
     }
     rows: list[tuple[Cell, ...]] = [
-        (f"{services:g} × service", *(x for load in LOADS for x in kept[services, load]))
-        for services in SERVICES
+        (f"{s:g} × service ± {noise:.0%}", *(x for load in LOADS for x in kept[s, load, noise]))
+        for noise in NOISES
+        for s in SERVICES
     ]
     columns = [Column("promise")]
     for load in LOADS:
@@ -172,14 +176,15 @@ def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
             f"(≥ {KEPT:.0%})",
             mean >= KEPT,
         )
-        for (services, load), (mean, _) in kept.items()
+        for (services, load, noise), (mean, _) in kept.items()
+        if noise == NOISES[0]
     ]
     table = Table(
         "promise-overload",
         "Answered in time, of the capacity, by offered load",
         tuple(columns),
         rows,
-        f"One model, {CORES:g} cores, {1000 * COST:g} core-ms ± 30 % a request, 60 s.",
+        f"One model, {CORES:g} cores, {1000 * COST:g} core-ms a request, 60 s.",
     )
     return table, checks
 

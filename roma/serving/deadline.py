@@ -8,7 +8,7 @@ TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 """Milliseconds after which a request that still waits for a worker need not be computed."""
 
 MAX_TIMEOUT_MS = 2**31 - 1
-"""25 days; whoever means more means no limit."""
+"""25 days: a larger number is refused, and a caller without a limit sends none."""
 
 
 def seconds_left(headers: Mapping[str, str]) -> float | None:

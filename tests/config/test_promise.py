@@ -124,7 +124,7 @@ def test_a_models_budget_can_be_added(tmp_path):
 
 
 def notes(**arguments):
-    """Which changed defaults have an effect on a file, by their first words."""
+    """The changed defaults that have an effect on a file, by their first words."""
     loaded, _ = parsed(**arguments)
     return [note.partition(":")[0] for note in changed_defaults.notes(loaded)]
 

@@ -25,7 +25,7 @@ def promised(sla):
 
 
 def measured(desk, sla, services=(0.3,)):
-    """One executor of one slot, which has answered requests that took `services` seconds; the time."""
+    """Make an executor of one slot that has answered requests of `services` seconds; return the time."""
     core, now = desk.build(promised(sla)), 0.0
     desk.cpu("m@w", "m")
     for seconds in services:
@@ -36,7 +36,7 @@ def measured(desk, sla, services=(0.3,)):
 
 
 def admitted(desk, now, count=100):
-    """How many of `count` requests that come at once are let in."""
+    """Return how many of `count` requests that come at once are admitted."""
     commands = [command for _ in range(count) for command in desk.arrive("m", now)]
     return count - sum(isinstance(command, Reject) for command in commands)
 
@@ -65,7 +65,7 @@ def test_a_refusal_names_the_promise_that_would_be_broken(desk):
     assert refused.retry_after == pytest.approx(0.2)
 
 
-def test_whose_turn_comes_too_late_makes_way_for_those_behind(desk):
+def test_the_head_is_dropped_when_its_turn_comes_too_late_and_another_waits(desk):
     now = measured(desk, Sla.within(1.0, 0.02))
     (run,) = desk.arrive("m", now)
     desk.arrive("m", now)
@@ -78,7 +78,7 @@ def test_whose_turn_comes_too_late_makes_way_for_those_behind(desk):
     assert started.requests == (4,)
 
 
-def test_who_is_late_anyway_runs_if_nobody_waits_behind(desk):
+def test_a_late_head_runs_if_no_other_waits(desk):
     """A late answer is worth more to a client than none, and costs nobody anything."""
     now = measured(desk, Sla.within(1.0, 0.02))
     (run,) = desk.arrive("m", now)

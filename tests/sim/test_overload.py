@@ -11,7 +11,7 @@ CAPACITY = CORES / COST
 
 
 def run(load, *, services=5.0, noise=0.0, duration=60.0, seed=1, step=60, **sla):
-    """One model that is promised `services` times what one request takes on a core."""
+    """Simulate a model that is promised `services` times what one request takes on a core."""
     file = {
         "models": {"m": {"path": "m", "sla": {"response_time": services * COST, **sla}}},
         "workers": [{"name": "w", "cores": CORES}],
@@ -42,7 +42,7 @@ def test_an_overloaded_model_answers_in_time_what_it_can(times, services):
 
 
 def test_a_promise_on_the_mean_still_queues_up_to_its_deadline():
-    """What the budget changed: answers between the promise and its double are late, each of them."""
+    """Without a budget the deadline bounds the queue, and answers between the two are late."""
     assert in_time(run(2 * CAPACITY, statistic="mean")) < 0.1 * CAPACITY
 
 
