@@ -202,6 +202,9 @@ class ControlConfig(Section):
     """γ: share of the spare cores handed out on top of the demands (paper Alg. 2)."""
     cfs_period: Annotated[float, Field(ge=0.01, le=1)] = 0.1
     """Period of the CPU quota in seconds. A spent quota stalls a model until the next period."""
+    cfs_burst: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Most unused quota that a period inherits from those before it, as a share of the quota; 0
+    turns it off. Above its quota a model may so use up to twice of it for one period."""
     dry_run: bool = False
     """Compute and log allocations, apply none."""
     host: Host = "127.0.0.1"

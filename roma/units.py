@@ -30,6 +30,14 @@ def quota_us(cores: float, period: float) -> int:
     return max(MIN_QUOTA_US, math.floor(cores * period * US_PER_S + 1e-6))
 
 
+def burst_us(quota: int, share: float) -> int:
+    """Return a CFS burst in microseconds: the `share` of a quota that a period may inherit.
+
+    Never more than the quota itself, which the kernel would refuse.
+    """
+    return min(quota, math.floor(quota * share + 1e-6))
+
+
 def cores_from_quota(quota: int, period: int) -> float:
     """Return the cores granted by a quota and a period given in the same unit."""
     return quota / period

@@ -50,6 +50,7 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
                 config.models[e.spec.models[0]].cpu.min is None and e.spec.models[0] not in on_gpus
             ),
             weight=config.models[e.spec.models[0]].weight,
+            burst=config.control.cfs_burst,
         )
         for e in controlled(config, worker)
     ]

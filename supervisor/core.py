@@ -34,6 +34,9 @@ RESTART_LOOP = 300.0
 RESTART_PATIENCE = 60.0
 """Seconds for which a lost executable has its share while it starts again."""
 
+LEAST_OF_BURST = 0.99
+"""Share of its burst that a quota has at least: the kernel's files are in whole microseconds."""
+
 BUSY_LOADING = 0.5
 """Share of its minimum that an executable uses at least while it loads."""
 
@@ -45,7 +48,8 @@ class Managed:
     `initial` is what it gets while it loads; `workers` how many share its model's CPU load; `cost`
     is the profiled core-seconds per request, None if unknown. `threads` and `in_flight` make its
     in-flight limit, as in `ExecutorSpec`. With `idles_by_cost` it keeps what one request needs when
-    it is idle, at least `minimum`. `weight` is its part in a shortage.
+    it is idle, at least `minimum`. `weight` is its part in a shortage. `burst` is the share of its
+    quota that a quota period may inherit.
     """
 
     name: str
@@ -59,14 +63,16 @@ class Managed:
     in_flight: int | None = None
     idles_by_cost: bool = False
     weight: float = 1.0
+    burst: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the kernel says: `cores` granted by the quota (None: unlimited), the rest cumulative.
+    """What the kernel says: `cores` granted by the quota (None: unlimited).
 
-    `usage` in core-seconds; `periods` and `throttled` count quota periods; `age` in seconds, for
-    what had to come from another host.
+    `usage` in core-seconds, `periods` and `throttled` in quota periods are cumulative. `burst` is
+    the share of the quota that a period may inherit, None where that cannot be known; `age` in
+    seconds, for what had to come from another host.
     """
 
     cores: float | None
@@ -74,6 +80,7 @@ class Reading:
     periods: int
     throttled: int
     age: float = 0.0
+    burst: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +95,10 @@ class Apply:
 class Status:
     """The live state of one executable; `applied` is None until the first reading.
 
-    `core_seconds` is what was applied, over time. An executable that was ready and is lost has its
-    share as the others do for RESTART_PATIENCE, since its clients wait; but not one that was lost
-    twice within RESTART_LOOP. `lost_at` is when it was lost last.
+    `core_seconds` is what was applied over time, or used where a period was beyond it.
+    `lacks_burst` if its burst was never set, or was lost with its cgroup. An executable that was
+    ready and is lost has its share as the others do for RESTART_PATIENCE, since its clients wait;
+    but not one that was lost twice within RESTART_LOOP. `lost_at` is when it was lost last.
     """
 
     managed: Managed
@@ -101,6 +109,7 @@ class Status:
     usage: float = 0.0
     used: float = 0.0
     core_seconds: float = 0.0
+    lacks_burst: bool = False
     throttled: float = 0.0
     changes: int = 0
     failures: int = 0
@@ -182,15 +191,16 @@ class Supervisor:
         self._ticked_at = now
         decided = []
         for status in self._all():
-            if status.applied is not None:
-                status.core_seconds += status.applied * dt
+            applied = status.applied
             used = self._take_reading(status, readings.get(status.managed.name), now)
+            if applied is not None:
+                status.core_seconds += max(applied, used or 0.0) * dt
             decided.append(self._decide(status, used, blind, dt))
         self._share(decided, now, dt)
         return [
             Apply(s.managed.name, s.allocation)
             for s in self._all()
-            if s.allocation is not None and _differs(s.allocation, s.observed)
+            if s.allocation is not None and (s.lacks_burst or _differs(s.allocation, s.observed))
         ]
 
     def idle_minimum(self, executable: str) -> float:
@@ -207,6 +217,7 @@ class Supervisor:
         if _differs(cores, status.applied):
             status.changes += 1
         status.applied = status.observed = cores
+        status.lacks_burst = False
         if status.story:
             status.story[-1].applied = cores
 
@@ -372,6 +383,9 @@ class Supervisor:
         status.observed = reading.cores
         if status.story:
             status.story[-1].observed = reading.cores
+            status.story[-1].burst = reading.burst
+        if _lost_burst(previous, reading, status.managed.burst):
+            status.lacks_burst = True
         if status.applied is None:
             # Bumpless start: what the kernel grants now is where control begins.
             unlimited = reading.cores is None
@@ -429,6 +443,16 @@ class Supervisor:
         """Return the cores that an executable keeps without load."""
         managed = status.managed
         return max(managed.minimum, self._floor(status) if managed.idles_by_cost else 0.0)
+
+
+def _lost_burst(previous: Reading | None, reading: Reading, wanted: float) -> bool:
+    """Whether a quota has less burst than it should have, and had more before or is seen first.
+
+    Whoever cannot set it is asked once, not once per period.
+    """
+    if reading.burst is None or reading.burst >= wanted * LEAST_OF_BURST:
+        return False
+    return previous is None or previous.burst is None or reading.burst < previous.burst
 
 
 def _differs(a: float, b: float | None) -> bool:

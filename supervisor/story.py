@@ -27,7 +27,8 @@ class Decision:
     one request needs to meet the set point, `total` what all executables of the worker want of its
     `capacity`. `exact` is the share, `allocation` the same rounded down (None: never read, nothing
     can be applied). `applied` is what holds after the tick, `failure` why it is not the allocation.
-    `observed` is what the kernel says one period later.
+    `observed` is what the kernel says one period later, and `burst` the share of its quota that a
+    quota period may then inherit (None: unknown).
     """
 
     time: float
@@ -49,6 +50,7 @@ class Decision:
     applied: float | None
     failure: str | None = None
     observed: float | None = None
+    burst: float | None = None
 
     @property
     def eta(self) -> float | None:

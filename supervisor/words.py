@@ -127,6 +127,8 @@ def _done(d: Decision) -> str:
         parts.append(f"{d.applied:.3f} are in force.")
     if d.observed is not None and d.applied is not None and _differ(d.observed, d.applied):
         parts.append(f"A period later the kernel granted {d.observed:.3f}: something changed it.")
+    if d.burst == 0:
+        parts.append("It has no burst: what a quota period leaves unused is lost.")
     return " ".join(parts)
 
 

@@ -37,6 +37,8 @@ def notes(config: Config) -> Iterator[str]:
     if raised:
         named = ", ".join(f"{name} {cores:.2f}" for name, cores in raised.items())
         yield f"cpu.min, idle: {named}; it was {DEFAULT_MINIMUM:g}"
+    if idle and "cfs_burst" not in config.control.model_fields_set:
+        yield "control.cfs_burst: a quota period inherits up to a whole quota; it was none"
     shared = [name for name, core in cores.items() if len(core.status) > 1]
     if shared and "sharing" not in config.control.model_fields_set:
         yield (

@@ -294,9 +294,9 @@ def _groups(config: roma_config.Config) -> dict[str, Group]:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted:
         return {}
-    period = config.control.cfs_period
+    control = config.control
     return {
-        e.spec.models[0]: hierarchy.group(e.cgroup, period)
+        e.spec.models[0]: hierarchy.group(e.cgroup, control.cfs_period, control.cfs_burst)
         for e in executables(config)
         if e.cgroup is not None
     }

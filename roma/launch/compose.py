@@ -270,7 +270,12 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
             **common,
             "command": ["broker", CONFIG, "--worker", worker.name, "--no-launcher"],
             "user": "root",
-            "volumes": [file, sockets, "/var/run/docker.sock:/var/run/docker.sock"],
+            "volumes": [
+                file,
+                sockets,
+                "/var/run/docker.sock:/var/run/docker.sock",
+                f"/sys/fs/cgroup:{HOST_CGROUP}",
+            ],
             "network_mode": "none",
         },
     }

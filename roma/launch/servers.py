@@ -100,7 +100,7 @@ def _made(
     groups = {}
     try:
         for executable, path in limited:
-            group = hierarchy.group(path, config.control.cfs_period)
+            group = hierarchy.group(path, config.control.cfs_period, config.control.cfs_burst)
             hierarchy.prepare(path)
             group.create()
             group.set_cores(executable.min_cores if waiting else executable.spec.cores)

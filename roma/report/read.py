@@ -3,6 +3,7 @@
 Lines that a dying program cut off are left out and noted; records of something else are an error.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -183,9 +184,24 @@ class ExecutableTrack:
         """When nobody decided."""
         return gaps(self["at"], self.end, typical(self["at"]))
 
-    def core_seconds(self, name: str) -> float:
-        """Return the integral of a column over the time that is recorded."""
-        return float(np.nansum(self[name] * (self.end - self["at"])))
+    @property
+    def allocated_seconds(self) -> float:
+        """Core-seconds that were decided."""
+        return self._integral(self["allocation"])
+
+    @property
+    def applied_seconds(self) -> float:
+        """Core-seconds that were applied, or used where a period was beyond it.
+
+        What the last period used is not known.
+        """
+        known = self.end[:-1] == self["at"][1:]
+        used = np.where(known, self["used"][1:], math.nan)
+        return self._integral(np.fmax(self["applied"], np.append(used, math.nan)))
+
+    def _integral(self, cores: Numbers) -> float:
+        """Return core-seconds over the time that is recorded."""
+        return float(np.nansum(cores * (self.end - self["at"])))
 
     @property
     def used_seconds(self) -> float:

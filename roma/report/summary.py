@@ -78,8 +78,8 @@ def summaries(run: Run) -> list[Summary]:
 def cores(tracks: list[ExecutableTrack], capacity: float = 0.0) -> Cores:
     """Return what executables were given and used; `capacity` in core-seconds."""
     return Cores(
-        allocated=sum(t.core_seconds("allocation") for t in tracks),
-        applied=sum(t.core_seconds("applied") for t in tracks),
+        allocated=sum(t.allocated_seconds for t in tracks),
+        applied=sum(t.applied_seconds for t in tracks),
         used=sum(t.used_seconds for t in tracks),
         all=capacity,
     )

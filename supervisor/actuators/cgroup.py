@@ -1,12 +1,15 @@
 """Kernel CPU quotas through cgroup files, version 1 and 2, found by itself.
 
-Traps handled here: 0 does not reset a quota and less than 1 ms is refused; version 1 splits CPU
-and accounting into two hierarchies; version 2 forbids processes beside child groups and may be
-delegated to an ordinary user; a group can only be removed when its last process is reaped.
+Traps handled here: 0 does not reset a quota and less than 1 ms is refused; a burst beyond its quota
+is refused, so the order of the two writes matters; version 1 splits CPU and accounting into two
+hierarchies; version 2 forbids processes beside child groups and may be delegated to an ordinary
+user; a group can only be removed when its last process is reaped.
 """
 
 import contextlib
 import errno
+import functools
+import logging
 import os
 import signal
 import time
@@ -19,17 +22,26 @@ from roma import units
 from roma.errors import ActuationError, ActuationNotPermitted
 from supervisor.core import Reading
 
+log = logging.getLogger(__name__)
+
 REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for killed processes to leave a group."""
 
 
 class Group(ABC):
-    """One executable's cgroup, `depth` levels below its hierarchy's root."""
+    """One executable's cgroup, `depth` levels below its hierarchy's root.
 
-    def __init__(self, directories: Sequence[Path], depth: int, period: float) -> None:
+    `period` of the quota in seconds; `burst` is the share of the quota that a period may inherit
+    from those before it, 0 where the kernel has none (before Linux 5.14).
+    """
+
+    def __init__(
+        self, directories: Sequence[Path], depth: int, period: float, burst: float = 0.0
+    ) -> None:
         self.directories = tuple(directories)
         self.depth = depth
         self.period = period
+        self.burst = burst
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directories[0]}>"
@@ -68,9 +80,60 @@ class Group(ABC):
         for directory in self.directories:
             _remove_upwards(directory, self.depth)
 
-    @abstractmethod
     def set_cores(self, cores: float) -> float:
-        """Write the quota for `cores`; return the cores the kernel reads back."""
+        """Write quota and burst for `cores`; return the cores the kernel reads back."""
+        quota = units.quota_us(cores, self.period)
+        self.lower_burst(quota)
+        self._set_quota(quota)
+        self.raise_burst(quota)
+        granted = self._cores()
+        if granted is None:
+            raise ActuationError(f"{self.directories[0]}: quota reads back as unlimited")
+        return granted
+
+    def lower_burst(self, quota: int) -> None:
+        """Before a quota of so many microseconds is set: the kernel refuses it below the burst."""
+        burst, present = units.burst_us(quota, self.burst), self._present_burst()
+        if present is not None and present > burst:
+            _write(self._burst_file, str(burst))
+
+    def raise_burst(self, quota: int) -> None:
+        """After a quota of so many microseconds was set: let periods inherit their share of it."""
+        burst, present = units.burst_us(quota, self.burst), self._present_burst()
+        if present is None:
+            if self.burst:
+                _say_no_burst(self._burst_file.name)
+        elif present < burst:
+            # Each write hands out a quota at once, so none that changes nothing.
+            _write(self._burst_file, str(burst))
+
+    def _present_burst(self) -> int | None:
+        """Return the burst in microseconds, None where the kernel has none."""
+        try:
+            return int(self._burst_file.read_text())
+        except FileNotFoundError as error:
+            if not self.directories[0].exists():
+                raise ActuationError(f"{self.directories[0]}: {error.strerror}") from error
+            return None
+        except OSError as error:
+            raise ActuationError(f"{self._burst_file}: {error.strerror}") from error
+
+    def _burst_share(self, cores: float | None) -> float | None:
+        """Return the share of its quota that a period may inherit; None where there is no burst."""
+        present = self._present_burst()
+        if present is None or cores is None:
+            return None
+        return present / units.quota_us(cores, self.period)
+
+    @property
+    @abstractmethod
+    def _burst_file(self) -> Path: ...
+
+    @abstractmethod
+    def _set_quota(self, quota: int) -> None: ...
+
+    @abstractmethod
+    def _cores(self) -> float | None: ...
 
     @abstractmethod
     def set_weight(self, weight: float) -> None:
@@ -78,7 +141,7 @@ class Group(ABC):
 
     @abstractmethod
     def read(self) -> Reading:
-        """Read quota, usage and throttling."""
+        """Read quota, burst, usage and throttling."""
 
     @abstractmethod
     def _set_unlimited(self) -> None: ...
@@ -91,14 +154,6 @@ class GroupV1(Group):
     def _cpu(self) -> Path:
         return self.directories[0]
 
-    def set_cores(self, cores: float) -> float:
-        """Write `cpu.cfs_quota_us`."""
-        _write(self._cpu / "cpu.cfs_quota_us", str(units.quota_us(cores, self.period)))
-        granted = self._cores()
-        if granted is None:
-            raise ActuationError(f"{self._cpu}: quota reads back as unlimited")
-        return granted
-
     def set_weight(self, weight: float) -> None:
         """Write `cpu.shares`, 2 at least."""
         _write(self._cpu / "cpu.shares", str(max(2, round(1024 * weight))))
@@ -107,12 +162,21 @@ class GroupV1(Group):
         """Read `cpu.cfs_*`, `cpu.stat` and `cpuacct.usage`."""
         stat = _table(self._cpu / "cpu.stat")
         usage = int(_read(self.directories[-1] / "cpuacct.usage"))
+        cores = self._cores()
         return Reading(
-            cores=self._cores(),
+            cores=cores,
             usage=units.seconds_from_ns(usage),
             periods=stat["nr_periods"],
             throttled=stat["nr_throttled"],
+            burst=self._burst_share(cores),
         )
+
+    @property
+    def _burst_file(self) -> Path:
+        return self._cpu / "cpu.cfs_burst_us"
+
+    def _set_quota(self, quota: int) -> None:
+        _write(self._cpu / "cpu.cfs_quota_us", str(quota))
 
     def _cores(self) -> float | None:
         quota = int(_read(self._cpu / "cpu.cfs_quota_us"))
@@ -132,15 +196,6 @@ class GroupV2(Group):
     def _dir(self) -> Path:
         return self.directories[0]
 
-    def set_cores(self, cores: float) -> float:
-        """Write `cpu.max`."""
-        quota = units.quota_us(cores, self.period)
-        _write(self._dir / "cpu.max", f"{quota} {units.period_us(self.period)}")
-        granted = self._cores()
-        if granted is None:
-            raise ActuationError(f"{self._dir}: quota reads back as unlimited")
-        return granted
-
     def set_weight(self, weight: float) -> None:
         """Write `cpu.weight`, 1 at least."""
         _write(self._dir / "cpu.weight", str(max(1, round(100 * weight))))
@@ -148,12 +203,21 @@ class GroupV2(Group):
     def read(self) -> Reading:
         """Read `cpu.max` and `cpu.stat`."""
         stat = _table(self._dir / "cpu.stat")
+        cores = self._cores()
         return Reading(
-            cores=self._cores(),
+            cores=cores,
             usage=units.seconds_from_us(stat["usage_usec"]),
             periods=stat["nr_periods"],
             throttled=stat["nr_throttled"],
+            burst=self._burst_share(cores),
         )
+
+    @property
+    def _burst_file(self) -> Path:
+        return self._dir / "cpu.max.burst"
+
+    def _set_quota(self, quota: int) -> None:
+        _write(self._dir / "cpu.max", f"{quota} {units.period_us(self.period)}")
 
     def _cores(self) -> float | None:
         quota, period = _read(self._dir / "cpu.max").split()
@@ -179,12 +243,11 @@ class Hierarchy:
     roots: tuple[Path, ...]
     crowded: bool = False
 
-    def group(self, path: str, period: float) -> Group:
-        """Return the group at `path` below the roots (not created yet)."""
+    def group(self, path: str, period: float, burst: float = 0.0) -> Group:
+        """Return the group at `path` below the roots (not created yet); see `Group`."""
         directories, depth = [root / path for root in self.roots], len(Path(path).parts)
-        if self.version == 1:
-            return GroupV1(directories, depth, period)
-        return GroupV2(directories, depth, period)
+        kind = GroupV1 if self.version == 1 else GroupV2
+        return kind(directories, depth, period, burst)
 
     def limit(self) -> float | None:
         """Return the cores that our own group may use, None if nothing limits it."""
@@ -258,7 +321,9 @@ def container_hierarchy(
     raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
 
 
-def container_group(hierarchy: Hierarchy, container: str, period: float) -> Group | None:
+def container_group(
+    hierarchy: Hierarchy, container: str, period: float, burst: float = 0.0
+) -> Group | None:
     """Return the group of a container by its full id; None while it has none.
 
     Engines name it `docker/ID`, under systemd `docker-ID.scope` in a slice; a deployment's own
@@ -267,7 +332,7 @@ def container_group(hierarchy: Hierarchy, container: str, period: float) -> Grou
     root = hierarchy.roots[0]
     for pattern in (f"docker/{container}", f"*/*{container}*", f"*/*/*{container}*"):
         for found in root.glob(pattern):
-            return hierarchy.group(str(found.relative_to(root)), period)
+            return hierarchy.group(str(found.relative_to(root)), period, burst)
     return None
 
 
@@ -392,6 +457,12 @@ def _remove_upwards(directory: Path, levels: int) -> None:
             if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
                 return  # still in use, or a parent with other groups
             raise
+
+
+@functools.cache
+def _say_no_burst(file: str) -> None:
+    """Say it once per program, not once per executable and second."""
+    log.warning("this kernel has no %s: what a quota period leaves unused is lost", file)
 
 
 def _read(path: Path) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from roma.errors import ActuationError
 from supervisor.actuators.cgroup import Group, Hierarchy, container_group
@@ -137,4 +138,4 @@ class EngineMeters:
 def _aged(reading: Reading | None, age: float) -> Reading | None:
     if reading is None:
         return None
-    return Reading(reading.cores, reading.usage, reading.periods, reading.throttled, age)
+    return replace(reading, age=age)

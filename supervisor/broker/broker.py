@@ -17,6 +17,7 @@ from roma.errors import ActuationError, BrokerRefused, EngineError
 from roma.model import Sharing
 from roma.placement import Executable, on_worker
 from roma.workers import WorkerConfig
+from supervisor.broker.bursts import Bursts
 from supervisor.broker.containers import (
     SPECIFICATION,
     Container,
@@ -86,6 +87,7 @@ class Broker:
         self._checked: dict[str, str] = {}
         # One tick that is left out is no silence.
         self._lease = max(worker.containers.lease, LEAST_LEASE * config.control.period)
+        self._bursts = Bursts(config, worker)
         self._renewed = clock()
         self._state = Lease.KEPT
 
@@ -205,9 +207,12 @@ class Broker:
             self._check_bounds(name, cores)
             period = self._config.control.cfs_period
             quota = units.quota_us(cores, period)
+            container = await self._container(name)
+            self._bursts.lower(container, quota)
             await self._engine.update_quota(
-                await self._container(name), quota_us=quota, period_us=units.period_us(period)
+                container, quota_us=quota, period_us=units.period_us(period)
             )
+            self._bursts.restore(container, quota)
         except EngineError as error:
             self._checked.pop(name, None)  # a container made anew must be looked at anew
             return error

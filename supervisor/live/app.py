@@ -86,7 +86,7 @@ def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]
         return RecordingActuator(), f"observe-only: {error}"
     actuator = CgroupActuator(
         {
-            e.name: hierarchy.group(e.cgroup, config.control.cfs_period)
+            e.name: hierarchy.group(e.cgroup, config.control.cfs_period, config.control.cfs_burst)
             for e in controlled(config, worker)
             if e.cgroup is not None
         }

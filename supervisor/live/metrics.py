@@ -34,7 +34,8 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
         ("cpu_seconds", "Core-seconds used.", lambda s: _read(s, s.usage)),
         (
             "applied_core_seconds",
-            "Core-seconds applied: the cores that the actuator confirmed, over time.",
+            "Core-seconds applied: the cores that the actuator confirmed over time, or used where "
+            "that was more.",
             lambda s: s.core_seconds,
         ),
         (

@@ -123,9 +123,9 @@ def test_a_models_budget_can_be_added(tmp_path):
     assert config.load(file).models["n"].sla.promise.budget == 0.1
 
 
-def notes(**arguments):
+def notes(control=(("cfs_burst", 1),), **arguments):
     """The changed defaults that have an effect on a file, by their first words."""
-    loaded, _ = parsed(**arguments)
+    loaded, _ = parsed(control=dict(control), **arguments)
     return [note.partition(":")[0] for note in changed_defaults.notes(loaded)]
 
 
@@ -137,5 +137,6 @@ def test_config_check_names_the_changed_defaults_that_have_an_effect():
     assert notes(m={"sla": mean, **BIG}) == ["cpu.min, idle"]
     assert notes(m={"sla": mean, **BIG, "cpu": {"min": 0.1}}) == []
     assert notes(m={"sla": mean}, n={"sla": mean}) == ["control.sharing on w"]
-    proportional = {"sharing": "proportional"}
+    proportional = {"sharing": "proportional", "cfs_burst": 0}
     assert notes(control=proportional, m={"sla": mean}, n={"sla": mean}) == []
+    assert notes(control={}, m={"sla": mean}) == ["control.cfs_burst"]

@@ -11,6 +11,7 @@ import pytest
 from roma import config as roma_config
 from roma.errors import ActuationError, BrokerRefused
 from roma.workers import DockerConfig
+from supervisor.actuators import cgroup
 from supervisor.actuators.cgroup import container_group, container_hierarchy
 from supervisor.actuators.docker import DockerActuator
 from supervisor.actuators.meters import FileMeters
@@ -79,6 +80,8 @@ async def test_a_quota_really_changes_what_a_container_uses(stage, burner_image,
     granted = (await s.broker.grant({"a@local": cores}))["a@local"]
     assert granted == pytest.approx(cores, abs=0.001)
     assert group.read().cores == granted
+    assert group.read().burst == pytest.approx(1.0)
+    await asyncio.sleep(0.5)  # until what was saved up is spent
     # The kernel's own counters; a busy machine may give less, and then it throttles nothing.
     for _ in range(30):
         before, start = group.read(), time.monotonic()
@@ -98,6 +101,33 @@ async def test_all_containers_of_a_tick_are_set_at_once(stage):
     assert await s.broker.grant(wanted) == wanted
     for model, cores in (("a", 0.3), ("b", 1.1)):
         assert (await s.group(model)).read().cores == cores
+
+
+async def test_the_burst_follows_a_container_s_quota_up_and_down(stage):
+    s = await stage(names=["a"])
+    await s.broker.create("a@local")
+    group = await s.group("a")
+    assert group.read().burst == 0.0  # the engine's API has none
+    for cores in (0.3, 1.2, 0.1, 0.7):
+        assert await s.broker.grant({"a@local": cores}) == {"a@local": cores}
+        assert (group.read().cores, group.read().burst) == (cores, pytest.approx(1.0))
+
+
+async def test_where_the_cgroup_files_cannot_be_written_quotas_move_without_burst(
+    stage, monkeypatch, caplog
+):
+    s = await stage(names=["a"])
+    await s.broker.create("a@local")
+    group = await s.group("a")
+
+    def refuse(path, text):
+        raise ActuationError(f"{path}: writing {text}: Read-only file system")
+
+    monkeypatch.setattr(cgroup, "_write", refuse)
+    for cores in (0.3, 0.6):
+        assert await s.broker.grant({"a@local": cores}) == {"a@local": cores}
+    assert (group.read().cores, group.read().burst) == (0.6, 0.0)
+    assert sum("without burst" in r.message for r in caplog.records) == 1
 
 
 async def test_what_is_asked_for_must_be_known_and_within_bounds(stage):

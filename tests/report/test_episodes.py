@@ -230,14 +230,14 @@ def test_gaps_in_the_decisions_add_no_core_seconds(run):
     decisions = [decision(t) for t in (*range(10), *range(20, 30))]
     track = run(calm_but({}), decisions).executables["w/m@w"]
     assert track.gaps == [Span(START + 10, START + 20)]
-    assert track.core_seconds("applied") == pytest.approx(20.0)
+    assert track.applied_seconds == pytest.approx(20.0)
 
 
 def test_a_single_missed_tick_is_no_gap_what_was_applied_stood(run):
     decisions = [decision(t) for t in (0, 1, 2, 4, 5, 6)]
     track = run(calm_but({}), decisions).executables["w/m@w"]
     assert track.gaps == []
-    assert track.core_seconds("applied") == pytest.approx(7.0)
+    assert track.applied_seconds == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(

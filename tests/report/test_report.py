@@ -53,20 +53,20 @@ def test_the_core_seconds_are_the_simulations_but_for_the_gap(run):
     cores = total(worker_cores(read(directory)))
     # Dead from 70 s to 75 s, and what it decided at 69 s was never written: 6 s of at most a core.
     assert cores.all == pytest.approx(result.allocatable * (result.seconds - 6))
-    assert 0 < result.core_seconds - cores.applied <= 6 + 0.01
-    # The file makes readings 10 % too high: what is recorded is what the supervisor saw.
+    # The file makes readings 10 % too high: what is recorded is what the supervisor saw, and where
+    # all of a quota was used that seems to be more than the quota.
+    assert -0.1 * result.used_seconds < result.core_seconds - cores.applied <= 6 + 0.01
     assert cores.used == pytest.approx(1.1 * result.used_seconds, rel=0.1)
 
 
 def test_without_a_gap_the_core_seconds_are_exact(tmp_path):
-    result = Simulation(golden("pi"), story=Chronicle(tmp_path).write).run()
+    simulation = Simulation(golden("pi", usage_error=1.0), story=Chronicle(tmp_path).write)
+    result = simulation.run()
     cores = total(worker_cores(read(tmp_path)))
-    assert cores.applied == pytest.approx(result.core_seconds, rel=1e-9)
-    assert cores.saved == pytest.approx(
-        1 - result.core_seconds / (result.allocatable * result.seconds)
-    )
-    # What the last second used would stand in the next decision; the file's readings are 1.1 high.
-    assert 0 <= 1.1 * result.used_seconds - cores.used <= 1.1 * result.allocatable
+    # What the last second used would stand in the next decision.
+    assert cores.applied == pytest.approx(result.core_seconds, abs=0.1 * result.allocatable)
+    assert cores.saved == pytest.approx(1 - cores.applied / (result.allocatable * result.seconds))
+    assert 0 <= result.used_seconds - cores.used <= result.allocatable
 
 
 def test_the_episode_holds_the_overload_and_names_what_was_in_the_way(run):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from roma.errors import ActuationError, ActuationNotPermitted
+from supervisor.actuators import cgroup
 from supervisor.actuators.cgroup import CgroupActuator, Hierarchy, find_hierarchy
 from supervisor.actuators.recording import RecordingActuator
 
@@ -40,6 +41,40 @@ def test_a_quota_reads_back(group, cores):
 
 def test_less_than_a_millisecond_becomes_a_millisecond_never_zero_or_unlimited(group):
     assert group.set_cores(0.0001) == pytest.approx(0.001 / 0.05)
+
+
+def bursting(group, share):
+    """The same group with a burst; the kernel's own file says what it has."""
+    made = type(group)(group.directories, group.depth, group.period, share)
+    name = {"GroupV1": "cpu.cfs_burst_us", "GroupV2": "cpu.max.burst"}[type(group).__name__]
+    return made, lambda: int((group.directories[0] / name).read_text())
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_the_burst_follows_the_quota_up_and_down(group, share):
+    bursting_group, burst = bursting(group, share)
+    for cores in (0.5, 0.1, 0.02, 3.0, 0.7):
+        bursting_group.set_cores(cores)
+        assert burst() == pytest.approx(share * cores * 50_000, abs=1)
+        assert bursting_group.read().burst == pytest.approx(share, abs=0.001)
+
+
+def test_a_burst_that_is_beyond_the_new_quota_is_lowered_first(group):
+    """The kernel says EINVAL otherwise: whoever set it, and whatever share is wanted now."""
+    bursting_group, burst = bursting(group, 1.0)
+    bursting_group.set_cores(2.0)
+    with pytest.raises(OSError, match="Invalid argument"):
+        (group.directories[0] / _quota_file(group)).write_text("5000")
+    group.set_cores(0.1)  # without burst
+    assert burst() == 0
+    bursting_group.set_cores(2.0)
+    bursting_group.lift()
+    assert bursting_group.set_cores(0.1) == pytest.approx(0.1)
+    assert burst() == 5_000
+
+
+def _quota_file(group):
+    return {"GroupV1": "cpu.cfs_quota_us", "GroupV2": "cpu.max"}[type(group).__name__]
 
 
 def test_a_quota_really_limits_and_is_seen_as_usage_and_throttling(group):
@@ -126,6 +161,49 @@ def test_version_2_writes_cpu_max_and_reads_cpu_stat(tmp_path):
     (tmp_path / "roma/m/cpu.stat").write_text("usage_usec 1500000\nnr_periods 10\nnr_throttled 4\n")
     seen = group.read()
     assert (seen.cores, seen.usage, seen.periods, seen.throttled) == (0.25, 1.5, 10, 4)
+
+
+@pytest.mark.parametrize(
+    ("version", "files"),
+    [
+        (1, {"quota": "cpu.cfs_quota_us", "burst": "cpu.cfs_burst_us"}),
+        (2, {"quota": "cpu.max", "burst": "cpu.max.burst"}),
+    ],
+)
+def test_both_versions_write_quota_and_burst_in_the_order_that_the_kernel_takes(
+    tmp_path, monkeypatch, version, files
+):
+    written = []
+    monkeypatch.setattr(cgroup, "_write", lambda path, text: written.append((path.name, text)))
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/cpu.cfs_period_us").write_text("100000")
+    group = Hierarchy(version, (tmp_path,)).group("m", 0.1, burst=1.0)
+
+    def set_from(present, cores):
+        """Files that hold one state, and what is written to reach another."""
+        (tmp_path / "m" / files["quota"]).write_text("1 100000" if version == 2 else "1")
+        (tmp_path / "m" / files["burst"]).write_text(str(present))
+        written.clear()
+        group.set_cores(cores)
+        return [name for name, _ in written]
+
+    assert set_from(50_000, 0.2) == [files["burst"], files["quota"]]
+    assert set_from(10_000, 0.2) == [files["quota"], files["burst"]]
+    assert set_from(20_000, 0.2) == [files["quota"]]
+
+
+def test_a_kernel_without_burst_is_named_once_and_quotas_move(tmp_path, caplog):
+    cgroup._say_no_burst.cache_clear()
+    v2_tree(tmp_path, "")
+    for name in ("a", "b"):
+        group = Hierarchy(2, (tmp_path,)).group(name, 0.1, burst=1.0)
+        group.create()
+        assert group.set_cores(0.25) == 0.25
+        assert group.set_cores(0.5) == 0.5
+        (tmp_path / name / "cpu.stat").write_text("")
+        assert group.read().burst is None
+    said = [r.message for r in caplog.records]
+    assert said == ["this kernel has no cpu.max.burst: what a quota period leaves unused is lost"]
 
 
 def test_version_1_uses_the_cpu_and_the_cpuacct_hierarchy(tmp_path):

@@ -34,6 +34,15 @@ def test_a_decision_holds_what_was_applied_and_what_the_kernel_granted_a_period_
     assert "A period later the kernel granted 0.300: something changed it." in explain(decision)
 
 
+def test_a_quota_without_burst_is_named():
+    decision = run(World(build()))
+    assert "burst" not in explain(decision)  # not known yet
+    decision.burst = 1.0
+    assert "burst" not in explain(decision)
+    decision.burst = 0.0
+    assert explain(decision).endswith("It has no burst: what a quota period leaves unused is lost.")
+
+
 def test_a_failed_actuation_says_why_and_what_stands():
     world = World(build())
     stands = run(world).applied

@@ -99,6 +99,38 @@ def test_an_unlimited_executable_starts_from_its_maximum_without_a_jump():
     assert command == Apply("m@w", 4.0)
 
 
+def test_a_burst_that_was_lost_is_asked_for_once_and_again_where_it_was_not_set():
+    """A container that starts again has its quota from the engine, but no burst."""
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, burst=1.0)])
+    now = 0.0
+
+    def tick(burst, *, applies=True):
+        nonlocal now
+        now += 1.0
+        commands = core.tick({}, {"m@w": Reading(0.7, 0.0, 0, 0, burst=burst)}, now=now)
+        for command in commands:
+            if applies:
+                core.on_applied(command.executable, command.cores)
+            else:
+                core.on_failed(command.executable, "no answer")
+        return commands
+
+    assert tick(0.0, applies=False) == [Apply("m@w", 0.7)]  # seen for the first time
+    assert tick(0.0) == [Apply("m@w", 0.7)]  # not set yet
+    assert tick(0.0) == []  # set, but not to be had here
+    assert tick(0.9995) == []  # whole microseconds
+    assert tick(0.0) == [Apply("m@w", 0.7)]  # made anew
+    assert tick(None) == []  # unknown
+    assert core.status["m@w"].story[-2].burst is None
+
+
+def test_core_seconds_are_what_was_used_where_a_burst_was_beyond_the_quota():
+    core = build()
+    for now, usage in ((1.0, 0.0), (2.0, 0.2), (3.0, 0.8), (4.0, 0.9)):
+        core.tick({}, {"m@w": Reading(0.5, usage, 0, 0)}, now=now)
+    assert core.status["m@w"].core_seconds == pytest.approx(0.5 + 0.6 + 0.5)
+
+
 def test_from_the_second_tick_on_the_law_decides():
     world = World(build())
     world.tick()
