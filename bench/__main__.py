@@ -1,6 +1,7 @@
 """Run the named benchmarks, or all but `peers`, which needs `make peers`, and `variants`.
 
-`simulation N`: memory up to N million requests. `overload S`: seconds of each load.
+`simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota N`:
+requests of each cell, in all its rounds.
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
 `gateway DIRECTORY…`: other checkouts beside. `variants --seconds S --page DOCUMENT`: a load of
 steps, six minutes by default, which a busy machine spoils.
@@ -25,6 +26,7 @@ from bench import (
     periods,
     planned,
     quality,
+    quota,
     simulation,
     ticks,
     variants,
@@ -45,6 +47,7 @@ ALL: dict[str, Callable[[], None]] = {
     "loading": loading.run,
     "periods": periods.run,
     "planned": planned.run,
+    "quota": quota.run,
     "peers": peers.run,
     "variants": variants.run,
 }
@@ -60,6 +63,9 @@ def main(names: list[str]) -> None:
             return
         case ["overload", seconds] if seconds.isdigit():
             overload.run(float(seconds))
+            return
+        case ["quota", requests] if requests.isdigit():
+            quota.run(int(requests))
             return
         case ["loading", served, *initial] if len(initial) < 2:
             loading.run(served, *map(float, initial))

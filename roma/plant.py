@@ -95,8 +95,9 @@ class PlantConfig(Section):
     """Seconds to simulate."""
     actuation_delay: Annotated[float, Field(ge=0, le=60)] = 0.0
     """Seconds from a decision to the quota it sets."""
-    burst: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Unused quota that a period may inherit, as a share of the quota (cpu.cfs_burst_us)."""
+    burst: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Unused quota that a period may inherit, as a share of the quota; default: what is applied,
+    `control.cfs_burst`."""
     usage_error: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     """Factor by which CPU usage is misread, and with it every cost estimate."""
 

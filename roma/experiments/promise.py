@@ -8,11 +8,13 @@ t).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from roma.config import DEFAULT_BUDGET, Config
+from roma.experiments import bursts
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Table
+from roma.experiments.intervals import interval
 from roma.experiments.lab import Lab
 from roma.sim.result import Result
 from roma.sim.scenario import ExecutorFault, from_config
@@ -45,9 +47,6 @@ HEAVY_COST = 0.05
 
 CHEAP = {"cost": 0.01, "noise": 0.3, "load": {"profile": "60"}}
 """Needs 0.6 of the worker's 2 cores: less than a fair share beside one neighbour."""
-
-_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t for an interval of 95 %, by the number of seeds; beyond 10 the normal's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +132,8 @@ def _late(result: Result) -> float:
     return first.violations / first.arrivals
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and half of its interval if there is more than one value."""
-    n = len(values)
-    if n < 2:
-        return values[0], None
-    return fmean(values), _T.get(n, 1.96) * stdev(values) / math.sqrt(n)
-
-
 def _run(lab: Lab) -> Output:
-    parts = (_overloads(lab), _neighbours(lab), _rare(lab))
+    parts = (_overloads(lab), _neighbours(lab), _rare(lab), *bursts.tables(lab))
     return Output(
         tuple(table for table, _ in parts), checks=tuple(c for _, checks in parts for c in checks)
     )
@@ -159,7 +150,7 @@ def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
     cells = [(s, load, noise) for noise in NOISES for s in SERVICES for load in LOADS]
     found = _simulated(lab, [_overload(*cell) for cell in cells])
     kept = {
-        cell: _interval([_in_time(r) for r in results])
+        cell: interval([_in_time(r) for r in results])
         for cell, results in zip(cells, found, strict=True)
     }
     rows: list[tuple[Cell, ...]] = [
@@ -199,7 +190,7 @@ def _neighbours(lab: Lab) -> tuple[Table, list[Check]]:
         if here is alone:
             rows.append((name, fmean(here), None, None))
             continue
-        rise, half = _interval([h - a for h, a in zip(here, alone, strict=True)])
+        rise, half = interval([h - a for h, a in zip(here, alone, strict=True)])
         rows.append((name, fmean(here), rise, half))
         claim = f"beside {name}: the late share rises by {100 * rise:.2f} points"
         checks.append(Check(f"{claim} (≤ {100 * RISE:g})", rise <= RISE))
@@ -210,7 +201,7 @@ def _neighbours(lab: Lab) -> tuple[Table, list[Check]]:
 
 def _rare(lab: Lab) -> tuple[Table, list[Check]]:
     (results,) = _simulated(lab, [RARE])
-    late, half = _interval([_late(r) for r in results])
+    late, half = interval([_late(r) for r in results])
     table = Table(
         "promise-rare",
         "0.25 core-seconds within 0.6 s, after a minute of silence",
@@ -223,7 +214,7 @@ def _rare(lab: Lab) -> tuple[Table, list[Check]]:
 
 PROMISE = Experiment(
     "promise",
-    "What defaults keep in an overload, beside bad neighbours and after silence",
+    "What defaults keep in an overload, beside bad neighbours, after silence and in bursts",
     _run,
     seeds=5,
 )

@@ -2,19 +2,23 @@
 
 Every period brings `quota = cores x period` core-seconds. Runnable requests spend them at full
 speed, sharing fairly; once they are spent, everything stalls until the next period. What a period
-leaves may be inherited up to `burst`. Setting a quota refills it at once, as the kernel does.
+leaves may be inherited, up to `burst` quotas: a token bucket. Setting a quota fills it at once: the
+kernel adds a quota at each write, and quota and burst are written one after the other.
 
 Between two events nothing changes but time, so the state advances a period at a time and the next
 completion is computed, never stepped to. Most events fall into the period of the one before, with
 budget left: that path is written out, without further calls. Left out: the 5 ms slices in which a
-quota is handed to CPUs, and the contention of several executables for the same cores within one
-period.
+quota is handed to CPUs. Executables that want more cores than their machine has are slowed down by
+`roma/sim/machine.py`.
 """
 
 from heapq import heappop, heappush
 
 DUST = 1e-12
 """Core-seconds that are rounding, not work."""
+
+MOMENT = 1e-9
+"""Seconds that are rounding: of a clock that has run for weeks."""
 
 
 class QuotaCpu:
@@ -29,6 +33,7 @@ class QuotaCpu:
         "_budget",
         "_burst",
         "_limit",
+        "_pace",
         "_parallelism",
         "_period",
         "_quota",
@@ -68,7 +73,30 @@ class QuotaCpu:
         self._served = 0.0
         self._running: list[tuple[float, int]] = []
         self._rate = 0.0  # at which they would run together, in cores
+        self._pace = float("inf")
         self._stalled = False
+
+    @property
+    def wanted(self) -> float:
+        """The cores that what runs would use if there were neither quota nor neighbours."""
+        return min(len(self._running) * self._parallelism, self._limit)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left of the quota until the next period."""
+        return self._budget <= MOMENT * self._rate
+
+    def next_turn(self) -> float:
+        """Return when the quota is spent at this pace, or when the next period begins."""
+        if self.is_spent:
+            return self._boundary
+        return min(self._boundary, self._time + self._budget / self._rate)
+
+    def pace(self, cores: float, now: float) -> None:
+        """Run at no more than so many cores from now on: others use the rest of the machine."""
+        self.advance(now)
+        self._pace = cores
+        self._set_rate()
 
     def start(self, execution: int, work: float, now: float) -> None:
         """Begin an execution that needs `work` core-seconds."""
@@ -104,7 +132,8 @@ class QuotaCpu:
         """Set the quota."""
         self.advance(now)
         self.cores = cores
-        self._quota = self._budget = cores * self._period
+        self._quota = cores * self._period
+        self._budget = self._quota * (1 + self._burst)
         self._stalled = False
 
     def clear(self, now: float) -> None:
@@ -165,4 +194,4 @@ class QuotaCpu:
         return min(left + self._quota, self._quota * (1 + self._burst))
 
     def _set_rate(self) -> None:
-        self._rate = min(len(self._running) * self._parallelism, self._limit)
+        self._rate = min(len(self._running) * self._parallelism, self._limit, self._pace)

@@ -75,7 +75,7 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
         duration=plant.duration,
         seed=seed,
         actuation_delay=plant.actuation_delay,
-        burst=plant.burst,
+        burst=config.control.cfs_burst if plant.burst is None else plant.burst,
         usage_error=plant.usage_error,
     )
 

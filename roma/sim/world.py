@@ -1,8 +1,7 @@
 """The executables of a deployment, simulated: GPUs, and CPU executables under their quotas."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from roma import units
 from roma.config import Config
@@ -10,27 +9,9 @@ from roma.model import Device
 from roma.placement import on_worker
 from roma.profile import ModelProfile
 from roma.sim.agenda import Agenda
+from roma.sim.machine import Machine, Unit
 from roma.sim.quota import QuotaCpu
 from supervisor.core import Reading
-
-
-@dataclass(slots=True)
-class _Unit:
-    """A CPU executable.
-
-    `version` tells the latest of the ends on the agenda from stale ones; `losses` counts how often
-    it was lost, with whatever was on its way to it.
-    """
-
-    cpu: QuotaCpu
-    version: int = 0
-    losses: int = 0
-    core_seconds: float = 0.0
-    since: float = 0.0
-
-    def account(self, now: float) -> None:
-        self.core_seconds += self.cpu.cores * (now - self.since)
-        self.since = now
 
 
 class World:
@@ -51,20 +32,26 @@ class World:
         self._spread = {name: _spread(p.noise) for name, p in profiles.items()}
         self._gpu_spread = {name: _spread(p.gpu_noise) for name, p in profiles.items()}
         self._period = config.control.cfs_period
-        self._units = {
-            e.name: _Unit(
-                QuotaCpu(
-                    e.spec.cores,
-                    period=self._period,
-                    burst=burst,
-                    parallelism=profiles[e.spec.models[0]].parallelism,
-                    limit=worker.cores,
+        self._burst = burst
+        self._units: dict[str, Unit] = {}
+        self._machines: dict[Unit, Machine] = {}
+        for worker in config.workers:
+            units = {
+                e.name: Unit(
+                    QuotaCpu(
+                        e.spec.cores,
+                        period=self._period,
+                        burst=burst,
+                        parallelism=profiles[e.spec.models[0]].parallelism,
+                        limit=worker.cores,
+                    )
                 )
-            )
-            for worker in config.workers
-            for e in on_worker(config, worker)
-            if e.spec.device is Device.CPU
-        }
+                for e in on_worker(config, worker)
+                if e.spec.device is Device.CPU
+            }
+            machine = Machine(worker.cores, tuple(units.values()))
+            self._units |= units
+            self._machines |= dict.fromkeys(units.values(), machine)
 
     def start(self, execution: int, executor: str, model: str, normals: Sequence[float]) -> None:
         """Begin a batch; one standard normal per request says how large each of them is.
@@ -85,15 +72,15 @@ class World:
             self._agenda.at(now + profile.overhead, self._begin, on_its_way)
         else:
             unit.cpu.start(execution, work, now)
-            self._plan_end(unit)
+            self._settle(unit)
 
     def lose(self, executor: str) -> None:
         """Forget what a CPU executable runs; nothing of it will end."""
         unit = self._units.get(executor)
         if unit is not None:
             unit.cpu.clear(self._agenda.now)
-            unit.version += 1
             unit.losses += 1
+            self._settle(unit)
 
     def resize(self, executor: str, cores: float) -> float:
         """Set a quota; return the cores it means after the kernel's rounding."""
@@ -102,17 +89,18 @@ class World:
         unit, now = self._units[executor], self._agenda.now
         unit.account(now)
         unit.cpu.resize(applied, now)
-        self._plan_end(unit)
+        self._settle(unit)
         return applied
 
     def reading(self, executor: str) -> Reading:
         """Return what the kernel would say now."""
-        cpu = self._units[executor].cpu
-        cpu.advance(self._agenda.now)
-        return Reading(cpu.cores, cpu.usage, cpu.periods, cpu.throttled)
+        unit = self._units[executor]
+        unit.account(self._agenda.now)
+        cpu = unit.cpu
+        return Reading(cpu.cores, cpu.usage, cpu.periods, cpu.throttled, burst=self._burst or None)
 
     def core_seconds(self) -> float:
-        """Return what was granted until now, over all executables."""
+        """Return what was granted or used until now, over all executables (`Unit`)."""
         for unit in self._units.values():
             unit.account(self._agenda.now)
         return sum(unit.core_seconds for unit in self._units.values())
@@ -121,25 +109,39 @@ class World:
         """Return the core-seconds really computed until now."""
         return sum(self.reading(name).usage for name in self._units)
 
-    def _begin(self, what: tuple[_Unit, int, int, float]) -> None:
+    def _begin(self, what: tuple[Unit, int, int, float]) -> None:
         unit, losses, execution, work = what
         if losses != unit.losses:
             return
         unit.cpu.start(execution, work, self._agenda.now)
-        self._plan_end(unit)
+        self._settle(unit)
 
-    def _plan_end(self, unit: _Unit) -> None:
-        unit.version += 1
-        end = unit.cpu.next_end()
-        if end is not None:
-            self._agenda.at(end[0], self._on_cpu_end, (unit, unit.version))
+    def _settle(self, unit: Unit) -> None:
+        """Plan anew what is stale once an executable has more or less to do, or other cores."""
+        machine = self._machines[unit]
+        self._plan(machine, machine.settle(unit, self._agenda.now))
 
-    def _on_cpu_end(self, what: tuple[_Unit, int]) -> None:
+    def _plan(self, machine: Machine, stale: Iterable[Unit]) -> None:
+        for unit in stale:
+            unit.version += 1
+            end = unit.cpu.next_end()
+            if end is not None:
+                self._agenda.at(end[0], self._on_cpu_end, (unit, unit.version))
+        if machine.is_crowded:
+            machine.version += 1
+            self._agenda.at(machine.next_turn(), self._on_turn, (machine, machine.version))
+
+    def _on_turn(self, what: tuple[Machine, int]) -> None:
+        machine, version = what
+        if version == machine.version:
+            self._plan(machine, machine.turn(self._agenda.now))
+
+    def _on_cpu_end(self, what: tuple[Unit, int]) -> None:
         unit, version = what
         if version != unit.version:
             return
         execution = unit.cpu.end(self._agenda.now)
-        self._plan_end(unit)
+        self._settle(unit)
         self._on_end(execution)
 
 

@@ -103,11 +103,15 @@ def test_a_burst_carries_over_what_was_left():
         assert run(cpu, [(0.2, 0.08)]) == {0: pytest.approx(end)}, burst
 
 
-def test_a_burst_is_bounded_and_a_resize_forgets_it():
+def test_a_burst_is_bounded_and_a_resize_fills_the_bucket():
     cpu = QuotaCpu(0.5, period=0.1, burst=1.0)
     assert run(cpu, [(50.0, 0.1 + 0.01)]) == {0: pytest.approx(50.11)}
     cpu = QuotaCpu(0.5, period=0.1, burst=1.0)
-    assert run(cpu, [(0.2, 0.06)], resizes=[(0.2, 0.5)]) == {0: pytest.approx(0.31)}
+    assert run(cpu, [(0.2, 0.06)], resizes=[(0.2, 0.5)]) == {0: pytest.approx(0.26)}
+    # 0.1 until 0.15; then a quota of 0.02 brings twice that until 0.19, and one more at 0.2.
+    cpu = QuotaCpu(0.5, period=0.1, burst=1.0)
+    ends = run(cpu, [(0.0, 0.15)], resizes=[(0.15, 0.2)])
+    assert ends == {0: pytest.approx(0.21)}
 
 
 def test_periods_count_only_while_something_runs():
@@ -146,7 +150,8 @@ def naive(cores, starts, resizes, parallelism, burst, steps):
         if k and k % per_period == 0:
             budget = min(budget + quota, quota * (1 + burst))
         if k in at:
-            quota = budget = at[k] * PERIOD
+            quota = at[k] * PERIOD
+            budget = quota * (1 + burst)
         left.update(begins.get(k, ()))
         if left:
             spent = min(len(left) * parallelism * STEP, budget)
@@ -206,8 +211,9 @@ def test_it_never_uses_more_than_was_granted_nor_than_was_asked(cores, starts, r
     cpu = QuotaCpu(cores, period=PERIOD, burst=burst)
     ends = run(cpu, starts, resizes=resizes, until=until)
     most = max([cores, *(c for _, c in resizes)])
-    # Every resize may refill a quota, and a first period may bring its burst.
-    assert cpu.usage <= most * PERIOD * (until / PERIOD + 1 + len(resizes) + burst) + 1e-9
+    # Every resize may fill the bucket, and so may a pause before the first request.
+    filled = (1 + burst) * (1 + len(resizes))
+    assert cpu.usage <= most * PERIOD * (until / PERIOD + filled) + 1e-9
     assert cpu.usage <= sum(work for _, work in starts) + 1e-9
     assert cpu.usage >= sum(starts[i][1] for i in ends) - 1e-9
     for i, end in ends.items():

@@ -1,0 +1,357 @@
+"""Quota and burst in the kernel and in the simulator: one list of requests through both.
+
+Processes under a cgroup quota compute what they are sent; the simulated plant gets the same
+requests at the same times, at what they cost by the kernel's accounting. Rounds alternate between
+the cells, each with arrivals of its own. What a constant quota needs for 2 % late is interpolated
+between those that were measured, with burst and without.
+"""
+
+import contextlib
+import math
+import os
+import random
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from roma.config import Config
+from roma.experiments.intervals import cores_at
+from roma.profile import ModelProfile
+from roma.sim.agenda import Agenda
+from roma.sim.world import World
+from roma.workload.arrivals import Profile, Step, poisson
+from supervisor.actuators.cgroup import Group, find_hierarchy
+
+REQUESTS = 5000
+"""Of a cell, in all its rounds."""
+
+ROUNDS = 5
+PERIOD = 0.1
+SLOTS = 4
+"""Processes of an executable: as many requests as it computes at once."""
+
+SPREAD = 0.3
+"""Standard deviation of the logarithm of a request's cost."""
+
+PATIENCE = 30.0
+"""Seconds to wait for the last answers."""
+
+P95, P99 = 0.10, 0.15
+"""Most by which a percentile of the simulator may be off, as a share of the kernel's."""
+
+LATE, SERVICES, SAVED = 0.02, 5, 0.10
+"""Late share at which quotas are compared, promise in mean services, and the aim of burst."""
+
+
+class Load(NamedTuple):
+    """Requests of an executable: req/s, core-seconds each, and its quota in cores."""
+
+    rate: float
+    cost: float
+    quota: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:g}/s × {1000 * self.cost:g} ms"
+
+
+class Cell(NamedTuple):
+    """Executables side by side; `burst` as a share of their quotas."""
+
+    loads: tuple[Load, ...]
+    burst: float
+
+
+class Round(NamedTuple):
+    """Response times by executable in seconds, ascending, and core-seconds: granted, or used."""
+
+    times: tuple[list[float], ...]
+    core_seconds: float
+
+
+QUOTAS: Mapping[tuple[float, float], Mapping[float, Sequence[float]]] = {
+    (50, 0.010): {0.0: (0.75, 0.80, 0.85), 1.0: (0.60, 0.65, 0.70)},
+    (100, 0.005): {0.0: (0.65, 0.70, 0.75), 1.0: (0.55, 0.60, 0.65)},
+}
+"""By rate and cost, and by burst: what lies around 2 % late in the simulator."""
+
+ALONE = tuple(
+    Cell((Load(rate, cost, quota),), burst)
+    for (rate, cost), bursts in QUOTAS.items()
+    for burst, quotas in bursts.items()
+    for quota in quotas
+)
+TOGETHER = tuple(Cell((Load(70, 0.010, 1.0), Load(35, 0.020, 1.0)), burst) for burst in (0.0, 1.0))
+"""On two cores, all of which are granted."""
+
+
+def run(requests: int = REQUESTS) -> None:
+    """Print both sides of every cell; exit 1 if they differ, or if burst saves too little."""
+    cells = [*ALONE, *TOGETHER]
+    each = requests // ROUNDS
+    rounds: dict[Cell, list[tuple[Round, Round]]] = {cell: [] for cell in cells}
+    for seed in range(ROUNDS):
+        for cell in cells:
+            rounds[cell].append(_round(cell, each, seed))
+    fits = _parity(rounds)
+    saves = _savings(rounds)
+    if not (fits and saves):
+        sys.exit(1)
+
+
+def _parity(rounds: Mapping[Cell, Sequence[tuple[Round, Round]]]) -> bool:
+    table = Table(
+        title=f"response times in ms, kernel → simulator, medians of {ROUNDS} rounds",
+        caption=f"aim: p95 within {P95:.0%}, p99 within {P99:.0%} (median of the ratios)",
+    )
+    for column in ("load", "quota", "burst", "p50", "p95", "ratio", "p99", "ratio"):
+        table.add_column(column, justify="left" if column == "load" else "right")
+    fits = True
+    for cell, found in rounds.items():
+        for i, load in enumerate(cell.loads):
+            row = [
+                f"{load.rate:g}/s × {1000 * load.cost:g} ms",
+                f"{load.quota:g}",
+                f"{cell.burst:g}",
+            ]
+            for q, bound in ((0.50, None), (0.95, P95), (0.99, P99)):
+                pairs = [(_quantile(k.times[i], q), _quantile(s.times[i], q)) for k, s in found]
+                kernel, simulator = (1000 * median(side) for side in zip(*pairs, strict=True))
+                row.append(f"{kernel:.1f} → {simulator:.1f}")
+                if bound is not None:
+                    ratio = median(s / k for k, s in pairs)
+                    fits &= abs(ratio - 1) <= bound
+                    row.append(f"{ratio:.3f}")
+            table.add_row(*row)
+    Console().print(table)
+    return fits
+
+
+def _savings(rounds: Mapping[Cell, Sequence[tuple[Round, Round]]]) -> bool:
+    table = Table(
+        title=f"core-seconds per second for {LATE:.0%} late, promise {SERVICES} × service",
+        caption=f"of constant quotas, interpolated; aim: burst saves ≥ {SAVED:.0%} in the kernel",
+    )
+    for column in ("load", "side", "without burst", "with burst", "saved"):
+        table.add_column(column, justify="left" if column in ("load", "side") else "right")
+    saves = True
+    for key, bursts in QUOTAS.items():
+        for side, name in enumerate(("kernel", "simulator")):
+            needs = []
+            for burst in bursts:
+                cells = [Cell((Load(*key, quota),), burst) for quota in bursts[burst]]
+                points = [_point([pair[side] for pair in rounds[cell]], key) for cell in cells]
+                needs.append(cores_at(LATE, points))
+            saved = 1 - needs[1] / needs[0]
+            saves &= side == 1 or saved >= SAVED
+            table.add_row(
+                str(Load(*key, 0.0)), name, *(f"{cores:.3f}" for cores in needs), f"{saved:.1%}"
+            )
+    Console().print(table)
+    return saves
+
+
+def _point(rounds: Sequence[Round], key: tuple[float, float]) -> tuple[float, float]:
+    """Return late share and core-seconds per second of a quota, means over the rounds."""
+    rate, cost = key
+    late = [sum(t > SERVICES * cost for t in r.times[0]) / len(r.times[0]) for r in rounds]
+    cores = [r.core_seconds * rate / len(r.times[0]) for r in rounds]
+    return fmean(late), fmean(cores)
+
+
+def _round(cell: Cell, requests: int, seed: int) -> tuple[Round, Round]:
+    """Return what the same requests met in the kernel and in the simulator."""
+    plans = []
+    rate = sum(load.rate for load in cell.loads)
+    for i, load in enumerate(cell.loads):
+        seconds = requests / rate
+        own = 1000 * seed + i
+        draw = random.Random(own)
+        sends = poisson(Profile((Step(load.rate, seconds),)), seed=own)
+        plans.append([(at, draw.gauss(0.0, 1.0)) for at in sends])
+    kernel, costs = _in_kernel(cell, plans)
+    return kernel, _simulated(cell, plans, costs)
+
+
+Plan = Sequence[tuple[float, float]]
+"""Send times in seconds, and the size of each request: a standard normal."""
+
+
+def _work(cost: float, normal: float) -> float:
+    """Return core-seconds: lognormal, `cost` on average."""
+    return cost * math.exp(SPREAD * normal - SPREAD**2 / 2)
+
+
+JOB, END = struct.Struct("=Id"), struct.Struct("=Id")
+"""What a process is sent: which request, how many core-seconds; and says: which, when it ended."""
+
+
+def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[float]]:
+    """Return also what a request of each executable really costs on average, in core-seconds."""
+    with contextlib.ExitStack() as stack:
+        groups = [
+            stack.enter_context(_limited(f"m{i}", load.quota, cell.burst))
+            for i, load in enumerate(cell.loads)
+        ]
+        servers = [stack.enter_context(_Servers(group)) for group in groups]
+        time.sleep(3 * PERIOD)  # buckets are full, everybody waits
+        before, start = [g.read().usage for g in groups], time.monotonic()
+        agenda = sorted((at, i, k) for i, p in enumerate(plans) for k, (at, _) in enumerate(p))
+        for at, i, k in agenda:
+            if (pause := start + at - time.monotonic()) > 0:
+                time.sleep(pause)
+            servers[i].send(k, _work(cell.loads[i].cost, plans[i][k][1]))
+        ends = [server.ends(len(plan)) for server, plan in zip(servers, plans, strict=True)]
+        seconds = time.monotonic() - start
+        used = [g.read().usage - b for g, b in zip(groups, before, strict=True)]
+    times = tuple(
+        sorted(end[k] - start - at for k, (at, _) in enumerate(plan))
+        for end, plan in zip(ends, plans, strict=True)
+    )
+    paid = sum(max(x.quota * seconds, u) for x, u in zip(cell.loads, used, strict=True))
+    return Round(times, paid), [u / len(p) for u, p in zip(used, plans, strict=True)]
+
+
+@contextlib.contextmanager
+def _limited(name: str, quota: float, burst: float) -> Iterator[Group]:
+    hierarchy = find_hierarchy()
+    path = f"roma-bench-{os.getpid()}/{name}"
+    hierarchy.prepare(path)
+    group = hierarchy.group(path, PERIOD, burst)
+    group.create()
+    try:
+        group.set_cores(quota)
+        yield group
+    finally:
+        group.remove()
+
+
+class _Servers:
+    """Processes in one group that take jobs from one pipe and compute them."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __enter__(self) -> "_Servers":
+        jobs, self._jobs = os.pipe()
+        self._ends, ends = os.pipe()
+        self._pids = []
+        for _ in range(SLOTS):
+            pid = os.fork()
+            if pid == 0:
+                os.close(self._jobs)
+                self._group.add(os.getpid())
+                _serve(jobs, ends)
+            self._pids.append(pid)
+        os.close(jobs)
+        os.close(ends)
+        return self
+
+    def send(self, number: int, work: float) -> None:
+        os.write(self._jobs, JOB.pack(number, work))
+
+    def ends(self, count: int) -> dict[int, float]:
+        """Wait for all answers; return when each request ended, by number."""
+        found: dict[int, float] = {}
+        until = time.monotonic() + PATIENCE
+        while len(found) < count and time.monotonic() < until:
+            found |= dict(END.iter_unpack(os.read(self._ends, END.size * 1000)))
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._jobs)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
+        os.close(self._ends)
+
+
+def _serve(jobs: int, ends: int) -> None:
+    """Compute jobs until there are no more; a record is read whole by one process."""
+    try:
+        while record := os.read(jobs, JOB.size):
+            number, work = JOB.unpack(record)
+            done = time.thread_time() + work
+            while time.thread_time() < done:
+                pass
+            os.write(ends, END.pack(number, time.monotonic()))
+    finally:
+        os._exit(0)
+
+
+def _simulated(cell: Cell, plans: Sequence[Plan], costs: Sequence[float]) -> Round:
+    names = [f"m{i}" for i in range(len(plans))]
+    config = Config.model_validate(
+        {
+            "models": {
+                name: {
+                    "path": "/",
+                    "sla": {"response_time": 1},
+                    "cpu": {"min": load.quota, "max": load.quota},
+                }
+                for name, load in zip(names, cell.loads, strict=True)
+            },
+            "workers": [{"name": "w", "cores": os.cpu_count()}],
+            "control": {"cfs_period": PERIOD},
+        }
+    )
+    noise = math.sqrt(math.expm1(SPREAD**2))
+    profiles = {
+        name: ModelProfile(cost=cost, noise=noise) for name, cost in zip(names, costs, strict=True)
+    }
+    played = _Played(config, profiles, cell.burst)
+    for i, plan in enumerate(plans):
+        for at, normal in plan:
+            played.agenda.at(3 * PERIOD + at, played.arrive, (i, 3 * PERIOD + at, normal))
+    last = max(at for plan in plans for at, _ in plan)
+    played.agenda.run(last + PATIENCE)
+    times = tuple(sorted(found) for found in played.times)
+    seconds = played.last - 3 * PERIOD
+    paid = sum(
+        max(load.quota * seconds, cost * len(plan))
+        for load, cost, plan in zip(cell.loads, costs, plans, strict=True)
+    )
+    return Round(times, paid)
+
+
+class _Played:
+    """The simulated plant, with SLOTS requests at once in each executable and a queue before it."""
+
+    def __init__(self, config: Config, profiles: Mapping[str, ModelProfile], burst: float) -> None:
+        self.agenda = Agenda()
+        self.times: list[list[float]] = [[] for _ in profiles]
+        self.last = 0.0
+        self._names = list(profiles)
+        self._world = World(config, profiles, self.agenda, self._ended, burst=burst)
+        self._running: list[tuple[int, float]] = []
+        self._free = [SLOTS] * len(profiles)
+        self._waiting: list[deque[tuple[float, float]]] = [deque() for _ in profiles]
+
+    def arrive(self, what: tuple[int, float, float]) -> None:
+        i, at, normal = what
+        self._waiting[i].append((at, normal))
+        self._start(i)
+
+    def _start(self, i: int) -> None:
+        if self._free[i] and self._waiting[i]:
+            at, normal = self._waiting[i].popleft()
+            self._free[i] -= 1
+            self._running.append((i, at))
+            name = self._names[i]
+            self._world.start(len(self._running) - 1, f"{name}@w", name, [normal])
+
+    def _ended(self, execution: int) -> None:
+        i, at = self._running[execution]
+        self.last = self.agenda.now
+        self.times[i].append(self.last - at)
+        self._free[i] += 1
+        self._start(i)
+
+
+def _quantile(ascending: Sequence[float], q: float) -> float:
+    return ascending[min(len(ascending) - 1, int(q * len(ascending)))]

@@ -1,0 +1,36 @@
+"""Means with their intervals, and what lies between two measurements."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Student's t for an interval of 95 %, by the number of values; beyond 10 the normal's."""
+
+_LEAST = 1e-4
+"""A late share that stands for none in logarithms."""
+
+
+def interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and half of its 95 % interval if there is more than one value."""
+    n = len(values)
+    if n < 2:
+        return values[0], None
+    return fmean(values), _T.get(n, 1.96) * stdev(values) / math.sqrt(n)
+
+
+def cores_at(late: float, points: Sequence[tuple[float, float]]) -> float:
+    """Return the cores at which a share of `late` is late, from (late share, cores) measured.
+
+    Between two points, where the logarithm of the late share falls evenly. NaN if `late` is beyond
+    the points.
+    """
+    ordered = sorted(points, key=lambda point: point[1])
+    for (more, low), (less, high) in itertools.pairwise(ordered):
+        if more >= late >= less:
+            if more == less:
+                return low
+            a, b, aim = (math.log(max(share, _LEAST)) for share in (more, less, late))
+            return low + (high - low) * (a - aim) / (a - b)
+    return math.nan

@@ -1,0 +1,107 @@
+"""Executables that want more cores at once than their machine has, worked out by hand."""
+
+import heapq
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roma.sim.machine import Machine, Unit
+from roma.sim.quota import QuotaCpu
+
+PERIOD = 0.1
+
+
+def run(cores, units, starts):
+    """Return the ends by execution; `starts` are (time, unit, work)."""
+    machine = Machine(cores, units)
+    number = itertools.count()
+    agenda = [
+        (t, next(number), "start", (unit, i, work)) for i, (t, unit, work) in enumerate(starts)
+    ]
+    heapq.heapify(agenda)
+    ends = {}
+
+    def plan(stale):
+        for unit in stale:
+            unit.version += 1
+            if (end := unit.cpu.next_end()) is not None:
+                heapq.heappush(agenda, (end[0], next(number), "end", (unit, unit.version)))
+        if machine.is_crowded:
+            machine.version += 1
+            turn = (machine.next_turn(), next(number), "turn", (None, machine.version))
+            heapq.heappush(agenda, turn)
+
+    while agenda:
+        now, _, kind, (unit, *what) = heapq.heappop(agenda)
+        if kind == "start":
+            unit.cpu.start(what[0], what[1], now)
+            plan(machine.settle(unit, now))
+        elif kind == "end" and what[0] == unit.version:
+            ends[unit.cpu.end(now)] = now
+            plan(machine.settle(unit, now))
+        elif kind == "turn" and what[0] == machine.version:
+            plan(machine.turn(now))
+    return ends
+
+
+def unit(cores, *, burst=0.0, parallelism=1.0, limit=4.0):
+    return Unit(QuotaCpu(cores, period=PERIOD, burst=burst, parallelism=parallelism, limit=limit))
+
+
+def test_two_that_want_the_same_core_have_half_of_it_each():
+    a, b = unit(0.5), unit(0.5)
+    ends = run(1.0, [a, b], [(0.0, a, 0.04), (0.0, b, 0.04)])
+    assert ends == {0: pytest.approx(0.08), 1: pytest.approx(0.08)}
+
+
+def test_where_there_are_cores_for_all_nobody_waits():
+    a, b = unit(0.5), unit(0.5)
+    ends = run(2.0, [a, b], [(0.0, a, 0.04), (0.0, b, 0.04)])
+    assert ends == {0: pytest.approx(0.04), 1: pytest.approx(0.04)}
+
+
+def test_who_has_spent_its_quota_leaves_the_core_to_others_until_its_next_period():
+    # a: 0.02 at half a core until 0.04, stalled until 0.1; b alone until 0.08.
+    a, b = unit(0.2), unit(0.8)
+    ends = run(1.0, [a, b], [(0.0, a, 0.04), (0.0, b, 0.06)])
+    assert ends == {0: pytest.approx(0.12), 1: pytest.approx(0.08)}
+
+
+def test_who_wants_less_than_a_fair_share_has_all_of_it():
+    # b wants 4 of 3 cores and a 1: a is not slowed down.
+    a, b = unit(1.0), unit(4.0, parallelism=4.0)
+    ends = run(3.0, [a, b], [(0.0, b, 0.2), (0.0, a, 0.05)])
+    assert ends == {1: pytest.approx(0.05), 0: pytest.approx(0.05 + 0.1 / 3)}
+
+
+def test_what_a_burst_asks_for_beyond_the_cores_waits():
+    # Saved up: 0.1 each; two cores at once of two, then a third executable takes a share.
+    units = [unit(0.5, burst=1.0, parallelism=2.0) for _ in range(2)]
+    starts = [(1.0, u, 0.1) for u in units]
+    assert run(4.0, units, starts) == {0: pytest.approx(1.05), 1: pytest.approx(1.05)}
+    units = [unit(0.5, burst=1.0, parallelism=2.0) for _ in range(2)]
+    starts = [(1.0, u, 0.1) for u in units]
+    assert run(2.0, units, starts) == {0: pytest.approx(1.1), 1: pytest.approx(1.1)}
+
+
+works = st.tuples(st.floats(0, 1.5), st.integers(0, 2), st.floats(0.001, 0.2))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(works, min_size=1, max_size=12),
+    st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3),
+    st.sampled_from([0.0, 1.0]),
+    st.sampled_from([1.0, 2.0]),
+)
+def test_a_machine_gives_no_more_than_it_has_and_loses_nothing(starts, quotas, burst, cores):
+    units = [unit(q, burst=burst, limit=cores) for q in quotas]
+    ends = run(cores, units, [(t, units[i], work) for t, i, work in starts])
+    assert set(ends) == set(range(len(starts)))
+    assert sum(u.cpu.usage for u in units) == pytest.approx(sum(w for _, _, w in starts))
+    first, last = min(t for t, _, _ in starts), max(ends.values())
+    assert sum(u.cpu.usage for u in units) <= cores * (last - first) + 1e-6
+    for i, (t, _, work) in enumerate(starts):
+        assert ends[i] >= t + work - 1e-6
