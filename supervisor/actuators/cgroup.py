@@ -86,10 +86,10 @@ class Group(ABC):
         self.lower_burst(quota)
         self._set_quota(quota)
         self.raise_burst(quota)
-        granted = self._cores()
-        if granted is None:
+        bandwidth = self._bandwidth()
+        if bandwidth is None:
             raise ActuationError(f"{self.directories[0]}: quota reads back as unlimited")
-        return granted
+        return units.cores_from_quota(*bandwidth)
 
     def lower_burst(self, quota: int) -> None:
         """Before a quota of so many microseconds is set: the kernel refuses it below the burst."""
@@ -118,13 +118,6 @@ class Group(ABC):
         except OSError as error:
             raise ActuationError(f"{self._burst_file}: {error.strerror}") from error
 
-    def _burst_share(self, cores: float | None) -> float | None:
-        """Return the share of its quota that a period may inherit; None where there is no burst."""
-        present = self._present_burst()
-        if present is None or cores is None:
-            return None
-        return present / units.quota_us(cores, self.period)
-
     @property
     @abstractmethod
     def _burst_file(self) -> Path: ...
@@ -133,15 +126,28 @@ class Group(ABC):
     def _set_quota(self, quota: int) -> None: ...
 
     @abstractmethod
-    def _cores(self) -> float | None: ...
+    def _bandwidth(self) -> tuple[int, int] | None:
+        """Return quota and period in microseconds, None if unlimited."""
 
     @abstractmethod
     def set_weight(self, weight: float) -> None:
         """Set its weight against groups beside it; 1 is the kernel's default."""
 
-    @abstractmethod
     def read(self) -> Reading:
         """Read quota, burst, usage and throttling."""
+        bandwidth, burst = self._bandwidth(), self._present_burst()
+        usage, stat = self._usage()
+        return Reading(
+            cores=None if bandwidth is None else units.cores_from_quota(*bandwidth),
+            usage=usage,
+            periods=stat["nr_periods"],
+            throttled=stat["nr_throttled"],
+            burst=None if bandwidth is None or burst is None else burst / bandwidth[0],
+        )
+
+    @abstractmethod
+    def _usage(self) -> tuple[float, dict[str, int]]:
+        """Return core-seconds used, and `cpu.stat`."""
 
     @abstractmethod
     def _set_unlimited(self) -> None: ...
@@ -158,18 +164,9 @@ class GroupV1(Group):
         """Write `cpu.shares`, 2 at least."""
         _write(self._cpu / "cpu.shares", str(max(2, round(1024 * weight))))
 
-    def read(self) -> Reading:
-        """Read `cpu.cfs_*`, `cpu.stat` and `cpuacct.usage`."""
-        stat = _table(self._cpu / "cpu.stat")
+    def _usage(self) -> tuple[float, dict[str, int]]:
         usage = int(_read(self.directories[-1] / "cpuacct.usage"))
-        cores = self._cores()
-        return Reading(
-            cores=cores,
-            usage=units.seconds_from_ns(usage),
-            periods=stat["nr_periods"],
-            throttled=stat["nr_throttled"],
-            burst=self._burst_share(cores),
-        )
+        return units.seconds_from_ns(usage), _table(self._cpu / "cpu.stat")
 
     @property
     def _burst_file(self) -> Path:
@@ -178,10 +175,9 @@ class GroupV1(Group):
     def _set_quota(self, quota: int) -> None:
         _write(self._cpu / "cpu.cfs_quota_us", str(quota))
 
-    def _cores(self) -> float | None:
+    def _bandwidth(self) -> tuple[int, int] | None:
         quota = int(_read(self._cpu / "cpu.cfs_quota_us"))
-        period = int(_read(self._cpu / "cpu.cfs_period_us"))
-        return None if quota < 0 else units.cores_from_quota(quota, period)
+        return None if quota < 0 else (quota, int(_read(self._cpu / "cpu.cfs_period_us")))
 
     def _set_unlimited(self) -> None:
         # The quota first: the kernel refuses a period that the present quota does not fit.
@@ -200,17 +196,9 @@ class GroupV2(Group):
         """Write `cpu.weight`, 1 at least."""
         _write(self._dir / "cpu.weight", str(max(1, round(100 * weight))))
 
-    def read(self) -> Reading:
-        """Read `cpu.max` and `cpu.stat`."""
+    def _usage(self) -> tuple[float, dict[str, int]]:
         stat = _table(self._dir / "cpu.stat")
-        cores = self._cores()
-        return Reading(
-            cores=cores,
-            usage=units.seconds_from_us(stat["usage_usec"]),
-            periods=stat["nr_periods"],
-            throttled=stat["nr_throttled"],
-            burst=self._burst_share(cores),
-        )
+        return units.seconds_from_us(stat["usage_usec"]), stat
 
     @property
     def _burst_file(self) -> Path:
@@ -219,9 +207,9 @@ class GroupV2(Group):
     def _set_quota(self, quota: int) -> None:
         _write(self._dir / "cpu.max", f"{quota} {units.period_us(self.period)}")
 
-    def _cores(self) -> float | None:
+    def _bandwidth(self) -> tuple[int, int] | None:
         quota, period = _read(self._dir / "cpu.max").split()
-        return None if quota == "max" else units.cores_from_quota(int(quota), int(period))
+        return None if quota == "max" else (int(quota), int(period))
 
     def _set_unlimited(self) -> None:
         _write(self._dir / "cpu.max", f"max {units.period_us(self.period)}")
