@@ -7,6 +7,7 @@ between those that were measured, with burst and without.
 """
 
 import contextlib
+import fcntl
 import math
 import os
 import random
@@ -40,8 +41,11 @@ SLOTS = 4
 SPREAD = 0.3
 """Standard deviation of the logarithm of a request's cost."""
 
+FULL = 3 * PERIOD
+"""Seconds of silence after which a bucket is full."""
+
 PATIENCE = 30.0
-"""Seconds to wait for the last answers."""
+"""Seconds after the last arrival that are simulated."""
 
 P95, P99 = 0.10, 0.15
 """Most by which a percentile of the simulator may be off, as a share of the kernel's."""
@@ -175,8 +179,8 @@ def _round(cell: Cell, requests: int, seed: int) -> tuple[Round, Round]:
         draw = random.Random(own)
         sends = poisson(Profile((Step(load.rate, seconds),)), seed=own)
         plans.append([(at, draw.gauss(0.0, 1.0)) for at in sends])
-    kernel, costs = _in_kernel(cell, plans)
-    return kernel, _simulated(cell, plans, costs)
+    kernel, profiles = _in_kernel(cell, plans)
+    return kernel, _simulated(cell, plans, profiles)
 
 
 Plan = Sequence[tuple[float, float]]
@@ -188,34 +192,55 @@ def _work(cost: float, normal: float) -> float:
     return cost * math.exp(SPREAD * normal - SPREAD**2 / 2)
 
 
-JOB, END = struct.Struct("=Id"), struct.Struct("=Id")
-"""What a process is sent: which request, how many core-seconds; and says: which, when it ended."""
+JOB, END = struct.Struct("=Idd"), struct.Struct("=Idd")
+"""What a process is sent: which request, when it comes, core-seconds; and says: which, when it
+ended, and how long after it came the process that slept until then was awake (NaN: none slept)."""
+
+PIPE = 1 << 20
+"""Bytes: all jobs of a round fit in, so that nobody has to run beside them and wake them."""
 
 
-def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[float]]:
-    """Return also what a request of each executable really costs on average, in core-seconds."""
+def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProfile]]:
+    """Return also what a request of each executable really costs on average."""
     with contextlib.ExitStack() as stack:
         groups = [
             stack.enter_context(_limited(f"m{i}", load.quota, cell.burst))
             for i, load in enumerate(cell.loads)
         ]
         servers = [stack.enter_context(_Servers(group)) for group in groups]
-        time.sleep(3 * PERIOD)  # buckets are full, everybody waits
-        before, start = [g.read().usage for g in groups], time.monotonic()
-        agenda = sorted((at, i, k) for i, p in enumerate(plans) for k, (at, _) in enumerate(p))
-        for at, i, k in agenda:
-            if (pause := start + at - time.monotonic()) > 0:
-                time.sleep(pause)
-            servers[i].send(k, _work(cell.loads[i].cost, plans[i][k][1]))
-        ends = [server.ends(len(plan)) for server, plan in zip(servers, plans, strict=True)]
+        start = _boundary(groups[0], servers[0]) + FULL
+        before = [g.read().usage for g in groups]
+        for load, server, plan in zip(cell.loads, servers, plans, strict=True):
+            for k, (at, normal) in enumerate(plan):
+                server.send(k, start + at, _work(load.cost, normal))
+        found = [server.ends(len(plan)) for server, plan in zip(servers, plans, strict=True)]
         seconds = time.monotonic() - start
         used = [g.read().usage - b for g, b in zip(groups, before, strict=True)]
     times = tuple(
-        sorted(end[k] - start - at for k, (at, _) in enumerate(plan))
-        for end, plan in zip(ends, plans, strict=True)
+        sorted(ends[k] - start - at for k, (at, _) in enumerate(plan))
+        for (ends, _), plan in zip(found, plans, strict=True)
     )
     paid = sum(max(x.quota * seconds, u) for x, u in zip(cell.loads, used, strict=True))
-    return Round(times, paid), [u / len(p) for u, p in zip(used, plans, strict=True)]
+    profiles = [
+        ModelProfile(cost=u / len(plan), noise=math.sqrt(math.expm1(SPREAD**2)), overhead=waking)
+        for u, plan, (_, waking) in zip(used, plans, found, strict=True)
+    ]
+    return Round(times, paid), profiles
+
+
+def _boundary(group: Group, servers: "_Servers") -> float:
+    """Return when a period of the group's quota began: the kernel's clock for it is its own.
+
+    Where a request falls in a period is a good part of when it ends.
+    """
+    servers.send(0, 0.0, 4 * PERIOD)
+    periods = group.read().periods
+    while group.read().periods == periods:
+        pass
+    found = time.monotonic()
+    servers.ends(1)
+    now = time.monotonic()
+    return found + math.ceil((now - found) / PERIOD) * PERIOD
 
 
 @contextlib.contextmanager
@@ -233,13 +258,14 @@ def _limited(name: str, quota: float, burst: float) -> Iterator[Group]:
 
 
 class _Servers:
-    """Processes in one group that take jobs from one pipe and compute them."""
+    """Processes in one group that take jobs from one pipe, in order, and compute them when due."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
 
     def __enter__(self) -> "_Servers":
         jobs, self._jobs = os.pipe()
+        fcntl.fcntl(jobs, fcntl.F_SETPIPE_SZ, PIPE)
         self._ends, ends = os.pipe()
         self._pids = []
         for _ in range(SLOTS):
@@ -253,16 +279,19 @@ class _Servers:
         os.close(ends)
         return self
 
-    def send(self, number: int, work: float) -> None:
-        os.write(self._jobs, JOB.pack(number, work))
+    def send(self, number: int, due: float, work: float) -> None:
+        os.write(self._jobs, JOB.pack(number, due, work))
 
-    def ends(self, count: int) -> dict[int, float]:
-        """Wait for all answers; return when each request ended, by number."""
+    def ends(self, count: int) -> tuple[dict[int, float], float]:
+        """Wait for all answers; return when each request ended, and what waking takes."""
         found: dict[int, float] = {}
-        until = time.monotonic() + PATIENCE
-        while len(found) < count and time.monotonic() < until:
-            found |= dict(END.iter_unpack(os.read(self._ends, END.size * 1000)))
-        return found
+        woken = []
+        while len(found) < count:
+            for number, end, awake in END.iter_unpack(os.read(self._ends, END.size * 1000)):
+                found[number] = end
+                if not math.isnan(awake):
+                    woken.append(awake)
+        return found, fmean(woken or [0.0])
 
     def __exit__(self, *_: object) -> None:
         os.close(self._jobs)
@@ -275,16 +304,20 @@ def _serve(jobs: int, ends: int) -> None:
     """Compute jobs until there are no more; a record is read whole by one process."""
     try:
         while record := os.read(jobs, JOB.size):
-            number, work = JOB.unpack(record)
+            number, due, work = JOB.unpack(record)
+            awake = math.nan
+            if (pause := due - time.monotonic()) > 0:
+                time.sleep(pause)
+                awake = time.monotonic() - due
             done = time.thread_time() + work
             while time.thread_time() < done:
                 pass
-            os.write(ends, END.pack(number, time.monotonic()))
+            os.write(ends, END.pack(number, time.monotonic(), awake))
     finally:
         os._exit(0)
 
 
-def _simulated(cell: Cell, plans: Sequence[Plan], costs: Sequence[float]) -> Round:
+def _simulated(cell: Cell, plans: Sequence[Plan], profiles: Sequence[ModelProfile]) -> Round:
     names = [f"m{i}" for i in range(len(plans))]
     config = Config.model_validate(
         {
@@ -300,21 +333,17 @@ def _simulated(cell: Cell, plans: Sequence[Plan], costs: Sequence[float]) -> Rou
             "control": {"cfs_period": PERIOD},
         }
     )
-    noise = math.sqrt(math.expm1(SPREAD**2))
-    profiles = {
-        name: ModelProfile(cost=cost, noise=noise) for name, cost in zip(names, costs, strict=True)
-    }
-    played = _Played(config, profiles, cell.burst)
+    played = _Played(config, dict(zip(names, profiles, strict=True)), cell.burst)
     for i, plan in enumerate(plans):
         for at, normal in plan:
-            played.agenda.at(3 * PERIOD + at, played.arrive, (i, 3 * PERIOD + at, normal))
+            played.agenda.at(FULL + at, played.arrive, (i, FULL + at, normal))
     last = max(at for plan in plans for at, _ in plan)
     played.agenda.run(last + PATIENCE)
     times = tuple(sorted(found) for found in played.times)
-    seconds = played.last - 3 * PERIOD
+    seconds = played.last - FULL
     paid = sum(
-        max(load.quota * seconds, cost * len(plan))
-        for load, cost, plan in zip(cell.loads, costs, plans, strict=True)
+        max(load.quota * seconds, profile.cost * len(plan))
+        for load, profile, plan in zip(cell.loads, profiles, plans, strict=True)
     )
     return Round(times, paid)
 

@@ -3,7 +3,9 @@
 Every period brings `quota = cores x period` core-seconds. Runnable requests spend them at full
 speed, sharing fairly; once they are spent, everything stalls until the next period. What a period
 leaves may be inherited, up to `burst` quotas: a token bucket. Setting a quota fills it at once: the
-kernel adds a quota at each write, and quota and burst are written one after the other.
+kernel adds a quota at each write, and quota and burst are written one after the other. That a quota
+is spent the kernel notices at its next tick; what ran beyond it is taken from the next period. On
+average that is a bucket that is larger by `overrun`.
 
 Between two events nothing changes but time, so the state advances a period at a time and the next
 completion is computed, never stepped to. Most events fall into the period of the one before, with
@@ -24,7 +26,8 @@ MOMENT = 1e-9
 class QuotaCpu:
     """The requests running in one executable; times in seconds, work in core-seconds.
 
-    `parallelism` is how many cores one request keeps busy, `limit` how many the machine has.
+    `parallelism` is how many cores one request keeps busy, `limit` how many the machine has. `burst`
+    is in quotas, `overrun` in core-seconds.
     `usage`, `periods` and `throttled` are cumulative, like the kernel's.
     """
 
@@ -33,6 +36,7 @@ class QuotaCpu:
         "_budget",
         "_burst",
         "_limit",
+        "_overrun",
         "_pace",
         "_parallelism",
         "_period",
@@ -54,6 +58,7 @@ class QuotaCpu:
         *,
         period: float,
         burst: float = 0.0,
+        overrun: float = 0.0,
         parallelism: float = 1.0,
         limit: float = float("inf"),
     ) -> None:
@@ -63,9 +68,11 @@ class QuotaCpu:
         self.cores = cores
         self._period = period
         self._burst = burst
+        self._overrun = overrun
         self._parallelism = parallelism
         self._limit = limit
-        self._quota = self._budget = cores * period
+        self._quota = cores * period
+        self._budget = self._quota + overrun
         self._boundary = period
         self._time = 0.0
         # Fair sharing: every running request has been served equally since it began, so one
@@ -133,7 +140,7 @@ class QuotaCpu:
         self.advance(now)
         self.cores = cores
         self._quota = cores * self._period
-        self._budget = self._quota * (1 + self._burst)
+        self._budget = self._most()
         self._stalled = False
 
     def clear(self, now: float) -> None:
@@ -163,8 +170,7 @@ class QuotaCpu:
     def _idle_until(self, now: float) -> None:
         """Let boundaries pass with nothing running; the kernel's timer sleeps and counts none."""
         passed = int((now - self._boundary) / self._period) + 1
-        most = self._quota * (1 + self._burst)
-        self._budget = min(most, self._budget + passed * self._quota)
+        self._budget = min(self._most(), self._budget + passed * self._quota)
         self._boundary += passed * self._period
         self._stalled = False
 
@@ -191,7 +197,10 @@ class QuotaCpu:
         return spent
 
     def _refilled(self, left: float) -> float:
-        return min(left + self._quota, self._quota * (1 + self._burst))
+        return min(left + self._quota, self._most())
+
+    def _most(self) -> float:
+        return self._quota * (1 + self._burst) + self._overrun
 
     def _set_rate(self) -> None:
         self._rate = min(len(self._running) * self._parallelism, self._limit, self._pace)

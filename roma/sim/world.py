@@ -14,6 +14,10 @@ from roma.sim.quota import QuotaCpu
 from supervisor.core import Reading
 
 
+OVERRUN = 0.002
+"""Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz."""
+
+
 class World:
     """Runs executions; calls `on_end(execution)` when one ends."""
 
@@ -42,6 +46,7 @@ class World:
                         e.spec.cores,
                         period=self._period,
                         burst=burst,
+                        overrun=OVERRUN,
                         parallelism=profiles[e.spec.models[0]].parallelism,
                         limit=worker.cores,
                     )
