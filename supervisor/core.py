@@ -9,7 +9,7 @@ sees the difference and applies it again.
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from controllers.base import Law
@@ -123,9 +123,12 @@ class Status:
     story: deque[Decision] = field(default_factory=deque)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Decided:
-    """One executable's demand; `fresh` if its law began anew."""
+    """One executable's demand; `fresh` if its law began anew.
+
+    Nobody changes one. It is not frozen, because every tick makes one for each executable.
+    """
 
     want: Want
     demand: Demand
@@ -298,9 +301,8 @@ class Supervisor:
                 status.law_state, measurement, dt=dt, lo=minimum, hi=managed.maximum
             )
             status.cost = status.cost.update(measurement)
-        want = self._want(status, demand)
-        if not blind:
-            want = replace(want, loads=measurement is None and not self._is_waited_for(status))
+        loads = not blind and measurement is None and not self._is_waited_for(status)
+        want = self._want(status, demand, loads=loads)
         return _Decided(want, demand, measurement, minimum, fresh, used)
 
     def _is_waited_for(self, status: Status) -> bool:
@@ -361,16 +363,17 @@ class Supervisor:
                 )
             )
 
-    def _want(self, status: Status, demand: Demand) -> Want:
+    def _want(self, status: Status, demand: Demand, *, loads: bool) -> Want:
         managed, held = status.managed, demand.cores is None
         cores = status.applied if demand.cores is None else demand.cores
         if cores is None:
             # Never read: nothing can be applied to it, so it must not cost its neighbours.
-            return Want(0.0)
+            return Want(0.0, loads=loads)
         cores = max(managed.minimum, min(managed.maximum, cores))
         # γ adds to demands; what is held was handed out before and would grow at every tick.
         maximum = cores if held else managed.maximum
-        return Want(cores, managed.minimum, self._floor(status), maximum, weight=managed.weight)
+        floor = self._floor(status)
+        return Want(cores, managed.minimum, floor, maximum, loads, managed.weight)
 
     def _take_reading(self, status: Status, reading: Reading | None, now: float) -> float | None:
         """Update the observed values; return the cores used, on average, since the last one."""
@@ -401,7 +404,8 @@ class Supervisor:
     def _measure(self, status: Status, usage: float, dt: float) -> Measurement:
         """Add the rates of all dispatchers, as counts per `dt`, and take their worst times."""
         managed, spec = status.managed, status.managed.model
-        found = [d for w in self._usable() if (d := w.model(spec.name)) is not None]
+        windows = self._usable()
+        found = [d for w in windows if (d := w.model(spec.name)) is not None]
         reports: list[ModelReport] = [d.report for d in found]
         times = [r.response_time for r in reports if r.response_time is not None]
         assert status.applied is not None
@@ -411,8 +415,8 @@ class Supervisor:
             arrivals=dt * sum(d.arrivals for d in found),
             completed_gpu=dt * sum(d.completed_gpu for d in found),
             completed_cpu=dt * sum(d.completed_cpu for d in found),
-            completed_here=dt * sum(w.completed(managed.name) for w in self._usable()),
-            in_flight_here=sum(w.in_flight(managed.name) for w in self._usable()),
+            completed_here=dt * sum(w.completed(managed.name) for w in windows),
+            in_flight_here=sum(w.in_flight(managed.name) for w in windows),
             failed=dt * sum(d.failed for d in found),
             shed=dt * sum(d.shed for d in found),
             violations=dt * sum(d.violations for d in found),

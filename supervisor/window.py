@@ -4,13 +4,14 @@ Rates, not counts: dispatchers that missed an exchange cover a longer time than 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from controllers.shaping import MAX_GAP
 from roma.events import Reason
 from roma.exchange import ExchangeReply, ModelReport
 
 _LIVE = ("idle", "busy")
-_SHED = (Reason.QUEUE_FULL, Reason.PREDICTED_LATE, Reason.DEADLINE)
+_SHED: Final = (Reason.QUEUE_FULL.value, Reason.PREDICTED_LATE.value, Reason.DEADLINE.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +134,4 @@ def _completed(snapshot: _Snapshot | None, executor: str) -> int:
 
 
 def _shed(report: ModelReport) -> int:
-    return sum(report.rejected.get(reason.value, 0) for reason in _SHED)
+    return sum(report.rejected.get(reason, 0) for reason in _SHED)
