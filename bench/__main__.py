@@ -3,17 +3,18 @@
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota N`:
 requests of each cell, in all its rounds.
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
-`gateway DIRECTORY…`: other checkouts beside. `variants --seconds S --page DOCUMENT`: a load of
-steps, six minutes by default, which a busy machine spoils.
+`--beside CLONE [gateway] [decisions] [ticks]`: CPU time compared with that of another checkout, in
+which `make wheel` was run; exit 1 if a median ratio is above 1.03. `variants --seconds S --page
+DOCUMENT`: a load of steps, six minutes by default, which a busy machine spoils.
 """
 
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from bench import (
     actuation,
+    beside,
     board,
     bodies,
     decisions,
@@ -70,8 +71,8 @@ def main(names: list[str]) -> None:
         case ["loading", served, *initial] if len(initial) < 2:
             loading.run(served, *map(float, initial))
             return
-        case ["gateway", *others] if others and all(Path(other).is_dir() for other in others):
-            gateway.run(tuple(map(Path, others)))
+        case ["--beside", *arguments]:
+            beside.run(arguments)
             return
         case ["variants", *options]:
             variants.run(options)

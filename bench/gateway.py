@@ -1,9 +1,7 @@
 """The gateway against nginx: both as a 2-hop proxy on core 0, load and echo backend on core 1.
 
-The gateway has everything on: queue, scheduler, deadlines, statistics. Other checkouts of it, named
-by their directories, stand beside (`python -m bench gateway /tmp/older`), each with the Python of
-its own `.venv`. Throughput moves with what the machine's neighbours do; CPU time per request much
-less.
+The gateway has everything on: queue, scheduler, deadlines, statistics. Throughput moves with what
+the machine's neighbours do; CPU time per request much less. `bench.beside` compares commits.
 """
 
 import contextlib
@@ -13,7 +11,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench.builds import BUILDS, ROOT, is_compiled
+from bench.builds import BUILDS
 from bench.openloop import Spread, Stream, measure
 from bench.programs import Cost, Served, cost, resident, wrk
 from bench.proxies import (
@@ -48,7 +46,7 @@ BARE = "bare proxy (bench/bare.py)"
 Rounds = list[dict[tuple[str, int], tuple[Served, Cost]]]
 
 
-def run(others: tuple[Path, ...] = ()) -> None:
+def run() -> None:
     """Print throughput, CPU time per request and latency, beside nginx's."""
     needs("gateway", "nginx", "wrk")
     with scratch() as directory, contextlib.ExitStack() as stack:
@@ -60,15 +58,9 @@ def run(others: tuple[Path, ...] = ()) -> None:
             nginx(directory, by_socket)
         )
         ports[BARE], pids[BARE] = stack.enter_context(bare(directory, direct))
-        for root in (*others, ROOT):
-            for build in BUILDS:
-                if build == "compiled" and root is not ROOT and not is_compiled(root):
-                    continue
-                name = "gateway" if root is ROOT else root.name
-                name += ", compiled" if build == "compiled" else ""
-                ports[name], pids[name] = stack.enter_context(
-                    gateway(directory, build, backend=direct, root=root.resolve())
-                )
+        for build in BUILDS:
+            name = COMPILED if build == "compiled" else "gateway"
+            ports[name], pids[name] = stack.enter_context(gateway(directory, build, backend=direct))
         ports[COMPILED + SOCKETS], pids[COMPILED + SOCKETS] = stack.enter_context(
             gateway(directory, backend=by_socket)
         )
