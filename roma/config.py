@@ -162,6 +162,8 @@ class ModelConfig(Section):
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that may wait."""
+    max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31)] | None = None
+    """Largest answer of its model servers; default: `gateway.max_answer_bytes`."""
     slot: Annotated[int, Field(ge=0, le=60_000)] | None = None
     """Its executables listen on port base_port + gpus + slot; default: the first number that no
     other model has. `roma models remove` writes it where the default would change."""

@@ -16,7 +16,8 @@
         ├── BackendUnreached     the request never reached it; another may run it
         │   └── BackendSilent    nobody answered when a connection was asked for
         ├── BackendLost          the connection broke after the request was sent
-        └── BackendTimeout       no answer within the limit
+        ├── BackendTimeout       no answer within the limit
+        └── BackendEndless       an answer beyond its bound
 
 Domain errors know no HTTP: the gateway maps them to status codes.
 """
@@ -88,3 +89,7 @@ class BackendLost(BackendError):
 
 class BackendTimeout(BackendError):
     """The executable did not answer within the limit."""
+
+
+class BackendEndless(BackendError):
+    """The answer is larger than any that is taken: whatever comes of it, the rest was not read."""

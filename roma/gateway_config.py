@@ -6,7 +6,7 @@ Times are seconds, sizes are bytes.
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from roma.security_config import OidcConfig, PeerUrl, TlsConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
@@ -81,6 +81,9 @@ class GatewayConfig(Section):
     """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
     """A larger request body is refused with 413."""
+    max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31)] = ByteSize(256 * 2**20)
+    """A larger answer of a model server is not read to its end: its connection is closed, the
+    client gets 502, and the executable is asked one request at a time until it answers."""
     limits: LimitsConfig = LimitsConfig()
     backend_timeout: Seconds = 60.0
     """Longest wait for a model server's answer, in seconds."""

@@ -24,6 +24,7 @@ from dispatcher.live.messages import (
     content_length,
 )
 from roma.errors import (
+    BackendEndless,
     BackendError,
     BackendLost,
     BackendSilent,
@@ -39,6 +40,12 @@ CONNECT_TIMEOUT: Final = 1.5
 
 MAX_IDLE: Final = 64
 """Idle connections kept per backend."""
+
+MOST_ANSWER: Final = 256 * 2**20
+"""Bytes of an answer's body where nobody says another bound."""
+
+MOST_HEAD: Final = 256 * 2**10
+"""Bytes of an answer's head, and of what goes before it: as much as is read at once."""
 
 SWEEP: Final = 0.1
 """Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
@@ -91,8 +98,10 @@ class Connection:
         "_more",
         "_parser",
         "_pool",
+        "_room",
         "_until_close",
         "deadline",
+        "most",
         "timeout",
         "transport",
     )
@@ -113,9 +122,15 @@ class Connection:
         self.transport: asyncio.Transport | None = None
         self.deadline = math.inf
         self.timeout = math.inf
+        self.most = 0
+        self._room = 0
+        """Bytes that may still come."""
 
-    def send(self, head: bytes, body: bytes, done: Done, timeout: float) -> None:
-        """Send a request; `done` is called exactly once with the response or an error."""
+    def send(self, head: bytes, body: bytes, done: Done, timeout: float, most: int) -> None:
+        """Send a request; `done` is called exactly once with the response or an error.
+
+        `most` bounds the answer's body in bytes, as it is sent.
+        """
         assert self._done is None
         assert self.transport is not None
         self._done = done
@@ -127,6 +142,7 @@ class Connection:
         self._more = ""
         self._is_odd = self._keeps = False
         self.timeout = timeout
+        self.most, self._room = most, MOST_HEAD
         self.deadline = self._pool.deadline(timeout)
         self.transport.write(head + body)
 
@@ -169,8 +185,18 @@ class Connection:
                 return
         # Only now: what follows an answer must not become the next request's.
         answer, self._answer = self._answer, None
-        if answer is not None:
+        self._room -= len(data)
+        if self._room < 0:
+            self._refuse()
+        elif answer is not None:
             self._end(data if is_fresh else b"", answer)
+
+    def _refuse(self) -> None:
+        """Give up an answer that is too large; nothing of it is kept."""
+        self._body.clear()
+        text = f"its answer is larger than {self.most} bytes, or has a head of over {MOST_HEAD}"
+        self._finish(BackendEndless(text))
+        self.abort()
 
     def _end(self, data: bytes, answer: Response) -> None:
         """Hand an answer over; `data` is all that came, if it came in one piece."""
@@ -230,7 +256,9 @@ class Connection:
 
     def on_headers_complete(self) -> None:
         """Note whether only the end of the connection will end the body."""
-        self._until_close = not self._is_framed and self._parser.get_status_code() >= 200
+        if self._parser.get_status_code() >= 200:  # else an interim response: another head comes
+            self._until_close = not self._is_framed
+            self._room += self.most
 
     def on_body(self, body: bytes) -> None:
         """Collect the body."""
@@ -267,11 +295,15 @@ class Connection:
 class Pool:
     """The connections to one model server."""
 
-    def __init__(self, host: str, port: int, socket: str | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, socket: str | None = None, *, most: int = MOST_ANSWER
+    ) -> None:
         self.host = host
         self.port = port
         self.socket = socket
         """Path of a Unix socket, which is called instead."""
+        self.most = most
+        """Bytes of an answer's body."""
         self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
         self.kinds = KINDS
         self._prefixes: dict[Form, bytes] = {}
@@ -297,17 +329,18 @@ class Pool:
         prefix = self._prefixes.get(form) or self._prefix(form)
         if more:
             prefix += more.encode("latin-1")
-        return self._request(prefix + content_length(len(body)), body, done, timeout)
+        head = prefix + content_length(len(body))
+        return self._request(head, body, done, timeout, self.most)
 
-    def _request(self, head: bytes, body: bytes, done: Done, timeout: float) -> Attempt:
+    def _request(self, head: bytes, body: bytes, done: Done, timeout: float, most: int) -> Attempt:
         while self._idle:
             connection = self._idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():
-                connection.send(head, body, done, timeout)
+                connection.send(head, body, done, timeout, most)
                 return connection
         connecting = Connecting(done)
         task = asyncio.get_running_loop().create_task(
-            self._connect(head, body, connecting, timeout)
+            self._connect(head, body, connecting, timeout, most)
         )
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -327,8 +360,10 @@ class Pool:
         self._prefixes[form] = prefix
         return prefix
 
-    async def fetch(self, path: str, *, timeout: float, more: str = "") -> Response:
-        """Get what is at a path; raise a `BackendError`."""
+    async def fetch(
+        self, path: str, *, timeout: float, more: str = "", most: int | None = None
+    ) -> Response:
+        """Get what is at a path; raise a `BackendError`, also for more than `most` bytes."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def done(result: Response | BackendError) -> None:
@@ -340,7 +375,7 @@ class Pool:
                 future.set_exception(result)
 
         head = f"GET {path} HTTP/1.1\r\n{self._host_header}{more}\r\n".encode("latin-1")
-        attempt = self._request(head, b"", done, timeout)
+        attempt = self._request(head, b"", done, timeout, self.most if most is None else most)
         try:
             return await future
         except asyncio.CancelledError:
@@ -392,7 +427,7 @@ class Pool:
         await asyncio.sleep(0)
 
     async def _connect(
-        self, head: bytes, body: bytes, connecting: "Connecting", timeout: float
+        self, head: bytes, body: bytes, connecting: "Connecting", timeout: float, most: int
     ) -> None:
         loop, connection = asyncio.get_running_loop(), Connection(self)
         try:
@@ -429,7 +464,7 @@ class Pool:
             self.release(connection)
             return
         connecting.connection = connection
-        connection.send(head, body, connecting.done, timeout)
+        connection.send(head, body, connecting.done, timeout, most)
 
 
 class Connecting:

@@ -19,7 +19,14 @@ from dispatcher.live.callers import Grant
 from dispatcher.live.context import Context
 from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
 from dispatcher.live.messages import Message, Response
-from roma.errors import BackendError, BackendLost, BackendSilent, BackendTimeout, BackendUnreached
+from roma.errors import (
+    BackendEndless,
+    BackendError,
+    BackendLost,
+    BackendSilent,
+    BackendTimeout,
+    BackendUnreached,
+)
 from roma.events import (
     Abort,
     Command,
@@ -344,12 +351,13 @@ class Driver:
         else:
             assert isinstance(result, BackendError)
             self._complain(command.executor, result)
-            is_silent = isinstance(result, BackendTimeout)
-            is_doubtful = is_silent or isinstance(result, BackendLost)
+            # Of both nobody knows when they would have ended.
+            is_endless = isinstance(result, BackendTimeout | BackendEndless)
+            is_doubtful = is_endless or isinstance(result, BackendLost)
             if is_doubtful and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()
-            verdict = Result.TIMEOUT if is_silent else Result.ERROR
+            verdict = Result.TIMEOUT if is_endless else Result.ERROR
             self.handle(ExecutionEnded(command.execution, verdict))
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 

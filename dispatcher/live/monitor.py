@@ -6,9 +6,11 @@ death here: an executable with a tenth of a core may take its time.
 
 import asyncio
 import contextlib
-import json
+import logging
 import socket
 from collections.abc import Sequence
+
+import orjson
 
 from dispatcher.live.backend import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
@@ -26,8 +28,24 @@ HANG = 10.0
 """Seconds without an answer to a status request after which it counts as lost."""
 
 
+MOST_STATUS = 2**20
+"""Bytes of an answer to a status request: thousands of versions."""
+
+log = logging.getLogger(__name__)
+
+
 async def watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver: Driver) -> None:
-    """Report an executable's coming and going until cancelled."""
+    """Report an executable's coming and going until cancelled; it outlives whatever it meets."""
+    while True:
+        try:
+            await _watch(executor, models, endpoint, driver)
+        except Exception as bug:  # it costs this executable, not those of the other models
+            log.exception("executable %s: cannot be watched", executor)
+            driver.on_lost(executor, f"cannot be watched: {bug!r}")
+            await asyncio.sleep(CHECK)
+
+
+async def _watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver: Driver) -> None:
     doubt = driver.doubts[executor]
     while True:
         doubt.clear()  # before the look: trouble during it asks for another one
@@ -59,15 +77,15 @@ async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
 
 async def _look(pool: Pool, path: str) -> Response:
     try:
-        return await pool.fetch(path, timeout=HANG)
+        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
     except BackendLost:
         # It went out over an idle connection that was closed meanwhile: that says nothing yet.
-        return await pool.fetch(path, timeout=HANG)
+        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
 
 
 def _is_available(body: bytes) -> bool:
     try:
-        versions = json.loads(body)["model_version_status"]
+        versions = orjson.loads(body)["model_version_status"]
         return any(version["state"] == "AVAILABLE" for version in versions)
     except (ValueError, KeyError, TypeError):
         return False

@@ -112,13 +112,19 @@ class Roster:
         return mine / slots
 
     def _endpoint(self, executable: Executable) -> Endpoint:
+        config = self._config
+        most = max(
+            config.models[model].max_answer_bytes or config.gateway.max_answer_bytes
+            for model in executable.spec.models
+        )
         channel: Channel | None = None
         if executable.grpc is not None and self._config.gateway.grpc_port is not None:
             # Nobody shall wait for an import that is not used.
             from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
 
-            channel = GrpcChannel(*executable.grpc)
-        return Endpoint(Pool(executable.host, executable.port, executable.socket), channel)
+            channel = GrpcChannel(*executable.grpc, most=most)
+        pool = Pool(executable.host, executable.port, executable.socket, most=most)
+        return Endpoint(pool, channel)
 
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]

@@ -26,9 +26,9 @@ MOMENT = 1e-9
 class QuotaCpu:
     """The requests running in one executable; times in seconds, work in core-seconds.
 
-    `parallelism` is how many cores one request keeps busy, `limit` how many the machine has. `burst`
-    is in quotas, `overrun` in core-seconds.
-    `usage`, `periods` and `throttled` are cumulative, like the kernel's.
+    `burst` in quotas, `overrun` in core-seconds; `parallelism` is how many cores one request keeps
+    busy, `limit` how many the machine has. `usage`, `periods` and `throttled` are cumulative, like
+    the kernel's.
     """
 
     __slots__ = (

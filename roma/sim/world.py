@@ -13,7 +13,6 @@ from roma.sim.machine import Machine, Unit
 from roma.sim.quota import QuotaCpu
 from supervisor.core import Reading
 
-
 OVERRUN = 0.002
 """Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz."""
 

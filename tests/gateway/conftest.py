@@ -31,6 +31,7 @@ class ModelServer:
         self.running = 0
         self.most_running = 0
         self.available = True
+        self.status_body = None
         self.gate = None  # an asyncio.Event that answers wait for
         self.behave = None
         self._runner = None
@@ -68,6 +69,8 @@ class ModelServer:
 
     async def _status(self, request):
         self.looks.append(dict(request.headers))
+        if self.status_body is not None:
+            return web.Response(body=self.status_body, content_type="application/json")
         state = "AVAILABLE" if self.available else "LOADING"
         version = {"version": "1", "state": state, "status": {"error_code": "OK"}}
         return web.json_response({"model_version_status": [version]})

@@ -5,9 +5,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import web
 
+from dispatcher.live import monitor
 from dispatcher.live.messages import Message, Response, form
-from dispatcher.live.monitor import watch
+from dispatcher.live.monitor import MOST_STATUS, watch
 from roma.errors import BackendLost
 from roma.events import Reason
 
@@ -122,6 +124,118 @@ async def test_an_executable_that_never_answers_is_cut_off(stage):
     assert (await stage.predict())[0] == 200
 
 
+NONSENSE = (
+    b"[" * 1200,
+    b'{"a":' * 100_000,
+    b'{"model_version_status": 7}',
+    b'{"model_version_status": ["AVAILABLE"]}',
+    b"\xff",
+    b" " * (MOST_STATUS + 1),
+)
+
+
+@pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
+async def test_a_status_that_is_nonsense_is_that_executables_trouble(stage, body):
+    await stage.open(backends=2)
+    broken, healthy = stage.backends
+    broken.status_body = body
+    for doubt in stage.service.driver.doubts.values():
+        doubt.set()
+    await stage.until(lambda: len([e for e in stage.core.executors if e.live]) == 1)
+    assert [(await stage.predict())[0] for _ in range(4)] == [200] * 4
+    assert broken.seen == []
+    broken.status_body = None
+    await stage.until(lambda: all(e.live for e in stage.core.executors), limit=10)
+
+
+async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch):
+    monkeypatch.setattr(monitor, "CHECK", 0.0)
+    seen = asyncio.Queue()
+
+    class Watched:
+        def __init__(self):
+            self.doubts = {"m@w": asyncio.Event()}
+
+        def on_ready(self, executor):
+            seen.put_nowait("ready")
+
+        def on_lost(self, executor, why):
+            seen.put_nowait(why)
+
+    class Odd:
+        host, port, socket = "127.0.0.1", 1, None
+        looks = 0
+
+        async def fetch(self, *_, timeout, most):
+            self.looks += 1
+            if self.looks == 1:
+                raise RecursionError("maximum recursion depth exceeded")
+            return Response(200, "", None, b'{"model_version_status": [{"state": "AVAILABLE"}]}')
+
+    endpoint = SimpleNamespace(pool=Odd(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
+    assert "cannot be watched: RecursionError" in await asyncio.wait_for(seen.get(), 10)
+    assert await asyncio.wait_for(seen.get(), 10) == "ready"
+    watching.cancel()
+
+
+async def endless_body(request, body):
+    request.transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await pour(request.transport, b"1000\r\n" + b"x" * 4096 + b"\r\n")
+
+
+async def endless_header(request, body):
+    request.transport.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    await pour(request.transport, b"x" * 4096)
+
+
+async def endless_headers(request, body):
+    request.transport.write(b"HTTP/1.1 200 OK\r\n")
+    await pour(request.transport, b"X-Many: x\r\n" * 400)
+
+
+async def endless_hints(request, body):
+    await pour(request.transport, b"HTTP/1.1 103 Early Hints\r\nX: x\r\n\r\n" * 100)
+
+
+async def announced(request, body):
+    request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n")
+    await pour(request.transport, b"x" * 4096)
+
+
+async def pour(transport, data):
+    while not transport.is_closing():
+        transport.write(data)
+        await asyncio.sleep(0)
+    await asyncio.sleep(10)
+
+
+@pytest.mark.parametrize(
+    "behave", [endless_body, endless_header, endless_headers, endless_hints, announced]
+)
+async def test_an_endless_answer_is_given_up_at_its_bound(stage, behave):
+    await stage.open(gateway="max_answer_bytes: 1MiB")
+    backend = stage.backends[0]
+    backend.behave = behave
+    status, body, _ = await stage.predict()
+    assert status == 502
+    assert "its answer is larger than 1048576 bytes" in json.loads(body)["error"]
+    backend.behave = None
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+    assert [(await stage.predict())[0] for _ in range(3)] == [200] * 3
+
+
+async def test_an_answer_up_to_its_bound_is_passed_on(stage):
+    await stage.open(gateway="max_answer_bytes: 1MiB")
+
+    async def large(request, body):
+        return web.Response(body=b"x" * 2**20)
+
+    stage.backends[0].behave = large
+    status, body, _ = await stage.predict()
+    assert (status, len(body)) == (200, 2**20)
+
+
 async def test_two_executables_serve_on_when_one_dies_under_load(stage):
     await stage.open(backends=2)
     first, second = stage.backends
@@ -199,7 +313,7 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
     class Dying:
         looks = 0
 
-        async def fetch(self, *_, timeout):
+        async def fetch(self, *_, timeout, most):
             self.looks += 1
             if self.looks > 1:
                 raise BackendLost("gone")
@@ -233,7 +347,7 @@ async def test_a_look_over_a_stale_connection_is_no_loss():
         host, port = "127.0.0.1", 1
         looks = 0
 
-        async def fetch(self, *_, timeout):
+        async def fetch(self, *_, timeout, most):
             self.looks += 1
             if self.looks == 1:
                 raise BackendLost("connection closed before the answer: reset")

@@ -101,6 +101,21 @@ async def test_a_server_that_is_unavailable_by_its_own_word_is_not_suspected(sta
     assert not any(executor.suspect for executor in stage.core.executors)
 
 
+async def test_an_answer_beyond_its_bound_is_that_executables_fault(stage):
+    await stage.open(speaks_grpc=True, gateway="max_answer_bytes: 1MiB")
+    backend = stage.grpc_backends[0]
+
+    async def large(request, context):
+        return b"x" * (2**20 + 1)
+
+    backend.behave = large
+    _, _, text, _ = await stage.call(PREDICT, asking(PREDICT))
+    assert "its answer is larger than 1048576 bytes" in text
+    backend.behave = None
+    await stage.until(lambda: any(stage.core.executors.of("m")))
+    assert (await stage.call(PREDICT, asking(PREDICT)))[0] is Code.OK
+
+
 # The channel alone
 
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from dispatcher.live.backend import MOST_ANSWER, Pool
 from dispatcher.live.backend import Connection as Behind
-from dispatcher.live.backend import Pool
 from dispatcher.live.heads import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
 from dispatcher.live.http.connection import LARGE, Connection
 from dispatcher.live.http.server import Handler, Server
@@ -137,7 +137,7 @@ def read(reads, pool, *, forgets=False):
             if len(pool._idle):
                 pool._idle.remove(one)
             if one._done is None:
-                one.send(b"", b"", ended.append, 60)
+                one.send(b"", b"", ended.append, 60, MOST_ANSWER)
             one.data_received(data)
     one.connection_lost(None)
     return ended, transport.closed

@@ -12,14 +12,20 @@ from typing import Any
 
 import grpc
 
-from dispatcher.live.backend import CONNECT_TIMEOUT, Attempt
+from dispatcher.live.backend import CONNECT_TIMEOUT, MOST_ANSWER, Attempt
 from dispatcher.live.endpoint import GrpcDone, GrpcMessage, GrpcResponse, Metadata
-from roma.errors import BackendError, BackendLost, BackendSilent, BackendTimeout, BackendUnreached
+from roma.errors import (
+    BackendEndless,
+    BackendError,
+    BackendLost,
+    BackendSilent,
+    BackendTimeout,
+    BackendUnreached,
+)
 
 log = logging.getLogger(__name__)
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
     # Channels to one address would share a connection, and one that is closed would end another's.
@@ -41,6 +47,10 @@ NOTICE, NOTICES = 0.1, 10
 
 _DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 _CANCELLED = grpc.StatusCode.CANCELLED.value[0]
+_RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+_TOO_LARGE = "eceived message larger than max"
+"""Of what gRPC says here of an answer beyond the bound: one version puts "CLIENT: R" before it."""
+
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 _Ready = grpc.ChannelConnectivity.READY
@@ -51,11 +61,13 @@ _Closed = grpc.ChannelConnectivity.SHUTDOWN
 class GrpcChannel:
     """The calls to one model server."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, most: int = MOST_ANSWER) -> None:
         self.address = host, port
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._target = target
-        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._most = most
+        options = *_OPTIONS, ("grpc.max_receive_message_length", most)
+        self._channel = grpc.aio.insecure_channel(target, options=options)
         self._methods: dict[str, Any] = {}
         self._attempts: set[_GrpcAttempt] = set()
         self._watch: asyncio.Future[None] | None = None
@@ -181,6 +193,8 @@ class GrpcChannel:
             is_lost = not said and (
                 code == _CANCELLED or (code == _UNAVAILABLE and await self._has_broken())
             )
+            if code == _RESOURCE_EXHAUSTED and not said and _TOO_LARGE in response.message:
+                raise BackendEndless(f"its answer is larger than {self._most} bytes") from None
             if is_lost:
                 text = f"connection closed before the answer: {response.message}"
                 raise BackendLost(text) from None
