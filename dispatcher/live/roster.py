@@ -71,8 +71,8 @@ class Roster:
         for model in change.added:
             self._driver.handle(ModelAdded(specs[model]))
             self._service.joining.add(model)
-        self._add(e for e in new if e not in old)
         self._config = config
+        self._add(e for e in new if e not in old)
         if self._service.exclusives is not None:
             self._service.exclusives.max_body = config.gateway.max_body_bytes
         log.info("models: %s", ", ".join(config.models))

@@ -77,6 +77,7 @@ def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
     from roma import exposure, placement
     from roma.cli import changed_defaults
+    from roma.launch.paths import unservable
     from supervisor.assembly import unmet_idle_minima
 
     loaded = _checked(file)
@@ -91,6 +92,8 @@ def check(file: ConfigFile) -> None:
     print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
     for note in changed_defaults.notes(loaded):
         print(f"{file}: changed default: {note}")
+    for fault in unservable(loaded).values():
+        print(f"{file}: note: not on this machine: {fault}")
     for worker in loaded.workers:
         if unmet := unmet_idle_minima(loaded, worker):
             named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())

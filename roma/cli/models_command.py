@@ -21,6 +21,7 @@ from roma import tokens
 from roma.changes import compare
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError
+from roma.launch.paths import unservable
 from roma.model import Statistic
 from roma.tls import client_context
 from roma.tokens import Token
@@ -138,6 +139,9 @@ def _edited(file: Path, edit: Callable[[MutableMapping[str, Any]], None]) -> Con
         scratch.write_text(_text(document))
         new = configs.load(scratch)
         compare(old, new)
+        for model, fault in unservable(new).items():
+            if model not in old.models:
+                raise ConfigError(f"{file}: {fault}")
         shutil.copymode(file, scratch)
         scratch.replace(file)
     except OSError as error:

@@ -30,7 +30,11 @@ FATAL = 2
 
 
 class Child:
-    """One program. `on_start(pid)` runs after each start, `fatal` holds why it gave up."""
+    """One program. `on_start(pid)` runs after each start, `fatal` holds why it gave up.
+
+    One that `keeps_trying` never gives up: whatever was wrong may be put right, and the others do
+    not depend on it. `fault` is what was wrong when it ended last.
+    """
 
     def __init__(
         self,
@@ -41,15 +45,18 @@ class Child:
         log_dir: Path | None = None,
         grace: float = GRACE,
         on_start: Callable[[int], None] = lambda _: None,
+        keeps_trying: bool = False,
     ) -> None:
         self.name = name
         self.restarts = 0
+        self.fault: LaunchError | None = None
         self.fatal: asyncio.Future[LaunchError] = asyncio.get_running_loop().create_future()
         self._argv = list(argv)
         self._env = {**os.environ, **(env or {})}
         self._log_dir = log_dir
         self._grace = grace
         self._on_start = on_start
+        self._keeps_trying = keeps_trying
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -103,11 +110,16 @@ class Child:
                 status: int | str = await self._run_once()
             except (OSError, ValueError) as error:  # no process or memory left, say
                 status = f"could not start: {error}"
+            before, self.fault = self.fault, None
             if status == FATAL:
-                self.fatal.set_result(
-                    LaunchError(f"{self.name} cannot run here{self.last_words()}")
-                )
-                return
+                self.fault = LaunchError(f"{self.name} cannot run here{self.last_words()}")
+                if not self._keeps_trying:
+                    self.fatal.set_result(self.fault)
+                    return
+                if str(before) != str(self.fault):  # once per fault, not once per trial
+                    log.error("%s; trying again every %g s", self.fault, LONGEST_DELAY)
+                await asyncio.sleep(LONGEST_DELAY)
+                continue
             if time.monotonic() - started > STEADY:
                 delay = FIRST_DELAY
             log.warning("%s ended (%s); restarting in %g s", self.name, status, delay)

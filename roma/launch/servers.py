@@ -75,6 +75,7 @@ def model_server(
         env=_QUIET_TENSORFLOW,
         log_dir=log_dir,
         on_start=limit,
+        keeps_trying=True,
     )
 
 

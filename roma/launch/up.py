@@ -101,11 +101,14 @@ class Deployment:
         await self._cgroups.aclose()
 
     async def failed(self) -> LaunchError:
-        """Wait until a program gives up for good; return why."""
+        """Wait until a program gives up for good, or no model server can run; return why."""
         brokers = [c.broker for c in self.containers if c.broker is not None]
         while True:
             # Again and again: programs come and go.
             fatal = [child.fatal for child in (*self.children, *brokers)]
+            faults = [child.fault for child in self.executables.values()]
+            if faults and faults[0] is not None and None not in faults and not self.containers:
+                return faults[0]
             for lease in self._leases:
                 if lease.done():
                     lease.result()  # a bug ended it: be seen

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 import pytest
+import yaml
 
 from roma.demo import inputs
 from tests.support.up import Up, kill, write_config
@@ -43,6 +44,26 @@ async def test_models_come_and_go_while_the_others_are_served(file, demo_models)
         assert set(up.children("-m roma ")) == programs  # nothing was restarted for it
         total = (await load).total
         assert (total.failed, total.lost, total.rejected) == (0, 0, 0)
+
+
+async def test_a_model_that_cannot_be_served_is_its_own_trouble(file, demo_models, tmp_path):
+    wrong = tmp_path / "digts"
+    with Up(file) as up:
+        await up.ready()
+        said = ["--path", str(wrong), "--response-time", "2"]
+        before = file.read_text()
+        with pytest.raises(AssertionError, match=r"models\.twin\.path = .*digts: No such file"):
+            await up.models("add", "twin", *said)
+        assert file.read_text() == before
+        # By hand nothing looks at it.
+        programs = set(up.children("-m roma "))
+        document = yaml.safe_load(before)
+        document["models"]["twin"] = {"path": str(wrong), "sla": {"response_time": 2}}
+        file.write_text(yaml.safe_dump(document))
+        await up.until(lambda: "twin@local cannot run here" in up.tail())
+        assert set(up.children("-m roma ")) == programs  # nothing else ended
+        assert up.get(up.url, "/v1/models/digits")[0] == 200
+        assert up.get(up.url, "/v1/models/twin")[0] == 503
 
 
 async def test_what_takes_a_restart_is_said_and_changes_nothing(file):
