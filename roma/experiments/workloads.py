@@ -156,9 +156,18 @@ class Workload:
         )
 
     def scenario(self, system: System, seed: int, **changes: Any) -> Scenario:
-        """Return one run; `changes` replace fields of the scenario (faults, delay, …)."""
+        """Return one run; `changes` replace fields of the scenario (faults, delay, …).
+
+        The plant is coarse, as it was when the lab's laws were chosen and their bound was proved.
+        """
         scenario = from_config(self.config(system), seed=seed)
-        return replace(scenario, arrivals=self.arrivals(seed), hide_age=system.hide_age, **changes)
+        return replace(
+            scenario,
+            arrivals=self.arrivals(seed),
+            hide_age=system.hide_age,
+            is_coarse=True,
+            **changes,
+        )
 
     def _model(self, model: Model, system: System) -> dict[str, Any]:
         service = model.service

@@ -36,7 +36,8 @@ class Scenario:
 
     `hide_age` reports the ages of waiting requests as 0: what a controller sees that measures
     completed requests only. `script`, if given, sets the cores of executables by control period,
-    whatever the supervisors would do.
+    whatever the supervisors would do. `is_coarse`: executables never wait for each other's cores,
+    and a quota is spent to the moment.
     """
 
     config: Config
@@ -48,6 +49,7 @@ class Scenario:
     burst: float = 0.0
     usage_error: float = 1.0
     hide_age: bool = False
+    is_coarse: bool = False
     faults: tuple[ExecutorFault | SupervisorFault, ...] = field(default=())
     script: Mapping[str, Sequence[float]] | None = None
 

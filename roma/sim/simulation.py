@@ -88,7 +88,12 @@ class Simulation:
         self.agenda = Agenda()
         self.dispatcher = build_dispatcher(config)
         self.world = World(
-            config, scenario.profiles, self.agenda, self._on_end, burst=scenario.burst
+            config,
+            scenario.profiles,
+            self.agenda,
+            self._on_end,
+            burst=scenario.burst,
+            is_coarse=scenario.is_coarse,
         )
         self.workers = {w.name: _Worker(w, build_supervisor(config, w)) for w in config.workers}
         self._scenario = scenario

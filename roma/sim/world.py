@@ -18,7 +18,7 @@ OVERRUN = 0.002
 
 
 class World:
-    """Runs executions; calls `on_end(execution)` when one ends."""
+    """Runs executions; calls `on_end(execution)` when one ends. `is_coarse`: see `Scenario`."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class World:
         on_end: Callable[[int], None],
         *,
         burst: float = 0.0,
+        is_coarse: bool = False,
     ) -> None:
         self._agenda = agenda
         self._on_end = on_end
@@ -45,7 +46,7 @@ class World:
                         e.spec.cores,
                         period=self._period,
                         burst=burst,
-                        overrun=OVERRUN,
+                        overrun=0.0 if is_coarse else OVERRUN,
                         parallelism=profiles[e.spec.models[0]].parallelism,
                         limit=worker.cores,
                     )
@@ -53,7 +54,8 @@ class World:
                 for e in on_worker(config, worker)
                 if e.spec.device is Device.CPU
             }
-            machine = Machine(worker.cores, tuple(units.values()))
+            cores = math.inf if is_coarse else worker.cores
+            machine = Machine(cores, tuple(units.values()))
             self._units |= units
             self._machines |= dict.fromkeys(units.values(), machine)
 
