@@ -19,12 +19,13 @@ from roma.config import Config
 from roma.errors import ActuationError
 from roma.placement import on_worker
 from roma.stats import quantile
-from supervisor.actuators.cgroup import CgroupActuator, find_hierarchy
+from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.assembly import build_core
 from supervisor.broker.broker import Broker
 from supervisor.broker.containers import EXECUTABLE, owned
 from supervisor.broker.engine import connected
+from supervisor.cgroups import find_hierarchy
 from supervisor.live.loop import ControlLoop
 
 EXECUTABLES = 20

@@ -42,7 +42,7 @@ from roma.load.client import RestClient
 from roma.placement import Executable, executables
 from roma.units import milliseconds
 from roma.workload.arrivals import Profile, Step, poisson
-from supervisor.actuators.cgroup import Group, find_hierarchy
+from supervisor.cgroups import Group, find_hierarchy
 from supervisor.live.gpus import GpuReading, Gpus
 
 POLICIES = ("roma", "round_robin")

@@ -30,7 +30,7 @@ from roma.load.client import RestClient
 from roma.load.generator import Load
 from roma.load.report import Distribution
 from roma.workload.arrivals import Profile, Step, poisson
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 
 SERVED = "photos"
 ROUNDS = 5

@@ -28,7 +28,7 @@ from roma.profile import ModelProfile
 from roma.sim.agenda import Agenda
 from roma.sim.world import World
 from roma.workload.arrivals import Profile, Step, poisson
-from supervisor.actuators.cgroup import Group, find_hierarchy
+from supervisor.cgroups import Group, find_hierarchy
 
 REQUESTS = 5000
 """Of a cell, in all its rounds."""

@@ -25,7 +25,7 @@ from roma.load import Outcome, Result, Stream, run_load
 from roma.placement import executables
 from roma.profile import ModelProfile
 from roma.workload.arrivals import Profile, Step, poisson
-from supervisor.actuators.cgroup import Group, find_hierarchy
+from supervisor.cgroups import Group, find_hierarchy
 
 READY_LIMIT = 120.0
 """Seconds for both models to load and warm up on a busy machine."""

@@ -12,7 +12,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from roma import exchange
 from roma.errors import ActuationError, ExchangeError
 from roma.exchange import ModelReport
-from supervisor.actuators.cgroup import Group
+from supervisor.cgroups import Group
 
 PERIOD = 0.25
 """Seconds between two looks: quotas move once a second, and none must be missed."""

@@ -18,8 +18,8 @@ from roma.security_config import reachable
 from roma.tokens import Token, sent
 from roma.watched import Watched
 from roma.workers import WorkerConfig
-from supervisor.actuators.cgroup import Group
 from supervisor.broker.broker import LEAST_LEASE, safe_shares
+from supervisor.cgroups import Group
 
 log = logging.getLogger(__name__)
 

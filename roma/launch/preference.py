@@ -13,7 +13,7 @@ import aiohttp
 from roma.errors import ActuationError
 from roma.placement import Executable
 from roma.sockets import reached
-from supervisor.actuators.cgroup import Group
+from supervisor.cgroups import Group
 
 log = logging.getLogger(__name__)
 

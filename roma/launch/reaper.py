@@ -7,7 +7,7 @@ killed, then kills what is left in the groups and removes them.
 import signal
 import sys
 
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 
 
 def main(paths: list[str]) -> None:

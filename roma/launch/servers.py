@@ -12,7 +12,7 @@ from roma.config import Config
 from roma.errors import ActuationError, LaunchError
 from roma.launch.child import Child
 from roma.placement import Executable
-from supervisor.actuators.cgroup import Group, Hierarchy
+from supervisor.cgroups import Group, Hierarchy
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from roma.security_config import reachable
 from roma.tokens import sent
 from roma.watched import LOOK
 from roma.workers import Backend
-from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
+from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
 

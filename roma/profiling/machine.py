@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from roma.errors import ActuationError
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 
 
 def available_cores() -> float:

@@ -32,7 +32,7 @@ from roma.profiling.plan import Target
 from roma.profiling.summary import Run, Sample
 from roma.sockets import reached
 from roma.units import milliseconds
-from supervisor.actuators.cgroup import Group, Hierarchy, find_hierarchy
+from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
 

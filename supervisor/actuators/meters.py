@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from roma.errors import ActuationError
-from supervisor.actuators.cgroup import Group, Hierarchy, container_group
 from supervisor.broker.broker import Containers
+from supervisor.cgroups import Group, Hierarchy, container_group
 from supervisor.core import Reading
 
 ASK_AT = 0.75

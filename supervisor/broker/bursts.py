@@ -6,7 +6,7 @@ import logging
 from roma.config import Config
 from roma.errors import ActuationError, ActuationNotPermitted
 from roma.workers import WorkerConfig
-from supervisor.actuators.cgroup import Group, Hierarchy, container_group, container_hierarchy
+from supervisor.cgroups import Group, Hierarchy, container_group, container_hierarchy
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from roma.tokens import watched
 from roma.watched import keep_looking
 from roma.workers import Backend, WorkerConfig
 from supervisor.actuators.base import Actuator
-from supervisor.actuators.cgroup import CgroupActuator, container_hierarchy, find_hierarchy
+from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.docker import DockerActuator, Meters
 from supervisor.actuators.meters import EngineMeters, FileMeters
 from supervisor.actuators.recording import RecordingActuator
@@ -29,6 +29,7 @@ from supervisor.broker.broker import Broker, Containers
 from supervisor.broker.client import calling
 from supervisor.broker.engine import connected
 from supervisor.broker.server import SUPERVISOR, run_dir
+from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.live import api
 from supervisor.live.gpus import Gpus
 from supervisor.live.loop import ControlLoop

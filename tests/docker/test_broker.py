@@ -11,12 +11,12 @@ import pytest
 from roma import config as roma_config
 from roma.errors import ActuationError, BrokerRefused
 from roma.workers import DockerConfig
-from supervisor.actuators import cgroup
-from supervisor.actuators.cgroup import container_group, container_hierarchy
+from supervisor import cgroups
 from supervisor.actuators.docker import DockerActuator
 from supervisor.actuators.meters import FileMeters
 from supervisor.broker.broker import Broker, safe_shares
 from supervisor.broker.engine import NotFound, connected
+from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.up import write_config
 
 
@@ -123,7 +123,7 @@ async def test_where_the_cgroup_files_cannot_be_written_quotas_move_without_burs
     def refuse(path, text):
         raise ActuationError(f"{path}: writing {text}: Read-only file system")
 
-    monkeypatch.setattr(cgroup, "_write", refuse)
+    monkeypatch.setattr(cgroups, "_write", refuse)
     for cores in (0.3, 0.6):
         assert await s.broker.grant({"a@local": cores}) == {"a@local": cores}
     assert (group.read().cores, group.read().burst) == (0.6, 0.0)

@@ -13,9 +13,9 @@ import pytest
 
 from roma import config as roma_config
 from roma.errors import BrokerRefused, EngineError
-from supervisor.actuators.cgroup import container_group, container_hierarchy
 from supervisor.broker.client import calling
 from supervisor.broker.server import LAUNCHER, SUPERVISOR, run_dir
+from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.up import write_config
 
 STRANGER = 65534

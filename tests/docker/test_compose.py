@@ -20,7 +20,7 @@ from roma.demo.ports import free_ports
 from roma.errors import ConfigError
 from roma.launch import dashboard
 from roma.launch.compose import render
-from supervisor.actuators.cgroup import container_group, container_hierarchy
+from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.engine import docker
 from tests.support.up import Up
 

@@ -18,9 +18,9 @@ from roma import config as roma_config
 from roma.demo.ports import free_ports
 from roma.errors import ConfigError, EngineError
 from roma.workers import DockerConfig
-from supervisor.actuators.cgroup import container_group, container_hierarchy
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import NotFound, connected
+from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.up import alive, kill, write_config
 
 CLIENT = """\

@@ -18,7 +18,7 @@ from roma.load.client import RestClient
 from roma.load.generator import Load
 from roma.placement import executables
 from roma.workload.arrivals import Profile, Step, poisson
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 from tests.gateway.conftest import ModelServer
 from tests.support.patient import Patient
 from tests.support.up import Up, kill

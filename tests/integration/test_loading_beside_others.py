@@ -12,7 +12,7 @@ from roma.demo.ports import free_ports
 from roma.launch import preference
 from roma.launch.servers import cgroups
 from roma.placement import on_worker
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from roma.demo.ports import free_ports
 from roma.errors import ConfigError
 from roma.launch.servers import cgroups, model_server
 from roma.placement import executables
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 from tests.support.up import alive, write_config
 
 

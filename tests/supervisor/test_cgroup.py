@@ -8,9 +8,10 @@ import time
 import pytest
 
 from roma.errors import ActuationError, ActuationNotPermitted
-from supervisor.actuators import cgroup
-from supervisor.actuators.cgroup import CgroupActuator, Hierarchy, find_hierarchy
+from supervisor import cgroups
+from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.recording import RecordingActuator
+from supervisor.cgroups import Hierarchy, find_hierarchy
 
 BURN = "while True: pass"
 
@@ -174,7 +175,7 @@ def test_both_versions_write_quota_and_burst_in_the_order_that_the_kernel_takes(
     tmp_path, monkeypatch, version, files
 ):
     written = []
-    monkeypatch.setattr(cgroup, "_write", lambda path, text: written.append((path.name, text)))
+    monkeypatch.setattr(cgroups, "_write", lambda path, text: written.append((path.name, text)))
     (tmp_path / "m").mkdir()
     (tmp_path / "m/cpu.cfs_period_us").write_text("100000")
     group = Hierarchy(version, (tmp_path,)).group("m", 0.1, burst=1.0)
@@ -193,7 +194,7 @@ def test_both_versions_write_quota_and_burst_in_the_order_that_the_kernel_takes(
 
 
 def test_a_kernel_without_burst_is_named_once_and_quotas_move(tmp_path, caplog):
-    cgroup._say_no_burst.cache_clear()
+    cgroups._say_no_burst.cache_clear()
     v2_tree(tmp_path, "")
     for name in ("a", "b"):
         group = Hierarchy(2, (tmp_path,)).group(name, 0.1, burst=1.0)

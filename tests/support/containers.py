@@ -5,7 +5,7 @@ import contextlib
 import os
 
 from roma.errors import ActuationError
-from supervisor.actuators.cgroup import container_group, container_hierarchy
+from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.engine import docker
 from tests.support.up import Up, write_config
 

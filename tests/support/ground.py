@@ -20,7 +20,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from roma.demo.ports import free_ports
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from supervisor.actuators.cgroup import container_hierarchy
+from supervisor.cgroups import container_hierarchy
 from tests.support import engine as engines
 from tests.support.engine import Unavailable, docker
 

@@ -17,7 +17,7 @@ from roma.demo.ports import free_ports
 from roma.load import Stream, run_load
 from roma.placement import executables
 from roma.workload.arrivals import Profile, Step, poisson
-from supervisor.actuators.cgroup import find_hierarchy
+from supervisor.cgroups import find_hierarchy
 
 
 def write_config(
