@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from dispatcher.live.actions import ActionClient
+from dispatcher.live.callers import Grant
 from dispatcher.live.driver import Call, Driver
 from dispatcher.live.examples import Example, joined, split
 from dispatcher.live.gateway import error
@@ -103,6 +104,8 @@ class Device:
         self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
         """By action: what the core wants by it, since when, and the seconds that it is predicted to
         take; the oldest first."""
+        self._held: dict[int, list[Grant]] = {}
+        """By action: what its callers were granted, held as long as it runs."""
         self._last_action = 0
         self._client = ActionClient(
             f"roma dispatcher, {self.name}",
@@ -146,6 +149,11 @@ class Device:
             log.warning("executable %s is lost: %s", self.name, _CLOSED)
             self._driver.handle(ExecutionUnreached(command.execution))
             self._client.drop(_CLOSED)
+            return
+        grants = [e.whole.call.grant for e in examples if e.whole.call.grant is not None]
+        for grant in grants:
+            grant.hold()
+        self._held[number] = grants
 
     def load(self, command: LoadModel) -> None:
         """Copy a model's weights to the device."""
@@ -211,8 +219,14 @@ class Device:
     def on_lost(self, why: str) -> None:
         """Take that the device is gone, with everything it was asked."""
         self._asked.clear()
+        for number in list(self._held):
+            self._release(number)
         if self.name in self._driver.core.executors:
             self._driver.on_lost(self.name, why)
+
+    def _release(self, number: int) -> None:
+        for grant in self._held.pop(number, ()):
+            grant.release()
 
     def overdue(self, now: float) -> str | None:
         """Return which answer should have come long ago."""
@@ -226,6 +240,7 @@ class Device:
         """Take how an action ended; raises WireError if nobody asked for it."""
         outcome = result.outcome
         command, _, predicted = self._asked.pop(outcome.id, (None, 0.0, 0.0))
+        self._release(outcome.id)
         if command is None:
             raise WireError(f"action {outcome.id}: was not asked for")
         status = outcome.status

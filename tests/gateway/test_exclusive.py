@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
+from roma import keys
 from roma.actions import Status
 from roma.actionwire import Signature, TensorSpec
 from roma.errors import TensorError
@@ -197,6 +198,37 @@ async def test_a_client_that_goes_while_it_runs_disturbs_nobody(ground):
     assert [(await a)[0] for a in (first[0], *asked)] == [200] * 5
     assert ground.stage.core.live == 0
     assert not ground.executor.running
+
+
+@pytest.mark.parametrize("ends", ["with its result", "with its device"])
+async def test_a_keys_concurrency_is_held_while_a_device_computes(stage, tmp_path, ends):
+    token, file = keys.new_token("aaaaaaaa"), tmp_path / "keys.yaml"
+    entry = {"name": "one", "hash": keys.hashed(token), "models": "*", "concurrency": 1}
+    file.write_text(json.dumps({"keys": {"aaaaaaaa": entry}}))
+    file.chmod(0o600)
+    ground = await Ground(stage).open(worker={}, gateway={"keys": str(file)})
+    headers = {"Authorization": f"Bearer {token}"}
+    assert (await answer(ground.ask((0, 0), headers=headers)))[0] == 200
+    ground.tap.results.clear()
+    gone = ground.ask((1, 1), headers=headers)
+    await stage.until(lambda: len(ground.tap.infers) == 2)
+    gone.cancel()
+    await stage.until(lambda: not stage.service.driver._calls)
+    assert (await error(ground.ask((2, 2), headers=headers)))[0] == 429
+    if ends == "with its result":
+        ground.tap.results.set()
+        await stage.until(lambda: len(ground.tap.told) >= 3)
+    else:
+        ground.tap.cut()
+        ground.tap.results.set()
+        await ground.ready()
+
+    async def served():
+        return (await answer(ground.ask((3, 3), headers=headers)))[0]
+
+    async with asyncio.timeout(10):
+        while (status := await served()) != 200:
+            assert status in (429, 503)
 
 
 async def test_a_clients_own_deadline_ends_its_request(ground):
