@@ -1,11 +1,12 @@
-"""Run the named benchmarks, or all but `peers`, which needs `make peers`, and `variants`.
+"""Run the named benchmarks, or all but those of BY_NAME; `peers` needs `make peers`.
 
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota N`:
-requests of each cell, in all its rounds.
+requests of each cell, in all its rounds (18 minutes; exits 1 if kernel and simulator differ).
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
 `--beside CLONE [gateway] [decisions] [ticks]`: CPU time compared with that of another checkout, in
-which `make wheel` was run; exit 1 if a median ratio is above 1.03. `variants --seconds S --page
-DOCUMENT`: a load of steps, six minutes by default, which a busy machine spoils.
+which `make wheel` was run; exit 1 if a median ratio is above 1.03. `promise` (ten minutes; exits 1
+if an aim is missed) and `variants` (six): `--seconds S --page DOCUMENT`, which a busy machine
+spoils.
 """
 
 import signal
@@ -26,6 +27,7 @@ from bench import (
     peers,
     periods,
     planned,
+    promise,
     quality,
     quota,
     simulation,
@@ -50,9 +52,10 @@ ALL: dict[str, Callable[[], None]] = {
     "planned": planned.run,
     "quota": quota.run,
     "peers": peers.run,
+    "promise": promise.run,
     "variants": variants.run,
 }
-BY_NAME = ("peers", "variants")
+BY_NAME = ("peers", "promise", "quota", "variants")
 """Not among those that are run where none is named."""
 
 
@@ -73,6 +76,9 @@ def main(names: list[str]) -> None:
             return
         case ["--beside", *arguments]:
             beside.run(arguments)
+            return
+        case ["promise", *options]:
+            promise.run(options)
             return
         case ["variants", *options]:
             variants.run(options)

@@ -116,7 +116,7 @@ class Plant:
         url = f"{self.url}/v1/models/{name}"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_LIMIT):
-                while await asyncio.to_thread(_status, url) != status:
+                while await asyncio.to_thread(status_of, url) != status:
                     await asyncio.sleep(0.1)
                 return
         sys.exit(f"bench: {url} was not {status} within {READY_LIMIT:g} s")
@@ -200,7 +200,8 @@ def bodies_of(model: str) -> list[bytes]:
     return [body for body, _ in inputs.digits_held_out()]
 
 
-def _status(url: str) -> int:
+def status_of(url: str) -> int:
+    """Return what the gateway answers of a model, 503 also while it is not available, or 0."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return 200 if b'"AVAILABLE"' in answer.read() else 503
@@ -211,11 +212,11 @@ def _status(url: str) -> int:
 
 
 @contextlib.contextmanager
-def up(file: Path, log: Path) -> Iterator[None]:
-    """Run a deployment."""
+def up(file: Path, log: Path, core: int | None = None, build: str = "interpreted") -> Iterator[int]:
+    """Run a deployment, on one core if asked to; yield the launcher's process id."""
     argv = [sys.executable, "-m", "roma", "up", str(file)]
-    with program(argv, env=environment("interpreted"), log=log):
-        yield
+    with program(argv, core, environment(build), log=log) as pid:
+        yield pid
 
 
 def _print(plant: Plant, rate: float, pairs: list[Pair]) -> None:

@@ -69,10 +69,12 @@ def measure(
     sla: float = 10.0,
     patience: float = math.inf,
     core: int | None = None,
+    seed: int = 0,
 ) -> Report:
     """Run a plan in a process of its own, on one core if asked to; `late` counts beyond `sla`.
 
-    A client hangs up that has no answer after `patience` seconds: status `hung up`.
+    A client hangs up that has no answer after `patience` seconds: status `hung up`. The arrivals of
+    the n-th stream, from 0, are those of `seed` + n.
     """
     argv = [sys.executable, "-m", "bench.openloop"]
     plan = {
@@ -81,6 +83,7 @@ def measure(
         "seconds": seconds,
         "sla": sla,
         "patience": patience,
+        "seed": seed,
     }
     done = subprocess.run(
         argv if core is None else ["taskset", "-c", str(core), *argv],
@@ -93,6 +96,12 @@ def measure(
     )
     report: Report = json.loads(done.stdout)
     return report
+
+
+def in_time(statuses: dict[str, Spread]) -> int:
+    """Return how many requests of a stream were answered within `sla`."""
+    answered = statuses.get("200")
+    return answered["count"] - answered["late"] if answered else 0
 
 
 class Client:
@@ -176,7 +185,7 @@ def _run(plan: dict[str, Any]) -> Report:
     requests = [_request(s) for s in streams]
     profiles = [Profile((Step(s["rate"], plan["seconds"]),)) for s in streams]
     schedules = [
-        zip(poisson_stream(profile, seed=i), itertools.repeat(i))
+        zip(poisson_stream(profile, seed=plan["seed"] + i), itertools.repeat(i))
         for i, profile in enumerate(profiles)
     ]
     client, lags = Client(plan["port"]), []

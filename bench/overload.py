@@ -7,18 +7,16 @@ answered in time is to be refused: most of it at once, some when its turn comes 
 """
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.builds import environment
-from bench.openloop import Report, Spread, Stream, measure
-from bench.programs import cost, program, resident, until_ready
-from bench.proxies import BODY, CLIENT, STATUS, gateway, needs, scratch
-from roma.demo.ports import free_ports
+from bench import standin
+from bench.openloop import Report, Spread, Stream, in_time, measure
+from bench.programs import cost, resident
+from bench.proxies import BODY, CLIENT, gateway, needs, scratch
 
 SLOTS, SERVICE = 8, 0.020
 CAPACITY = SLOTS / SERVICE
@@ -26,9 +24,6 @@ CAPACITY = SLOTS / SERVICE
 
 SLA = 0.25
 """Seconds, promised as roma.yaml does by default: with the default budget and deadline."""
-
-HANG_UP = SLA
-"""Seconds after which an impatient client closes its connection."""
 
 OFFERED = (2, 10)
 SECONDS = 60.0
@@ -57,7 +52,7 @@ gateway: {{port: {port}, admin_port: {admin}}}
 def run(seconds: float = SECONDS) -> None:
     """Print goodput, lateness, memory and answers under 2 and 10 times the capacity.
 
-    Then what is left of it where clients hang up, and what a neighbour notices.
+    Then what a neighbour notices.
     """
     needs("overload")
     with scratch() as directory:
@@ -67,16 +62,6 @@ def run(seconds: float = SECONDS) -> None:
         results = [_overloaded(directory, times, seconds) for times in OFFERED]
         for row in results[0]:
             table.add_row(row, *(result[row] for result in results))
-        Console().print(table)
-        table = Table(
-            title=f"clients that hang up at {HANG_UP / SLA:.0%} of the promise, {seconds:g} s",
-            caption="aim: ≥ 80 % of the capacity answered in time",
-        )
-        table.add_column("offered")
-        for column in ("in time, of the capacity", "hung up"):
-            table.add_column(column, justify="right")
-        for times in (1.5, *OFFERED):
-            table.add_row(f"{times:g} × capacity", *_hung_up(directory, times, seconds))
         Console().print(table)
         table = Table(
             title=f"model a at {BESIDE:.0%} of its capacity, beside model b, {seconds:g} s",
@@ -106,7 +91,7 @@ def _overloaded(directory: Path, times: float, seconds: float) -> dict[str, str]
     assert not unknown, {status: model[status] for status in unknown}
     assert health["200"]["count"] == health["all"]["count"], health
     return {
-        "goodput, of the capacity (aim: ≥ 90 %)": f"{_kept(answered) / seconds / CAPACITY:.1%}",
+        "goodput, of the capacity (aim: ≥ 90 %)": f"{in_time(model) / seconds / CAPACITY:.1%}",
         "late of the accepted (aim: ≤ 2 %)": f"{answered['late'] / answered['count']:.2%}",
         "accepted p50 / p99, ms": _ms(answered),
         "refused (429)": f"{model['429']['count'] / everything:.1%}",
@@ -119,29 +104,15 @@ def _overloaded(directory: Path, times: float, seconds: float) -> dict[str, str]
     }
 
 
-def _hung_up(directory: Path, times: float, seconds: float) -> list[str]:
-    with _plant(directory) as (port, _):
-        _warm(port)
-        streams = [_stream("a", times * CAPACITY)]
-        report = measure(port, streams, seconds, sla=SLA, patience=HANG_UP, core=CLIENT)
-    model = report["a"]
-    gone = model["hung up"]["count"] if "hung up" in model else 0
-    kept = _kept(model["200"]) if "200" in model else 0
-    return [f"{kept / seconds / CAPACITY:.1%}", f"{gone / model['all']['count']:.1%}"]
-
-
 def _beside(directory: Path, rate: float, seconds: float) -> list[str]:
     with _plant(directory) as (port, _):
         _warm(port)
         streams = [_stream("a", BESIDE * CAPACITY)] + ([_stream("b", rate)] if rate else [])
         report = measure(port, streams, seconds, sla=SLA, core=CLIENT)
-    answered, everything = report["a"]["200"], report["a"]["all"]["count"]
+    model = report["a"]
+    answered, everything = model["200"], model["all"]["count"]
     times = (answered["p50"], answered["p99"], answered["max"])
-    return [f"{1 - _kept(answered) / everything:.2%}", *(f"{1000 * t:.1f}" for t in times)]
-
-
-def _kept(answered: Spread) -> int:
-    return answered["count"] - answered["late"]
+    return [f"{1 - in_time(model) / everything:.2%}", *(f"{1000 * t:.1f}" for t in times)]
 
 
 def _warm(port: int) -> Report:
@@ -161,11 +132,7 @@ def _ms(spread: Spread) -> str:
 @contextlib.contextmanager
 def _plant(directory: Path) -> Iterator[tuple[int, int]]:
     """Run two stand-ins and a gateway; yield the gateway's port and process id."""
-    a, b = free_ports(2)
     with contextlib.ExitStack() as stack:
-        for port in (a, b):
-            argv = [sys.executable, "-m", "bench.standin", f"{port}", f"{SLOTS}", f"{SERVICE}"]
-            stack.enter_context(program(argv, CLIENT, environment("interpreted")))
-            until_ready(f"http://127.0.0.1:{port}{STATUS}")
+        a, b = (stack.enter_context(standin.running(SLOTS, SERVICE, CLIENT)) for _ in range(2))
         values = {"a": a, "b": b, "sla": SLA, "slots": SLOTS}
         yield stack.enter_context(gateway(directory, config=_CONFIG, ready="/readyz", **values))

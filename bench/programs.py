@@ -85,6 +85,23 @@ def resident(pid: int) -> float:
     return pages * _PAGE / 2**20
 
 
+def descendant(pid: int, *words: str) -> int:
+    """Return the process that a program started with these words in its command line."""
+    for one in _tree(pid)[1:]:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            argv = Path(f"/proc/{one}/cmdline").read_bytes().decode().split("\0")
+            if all(any(part.startswith(word) for part in argv) for word in words):
+                return one
+    sys.exit(f"bench: process {pid} has started no {' '.join(words)}")
+
+
+def move(pid: int, core: int) -> None:
+    """Let a process and its threads run on one core; what they start later follows."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), {core})
+
+
 @contextlib.contextmanager
 def paused(pids: Sequence[int]) -> Iterator[None]:
     """Stop programs and their living children for a while: some work although nobody asks them."""

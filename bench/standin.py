@@ -1,29 +1,44 @@
 """A model server that is `slots` requests wide and takes `service` seconds for each.
 
-`python -m bench.standin PORT SLOTS SERVICE` answers TensorFlow Serving's predict and status calls.
+`python -m bench.standin PORT SLOTS SERVICE` answers TensorFlow Serving's predict and status calls,
+and `GET /most`: the most requests that it has had at once, those that their senders gave up too.
 Work has a schedule of its own: a late timer delays one answer, and loses no capacity.
 """
 
 import asyncio
+import contextlib
 import heapq
 import sys
+import urllib.request
+from collections.abc import Iterator
+
+from bench.builds import environment
+from bench.programs import program, until_ready
+from roma.demo.ports import free_ports
 
 ANSWER = b'{"predictions": [[0.5]]}'
 STATUS = b'{"model_version_status":[{"version":"1","state":"AVAILABLE"}]}'
 
 
 class Server:
-    """When each of its slots is free, on the loop's clock."""
+    """When each of its slots is free, on the loop's clock, and how many requests it has."""
 
     def __init__(self, slots: int, service: float) -> None:
         self.service = service
         self.free = [0.0] * slots
+        self.running = self.most = 0
 
-    def ends(self, now: float) -> float:
+    def begin(self, now: float) -> float:
         """Take a request; return when it will be answered."""
+        self.running += 1
+        self.most = max(self.most, self.running)
         end = max(now, self.free[0]) + self.service
         heapq.heapreplace(self.free, end)
         return end
+
+    def end(self) -> None:
+        """Count a request out: at its end, whether its sender still waits or not."""
+        self.running -= 1
 
 
 class Connection(asyncio.Protocol):
@@ -47,16 +62,39 @@ class Connection(asyncio.Protocol):
         if not blank or len(body) < length:
             return
         self.data = b""
-        if head.startswith(b"GET"):
+        if head.startswith(b"GET /most "):
+            self.answer(b"%d" % self.server.most)
+        elif head.startswith(b"GET"):
             self.answer(STATUS)
         else:
             loop = asyncio.get_running_loop()
-            loop.call_at(self.server.ends(loop.time()), self.answer, ANSWER)
+            loop.call_at(self.server.begin(loop.time()), self.predicted)
+
+    def predicted(self) -> None:
+        """Answer a predict."""
+        self.server.end()
+        self.answer(ANSWER)
 
     def answer(self, body: bytes) -> None:
         """Answer now."""
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         self.transport.write(head % len(body) + body)
+
+
+@contextlib.contextmanager
+def running(slots: int, service: float, core: int) -> Iterator[int]:
+    """Run one in a process of its own, on one core; yield its port."""
+    (port,) = free_ports(1)
+    argv = [sys.executable, "-m", "bench.standin", f"{port}", f"{slots}", f"{service}"]
+    with program(argv, core, environment("interpreted")):
+        until_ready(f"http://127.0.0.1:{port}/v1/models/m")
+        yield port
+
+
+def most(port: int) -> int:
+    """Return the most requests that the one at this port has had at once."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/most", timeout=5) as answer:
+        return int(answer.read())
 
 
 async def main(port: int, slots: int, service: float) -> None:

@@ -1,0 +1,98 @@
+"""A deployment by `roma up` with defaults, whose model servers have a core to themselves.
+
+The other core is for gateway, supervisor and clients. The file has models and a worker of one
+core; what else it says are names and ports. Models come and go as it is written anew.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.builds import ROOT, is_compiled
+from bench.loading import status_of, up
+from bench.programs import cost, descendant, move
+from roma.demo.ports import free_ports
+
+WORKER, REST = 0, 1
+"""Cores."""
+
+START_LIMIT = 120.0
+"""Seconds until a model is ready that loads beside others."""
+
+AVAILABLE, LOADING, GONE = 200, 503, 404
+"""What the gateway answers of a model."""
+
+_PORTS = 6
+"""Gateway, its admin port, supervisor, and three model servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model: where it is, and its promise in seconds."""
+
+    path: Path
+    response_time: float
+
+
+@dataclass(slots=True)
+class Deployment:
+    """A running one; `pid` is the launcher's."""
+
+    file: Path
+    pid: int = 0
+    ports: tuple[int, ...] = field(default_factory=lambda: free_ports(_PORTS))
+
+    @property
+    def port(self) -> int:
+        """The gateway's."""
+        return self.ports[0]
+
+    def write(self, models: Mapping[str, Served]) -> None:
+        """Let the file name these models."""
+        gateway, admin, supervisor, first, *_ = self.ports
+        document: dict[str, Any] = {
+            "name": f"bench-{gateway}",
+            "models": {
+                name: {"path": str(m.path.resolve()), "sla": {"response_time": m.response_time}}
+                for name, m in models.items()
+            },
+            "workers": [{"cores": 1, "base_port": first}],
+            "gateway": {"port": gateway, "admin_port": admin},
+            "control": {"port": supervisor},
+        }
+        scratch = self.file.with_suffix(".new")
+        scratch.write_text(yaml.safe_dump(document, sort_keys=False))
+        scratch.replace(self.file)
+
+    def until(self, model: str, *statuses: int) -> None:
+        """Wait until the gateway answers so of a model; exit if it does not."""
+        url = f"http://127.0.0.1:{self.port}/v1/models/{model}"
+        deadline = time.monotonic() + START_LIMIT
+        while (status := status_of(url)) not in statuses:
+            if time.monotonic() > deadline:
+                sys.exit(f"bench: {url} was {status} for {START_LIMIT:g} s, not {statuses}")
+            time.sleep(0.1)
+
+    def used(self, model: str) -> float:
+        """Return the CPU seconds that a model's server has used."""
+        return cost(descendant(self.pid, "serve-model", f"--model={model}=")).total
+
+
+@contextlib.contextmanager
+def deployed(directory: Path, models: Mapping[str, Served]) -> Iterator[Deployment]:
+    """Run a deployment until the block ends; its models are available."""
+    running = Deployment(directory / "roma.yaml")
+    running.write(models)
+    build = "compiled" if is_compiled(ROOT) else "interpreted"
+    with up(running.file, directory / "up.log", WORKER, build) as running.pid:
+        for name in models:
+            running.until(name, AVAILABLE)
+        for program in ("dispatcher", "supervisor"):
+            move(descendant(running.pid, program), REST)
+        yield running

@@ -1,0 +1,60 @@
+"""What defaults keep of their promises, with real processes: `roma experiment run promise`, live.
+
+    python -m bench promise [--seconds 6] [--page DOCUMENT] [PART …]
+
+Every request counts: what is refused, failed or given up is late. Needs two cores and wrk, and
+about ten minutes of a machine that does nothing else. Exits 1 if an aim is missed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import promise_overload, promise_shared
+from bench.proxies import needs
+from roma.experiments import output
+from roma.experiments.base import Check, Output, Table
+
+SECONDS = 6.0
+"""Of each load; the cheap model beside neighbours, where a late request in 200 counts, has twice
+as long."""
+
+Found = tuple[Table, list[Check]]
+
+PARTS: dict[str, Callable[[float], Found]] = {
+    "stand-in": promise_overload.on_standin,
+    "tensorflow": promise_overload.on_tensorflow,
+    "neighbours": lambda seconds: promise_shared.beside(2 * seconds),
+    "rare": lambda _: promise_shared.rare(),
+}
+
+
+def run(argv: Sequence[str] = ()) -> None:
+    """Print the tables of all parts, or of those that are named; fill a document where asked to."""
+    parser = argparse.ArgumentParser("python -m bench promise")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each load")
+    parser.add_argument("--page", type=Path, help="document with places for tables and claims")
+    options = parser.parse_args(argv)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"{unknown[0]}: must be one of {', '.join(PARTS)}")
+    if options.page and options.parts:
+        parser.error("--page: needs all parts")
+    needs("promise", "wrk")
+    found = [PARTS[part](options.seconds) for part in options.parts or PARTS]
+    shown = together(found)
+    output.show(shown, Console())
+    if options.page:
+        output.fill(options.page, "promise-live", shown)
+    if not all(check.holds for check in shown.checks):
+        sys.exit(1)
+
+
+def together(parts: Sequence[Found]) -> Output:
+    """Return the tables and the claims of some parts as one output."""
+    return Output(
+        tuple(table for table, _ in parts), checks=tuple(c for _, checks in parts for c in checks)
+    )

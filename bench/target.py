@@ -1,0 +1,70 @@
+"""A model behind a gateway, as clients meet it: asked in a closed loop, in an open one, or once."""
+
+import math
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from bench.openloop import Stream
+from bench.programs import wrk
+from bench.proxies import wrk_script
+from roma.demo import inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A gateway's port, a model of `slots` behind it, what it is asked, its promise in seconds.
+
+    Clients run on `core`.
+    """
+
+    port: int
+    model: str
+    body: str
+    slots: int
+    sla: float
+    core: int
+
+    @property
+    def path(self) -> str:
+        """Where requests go."""
+        return f"/v1/models/{self.model}:predict"
+
+    def stream(self, rate: float) -> Stream:
+        """Return Poisson arrivals of so many requests per second."""
+        return Stream(name=self.model, method="POST", target=self.path, body=self.body, rate=rate)
+
+    def closed(self, directory: Path, connections: int, seconds: float) -> tuple[float, float]:
+        """Return requests per second and median response time of a closed loop; exit if one fails.
+
+        wrk takes whole seconds.
+        """
+        script = wrk_script(directory, target=self.path, body=self.body.encode())
+        url = f"http://127.0.0.1:{self.port}"
+        served = wrk(script, url, connections, max(1, round(seconds)), self.core)
+        return served.rate, served.p50
+
+    def once(self) -> float:
+        """Send one request; return its response time in seconds, inf if it has no good answer."""
+        url = f"http://127.0.0.1:{self.port}{self.path}"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, self.body.encode(), headers)
+        begun = time.monotonic()
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answer.read()
+        except OSError:  # urllib's errors are
+            return math.inf
+        return time.monotonic() - begun
+
+
+def photos(count: int, seed: int = 1) -> str:
+    """Return a predict body of so many photographs, for the demo's model of that name.
+
+    One file, the smallest of 16: the model computes as long on any, and less is carried.
+    """
+    body = min(inputs.photo_bodies(16, seed), key=len)
+    return inputs.predict_body(count * orjson.loads(body)["instances"]).decode()
