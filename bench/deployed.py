@@ -85,10 +85,12 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def deployed(directory: Path, models: Mapping[str, Served]) -> Iterator[Deployment]:
-    """Run a deployment until the block ends; its models are available."""
+def deployed(
+    directory: Path, models: Mapping[str, Served], others: Mapping[str, Served] | None = None
+) -> Iterator[Deployment]:
+    """Run a deployment until the block ends; its models are available, others may never be."""
     running = Deployment(directory / "roma.yaml")
-    running.write(models)
+    running.write({**models, **(others or {})})
     build = "compiled" if is_compiled(ROOT) else "interpreted"
     with up(running.file, directory / "up.log", WORKER, build) as running.pid:
         for name in models:

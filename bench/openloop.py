@@ -70,11 +70,13 @@ def measure(
     patience: float = math.inf,
     core: int | None = None,
     seed: int = 0,
+    lead: float = 0.0,
 ) -> Report:
     """Run a plan in a process of its own, on one core if asked to; `late` counts beyond `sla`.
 
     A client hangs up that has no answer after `patience` seconds: status `hung up`. The arrivals of
-    the n-th stream, from 0, are those of `seed` + n.
+    the n-th stream, from 0, are those of `seed` + n; `lead` seconds of them come before the others,
+    and are not counted.
     """
     argv = [sys.executable, "-m", "bench.openloop"]
     plan = {
@@ -84,6 +86,7 @@ def measure(
         "sla": sla,
         "patience": patience,
         "seed": seed,
+        "lead": lead,
     }
     done = subprocess.run(
         argv if core is None else ["taskset", "-c", str(core), *argv],
@@ -183,7 +186,8 @@ class Client:
 def _run(plan: dict[str, Any]) -> Report:
     streams: list[Stream] = plan["streams"]
     requests = [_request(s) for s in streams]
-    profiles = [Profile((Step(s["rate"], plan["seconds"]),)) for s in streams]
+    n, lead = len(streams), plan["lead"]
+    profiles = [Profile((Step(s["rate"], lead + plan["seconds"]),)) for s in streams]
     schedules = [
         zip(poisson_stream(profile, seed=plan["seed"] + i), itertools.repeat(i))
         for i, profile in enumerate(profiles)
@@ -198,7 +202,8 @@ def _run(plan: dict[str, Any]) -> Report:
             client.receive(min(wait, LOOK))
             client.hang_up(plan["patience"])
         lags.append(-wait)
-        client.send(stream, requests[stream], due)
+        # Those of the lead are of other streams, which no report names.
+        client.send(stream if offset >= lead else n + stream, requests[stream], due)
         # Also when late: what is answered must not look as if it were not.
         client.receive(0.0)
     until = time.monotonic() + PATIENCE
@@ -208,10 +213,11 @@ def _run(plan: dict[str, Any]) -> Report:
     for _, stream, _ in client.busy.values():
         client.times[stream, "unanswered"].append(PATIENCE)
     report: Report = {s["name"]: {} for s in streams}
-    for (stream, status), times in client.times.items():
+    counted = {key: times for key, times in client.times.items() if key[0] < n}
+    for (stream, status), times in counted.items():
         report[streams[stream]["name"]][status] = _spread(times, plan["sla"])
     for i, s in enumerate(streams):
-        every = [t for (stream, _), times in client.times.items() if stream == i for t in times]
+        every = [t for (stream, _), times in counted.items() if stream == i for t in times]
         report[s["name"]]["all"] = _spread(every, plan["sla"])
     report["client"] = {"lag": _spread(lags, plan["sla"])}
     return report

@@ -1,6 +1,6 @@
 """What defaults keep of their promises, with real processes: `roma experiment run promise`, live.
 
-    python -m bench promise [--seconds 6] [--page DOCUMENT] [PART …]
+    python -m bench promise [--seconds 5] [--page DOCUMENT] [PART …]
 
 Every request counts: what is refused, failed or given up is late. Needs two cores and wrk, and
 about ten minutes of a machine that does nothing else. Exits 1 if an aim is missed.
@@ -18,7 +18,7 @@ from bench.proxies import needs
 from roma.experiments import output
 from roma.experiments.base import Check, Output, Table
 
-SECONDS = 6.0
+SECONDS = 5.0
 """Of each load; the cheap model beside neighbours, where a late request in 200 counts, has twice
 as long."""
 

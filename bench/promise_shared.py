@@ -23,19 +23,23 @@ from roma.demo import models
 from roma.experiments.base import Cell, Check, Column, Table
 from roma.experiments.promise import RISE, interval
 
-ROUNDS = 3
+ROUNDS, LEAD = 3, 3.0
+"""Rounds, and seconds of the load before each that are not counted: it meets a model that is idle
+again, and what is late until the next tick depends on when that comes
+(docs/experiments/promise.md)."""
+
 SEED = 4000
 """Arrivals of round r are those of SEED + r: no rule was chosen on them."""
 
 CHEAP, CHEAP_SLA, NEED = "digits", 0.25, 0.3
-"""The healthy model, its promise in seconds, and the cores that its load needs."""
+"""The healthy model, its promise in seconds, and the cores that its load is to need."""
 
 OTHER, OTHER_SLA, HEAVY, HEAVY_IMAGES = "other", 0.5, 5.0, 4
 """Its neighbour, that one's promise, what the heavy one is offered, in capacities, and the
 photographs of its requests."""
 
-WARM, WARM_RATE = 5.0, 50.0
-"""Seconds and req/s in which the cost of a cheap request is measured."""
+WARM, WARM_RATE = 5.0, 300.0
+"""Seconds and req/s in which the cost of a cheap request is measured; fewer cost more each."""
 
 BIG_SLA, BIG_COST = 0.6, 0.25
 """The rarely asked model: its promise in seconds, core-seconds of a request (ResNet50's)."""
@@ -50,20 +54,22 @@ FIRST, FIRST_IMAGES = 3, 16
 def beside(seconds: float) -> tuple[Table, list[Check]]:
     """Return the late shares of the cheap model, alone and beside each neighbour."""
     paths = {name: model.path for name, model in models.prepare(ROOT / ".cache").items()}
-    late: dict[str, list[float]] = {}
     with scratch() as directory:
         healthy = {CHEAP: Served(paths[CHEAP], CHEAP_SLA)}
-        with deployed(directory, healthy) as running:
+        # From the start: what is added later has a low weight until it is ready.
+        looping = {OTHER: Served(_broken(directory), OTHER_SLA)}
+        with deployed(directory, healthy, looping) as running:
             cheap = Target(running.port, CHEAP, bodies_of(CHEAP)[0].decode(), 1, CHEAP_SLA, REST)
             rate = NEED / _cost(running, cheap)
             streams = [cheap.stream(rate)]
-            late["nobody"] = _late(running, streams, seconds)
-            for name, path in (
-                ("one that never becomes ready", _never_ready(directory)),
-                ("one in a restart loop", _broken(directory)),
-            ):
-                with _neighbour(running, healthy, path, LOADING):
-                    late[name] = _late(running, streams, seconds)
+            loop = _late(running, streams, seconds)
+            running.write(healthy)
+            running.until(OTHER, GONE)
+            begun, used = time.monotonic(), running.used(CHEAP)
+            late = {"nobody": _late(running, streams, seconds), "one in a restart loop": loop}
+            used = (running.used(CHEAP) - used) / (time.monotonic() - begun)
+            with _neighbour(running, healthy, _never_ready(directory), LOADING):
+                late["one that never becomes ready"] = _late(running, streams, seconds)
             with _neighbour(running, healthy, paths["photos"], AVAILABLE):
                 heavy = Target(running.port, OTHER, photos(HEAVY_IMAGES), 1, OTHER_SLA, REST)
                 heavy.closed(directory, 1, WARM)
@@ -72,7 +78,7 @@ def beside(seconds: float) -> tuple[Table, list[Check]]:
                 streams.append(heavy.stream(HEAVY * capacity))
                 late[f"heavy, {HEAVY:g} × the core"] = _late(running, streams, seconds)
     note = (
-        f"{CHEAP} at {rate:.0f} req/s ({NEED:g} of 1 core), promise {1000 * CHEAP_SLA:g} ms; the "
+        f"{CHEAP} at {rate:.0f} req/s ({used:.2f} of 1 core), promise {1000 * CHEAP_SLA:g} ms; the "
         f"heavy one can do {capacity:.0f} req/s; {ROUNDS} rounds of {seconds:g} s, the same "
         f"arrivals. Aim: a rise of ≤ {100 * RISE:g} points"
     )
@@ -142,9 +148,15 @@ def _late(running: Deployment, streams: list[Stream], seconds: float) -> list[fl
     """Return the cheap model's late share of each round."""
     found = []
     for r in range(ROUNDS):
-        report = measure(running.port, streams, seconds, sla=CHEAP_SLA, core=REST, seed=SEED + r)[
-            CHEAP
-        ]
+        report = measure(
+            running.port,
+            streams,
+            seconds,
+            sla=CHEAP_SLA,
+            core=REST,
+            seed=SEED + r,
+            lead=LEAD,
+        )[CHEAP]
         found.append(1 - in_time(report) / report["all"]["count"])
     return found
 

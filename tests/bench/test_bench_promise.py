@@ -3,12 +3,14 @@
 import asyncio
 import math
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from bench.deployed import Deployment, Served
-from bench.openloop import Spread, in_time
+from bench.openloop import Spread, Stream, in_time, measure
 from bench.promise import together
 from bench.promise_overload import Load, Round, tabled
 from bench.promise_shared import tabled_beside, tabled_rare
@@ -17,6 +19,7 @@ from roma import config
 from roma.experiments import output
 from roma.gateway_config import GatewayConfig
 from roma.workers import WorkerConfig
+from roma.workload.arrivals import Profile, Step, poisson
 
 PAGE = Path(__file__).parents[2] / "docs/experiments/promise.md"
 ROUNDS = [Round(100.0, (0.95, 0.7), (0.001, 0.002)), Round(102.0, (0.93, 0.8), (0.003, 0.001))]
@@ -27,6 +30,31 @@ def test_in_time_is_what_was_answered_and_not_late():
     answered = Spread(count=10, mean=0.1, p50=0.1, p99=0.2, max=0.2, late=3)
     assert in_time({"200": answered, "429": answered, "hung up": answered}) == 7
     assert in_time({"429": answered}) == 0
+
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_requests_of_the_lead_are_sent_and_not_counted():
+    arrivals = poisson(Profile((Step(100.0, 0.6),)), seed=5)
+    after = sum(t >= 0.4 for t in arrivals)
+    assert 0 < after < len(arrivals)
+    stream = Stream(name="s", method="GET", target="/", body="", rate=100.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        report = measure(server.server_port, [stream], 0.2, lead=0.4, seed=5)
+        server.shutdown()
+    assert report["s"]["all"]["count"] == after
+    assert report["client"]["lag"]["count"] == len(arrivals)
 
 
 def test_a_load_holds_if_the_mean_of_its_rounds_reaches_its_least_share():
