@@ -33,7 +33,7 @@ PARTS: dict[str, Callable[[float], Found]] = {
 
 
 def run(argv: Sequence[str] = ()) -> None:
-    """Print the tables of all parts, or of those that are named; fill a document where asked to."""
+    """Print the tables of all parts, or of those that are named, and put them into a document."""
     parser = argparse.ArgumentParser("python -m bench promise")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}: all")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each load")
@@ -41,14 +41,12 @@ def run(argv: Sequence[str] = ()) -> None:
     options = parser.parse_args(argv)
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"{unknown[0]}: must be one of {', '.join(PARTS)}")
-    if options.page and options.parts:
-        parser.error("--page: needs all parts")
     needs("promise", "wrk")
     found = [PARTS[part](options.seconds) for part in options.parts or PARTS]
     shown = together(found)
     output.show(shown, Console())
-    if options.page:
-        output.fill(options.page, "promise-live", shown)
+    for table, checks in found if options.page else ():
+        output.fill(options.page, table.name, together([(table, checks)]))
     if not all(check.holds for check in shown.checks):
         sys.exit(1)
 

@@ -113,7 +113,7 @@ def on_standin(seconds: float) -> tuple[Table, list[Check]]:
         f"{1000 * sla:g} ms; at most {most} requests at once (aim: ≤ {SLOTS})"
     )
     table, checks = tabled("stand-in", STANDIN, rounds, seconds, note)
-    claim = f"stand-in of {SLOTS} slots: {most} requests at once at most"
+    claim = f"stand-in of {SLOTS} slots: {most} requests at once at most (≤ {SLOTS})"
     return table, [*checks, Check(claim, most <= SLOTS)]
 
 
