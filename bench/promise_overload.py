@@ -19,7 +19,8 @@ from bench.proxies import BODY, CLIENT, gateway, scratch
 from bench.target import Target, photos
 from roma.demo import models
 from roma.experiments.base import Cell, Check, Column, Table
-from roma.experiments.promise import KEPT, LOADS, interval
+from roma.experiments.intervals import interval
+from roma.experiments.promise import KEPT, LOADS
 
 ROUNDS = 3
 SEED = 3000

@@ -21,7 +21,8 @@ from bench.target import Target, photos
 from roma.config import DEFAULT_BUDGET
 from roma.demo import models
 from roma.experiments.base import Cell, Check, Column, Table
-from roma.experiments.promise import RISE, interval
+from roma.experiments.intervals import interval
+from roma.experiments.promise import RISE
 
 ROUNDS, LEAD = 3, 3.0
 """Rounds, and seconds of the load before each that are not counted: it meets a model that is idle
