@@ -58,6 +58,9 @@ ALL: dict[str, Callable[[], None]] = {
 BY_NAME = ("peers", "promise", "quota", "variants")
 """Not among those that are run where none is named."""
 
+WITH_OPTIONS = {"--beside": beside.run, "promise": promise.run, "variants": variants.run}
+"""These take what follows them."""
+
 
 def main(names: list[str]) -> None:
     """Run benchmarks by name; exit 2 for an unknown one."""
@@ -74,14 +77,8 @@ def main(names: list[str]) -> None:
         case ["loading", served, *initial] if len(initial) < 2:
             loading.run(served, *map(float, initial))
             return
-        case ["--beside", *arguments]:
-            beside.run(arguments)
-            return
-        case ["promise", *options]:
-            promise.run(options)
-            return
-        case ["variants", *options]:
-            variants.run(options)
+        case [name, *options] if name in WITH_OPTIONS:
+            WITH_OPTIONS[name](options)
             return
     for name in names or [name for name in ALL if name not in BY_NAME]:
         if name not in ALL:
