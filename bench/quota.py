@@ -92,7 +92,7 @@ class Round(NamedTuple):
 
 
 QUOTAS: Mapping[tuple[float, float], Mapping[float, Sequence[float]]] = {
-    (50, 0.010): {0.0: (0.75, 0.80, 0.85), 1.0: (0.55, 0.60, 0.65)},
+    (50, 0.010): {0.0: (0.70, 0.75, 0.80), 1.0: (0.55, 0.60, 0.65)},
     (100, 0.005): {0.0: (0.65, 0.70, 0.75), 1.0: (0.52, 0.55, 0.60)},
 }
 """By rate and cost, and by burst: what lies around 2 % late."""
