@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+"""A model or a label. The path goes to model servers as it came, and to whatever normalises paths in
+front of them: nothing in it may be an escape, or lead out of the model that was checked."""
+
 _V1 = re.compile(
-    r"/v1/models/(?P<model>[^/:?]+)"
-    r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:?]+))?"
+    rf"/v1/models/(?P<model>{_NAME})"
+    rf"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>{_NAME}))?"
     r"(?P<rest>/metadata|:predict|:classify|:regress)?"
 )
 _V2 = re.compile(
-    r"/v2/models/(?P<model>[^/:?]+)(?:/versions/(?P<version>[^/:?]+))?(?P<rest>/ready|/infer)?"
+    rf"/v2/models/(?P<model>{_NAME})(?:/versions/(?P<version>[0-9]+))?(?P<rest>/ready|/infer)?"
 )
 USUAL: Final = 256
 """Length of a path that is remembered: strangers name what they like."""

@@ -8,6 +8,7 @@ import ssl
 import grpc
 import pytest
 import trustme
+from yarl import URL
 
 from roma import keys
 from tests.gateway.test_http import HEAD, Client
@@ -60,6 +61,28 @@ async def test_a_key_for_another_model_learns_nothing_about_this_one(guarded):
     assert [status for status, _, _ in answers] == [403, 403]
     texts = {body.replace(b" m", b" ?").replace(b" x", b" ?") for _, body, _ in answers}
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/m/labels/..%2f..%2felsewhere:predict",
+        "/v1/models/m/labels/%2e%2e:predict",
+        "/v1/models/m/labels/..:predict",
+        "/v1/models/m%2f..%2felsewhere:predict",
+        "/v1/models/..:predict",
+        "/v1/models/m/versions/1%2f..:predict",
+        "/v2/models/m/versions/..%2f..%2felsewhere/infer",
+        "/v2/models/m/versions/%2e%2e/infer",
+        "/v2/models/m\\..\\elsewhere/infer",
+    ],
+)
+async def test_no_path_leads_out_of_the_model_that_a_key_may_call(guarded, path):
+    """Model servers, and proxies before them, may take an escape for what it stands for."""
+    url = URL(guarded.url + path, encoded=True)
+    async with guarded.session.post(url, data=b"{}", headers=bearer("one")) as response:
+        assert response.status in (400, 404)
+    assert guarded.backends[0].seen == []
 
 
 async def test_a_key_in_either_header_lets_in(guarded):
