@@ -1,16 +1,18 @@
 """YAML text in, plain data out; and faults of its validation as one line each.
 
 Strict, because what YAML and pydantic forgive is what people misspell: duplicate keys are refused,
-and every fault names its key, its value (shortened, on one line) and the bound.
+`yes` is no number and `1:30` is not 90, and every fault names its key, its value (shortened, on one
+line) and the bound.
 """
 
+import re
 import reprlib
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from roma.errors import ConfigError
 
@@ -37,6 +39,18 @@ class Section(BaseModel):
     """A section of a file that people write: a misspelt key must not silently mean its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_booleans(cls, data: Any) -> Any:
+        """Refuse `true` where a number is meant: pydantic takes it for 1."""
+        for key, value in data.items() if isinstance(data, dict) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None:
+                kinds = field.annotation, *get_args(field.annotation)
+                if bool not in kinds and Any not in kinds:
+                    raise Fault(key, str(value).lower(), "a value, not true or false")
+        return data
 
 
 class Fault(ValueError):
@@ -99,8 +113,22 @@ def describe(error: ValidationError, source: str, *, secret: bool = False) -> li
     return lines
 
 
+MOST_KEYS = 10_000
+"""Keys of one mapping, with what it merges: a few lines of merges would make billions."""
+
+
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice; YAML would keep the last one silently."""
+    """Refuses a mapping that names a key twice; YAML would keep the last one silently.
+
+    Plain words are read as in YAML 1.2, but for octal numbers: `yes` and `1:30` are texts.
+    """
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_KEYS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges more than {MOST_KEYS} keys", node.start_mark
+            )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -115,6 +143,26 @@ class _UniqueKeys(yaml.SafeLoader):
                 )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+_TAG = "tag:yaml.org,2002:"
+_REPLACED = {
+    f"{_TAG}bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    f"{_TAG}int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
+    f"{_TAG}float": (
+        r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+}
+"""Of plain words: what they look like as a whole, and what they begin with."""
+
+_UniqueKeys.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag not in _REPLACED]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, (_form, _first) in _REPLACED.items():
+    _UniqueKeys.add_implicit_resolver(_tag, re.compile(f"(?:{_form})\\Z"), list(_first))
 
 
 def _show(value: object) -> str:

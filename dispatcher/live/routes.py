@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Final
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-"""A model or a label. The path goes to model servers as it came, and to whatever normalises paths in
-front of them: nothing in it may be an escape, or lead out of the model that was checked."""
+"""A model or a label. The path goes to model servers as it came, and to whatever normalises paths
+before them: nothing in it may be an escape, or lead out of the model that was checked."""
 
 _V1 = re.compile(
     rf"/v1/models/(?P<model>{_NAME})"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roma import config, placement
+from roma import config, placement, strict_yaml
 from roma.errors import ConfigError
 from roma.model import Device
 
@@ -493,3 +493,37 @@ def test_a_gpu_executable_holds_all_models():
 def test_the_example_in_the_repository_is_valid():
     example = Path(__file__).parents[2] / "examples/roma.yaml"
     assert config.load(example).models
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("yes", "unable to parse string"),
+        ("on", "unable to parse string"),
+        ("1:30", "unable to parse string"),
+        ("true", "must be a value, not true or false"),
+    ],
+)
+def test_what_is_no_number_is_not_taken_for_one(value, said):
+    text = f"models:\n  m: {{path: x, sla: {{response_time: {value}}}}}\nworkers: [{{cores: 2}}]"
+    with pytest.raises(ConfigError, match=f"models.m.sla.response_time = {value}: .*{said}"):
+        config.parse(text)
+
+
+def test_numbers_are_read_as_people_write_them():
+    text = "[1e-1, .5, 1.5e+3, -3, 0x10, 1_000, .inf, true, False, ~, '1']"
+    expected = [0.1, 0.5, 1500.0, -3, 16, 1000, float("inf"), True, False, None, "1"]
+    assert strict_yaml.read(text, source="f") == expected
+
+
+def test_merges_that_multiply_are_refused_before_they_do():
+    lines = ["a0: &a0 {k: 1}"]
+    lines += [
+        f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}], k{i}: 1}}" for i in range(1, 30)
+    ]
+    with pytest.raises(ConfigError, match="merges more than 10000 keys"):
+        strict_yaml.read("\n".join(lines), source="f")
+    assert strict_yaml.read("a: &a {k: 1, l: 2}\nb: {<<: *a, l: 3}", source="f")["b"] == {
+        "k": 1,
+        "l": 3,
+    }

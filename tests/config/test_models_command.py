@@ -38,6 +38,7 @@ def models(command, file, *arguments):
 
 
 def test_a_model_is_written_with_what_was_said_and_comments_stay(file, tmp_path):
+    (tmp_path / "models" / "d" / "1").mkdir(parents=True)
     said = ["--path", str(tmp_path / "models" / "d"), "--response-time", "0.2"]
     output = models("add", file, "d", *said, "--statistic", "p95", "--max", "1.5")
     assert "in force when `roma up` starts" in output
@@ -51,13 +52,24 @@ def test_a_model_is_written_with_what_was_said_and_comments_stay(file, tmp_path)
     assert file.stat().st_mode & 0o777 == 0o640
 
 
-def test_the_others_keep_their_ports_when_one_goes(file):
+@pytest.mark.parametrize(("made", "said"), [("", "No such file"), ("latest", "holds no version")])
+def test_a_path_without_a_version_is_not_written(file, tmp_path, made, said):
+    before = file.read_text()
+    if made:
+        (tmp_path / "models" / "d" / made).mkdir(parents=True)
+    with pytest.raises(ConfigError, match=rf"models\.d\.path = .*models/d: {said}"):
+        models("add", file, "d", "--path", tmp_path / "models/d", "--response-time", "0.2")
+    assert file.read_text() == before
+
+
+def test_the_others_keep_their_ports_when_one_goes(file, tmp_path):
     before = config.load(file).slots
     models("remove", file, "b")
     loaded = config.load(file)
     assert loaded.slots == {name: before[name] for name in "ac"}
     assert file.read_text().count("slot:") == 1  # only where the default would be another
-    models("add", file, "b", "--path", "models/b", "--response-time", "0.5")
+    (tmp_path / "models" / "b" / "1").mkdir(parents=True)
+    models("add", file, "b", "--path", str(tmp_path / "models/b"), "--response-time", "0.5")
     assert config.load(file).slots == before
 
 
