@@ -162,7 +162,7 @@ class ModelConfig(Section):
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that may wait."""
-    max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31)] | None = None
+    max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31 - 1)] | None = None
     """Largest answer of its model servers; default: `gateway.max_answer_bytes`."""
     slot: Annotated[int, Field(ge=0, le=60_000)] | None = None
     """Its executables listen on port base_port + gpus + slot; default: the first number that no
@@ -206,7 +206,7 @@ class ControlConfig(Section):
     """Period of the CPU quota in seconds. A spent quota stalls a model until the next period."""
     cfs_burst: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Most unused quota that a period inherits from those before it, as a share of the quota; 0
-    turns it off. Above its quota a model may so use up to twice of it for one period."""
+    turns it off. So a model may use up to twice its quota in one period."""
     dry_run: bool = False
     """Compute and log allocations, apply none."""
     host: Host = "127.0.0.1"

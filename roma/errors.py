@@ -17,7 +17,7 @@
         │   └── BackendSilent    nobody answered when a connection was asked for
         ├── BackendLost          the connection broke after the request was sent
         ├── BackendTimeout       no answer within the limit
-        └── BackendEndless       an answer beyond its bound
+        └── BackendTooLarge      an answer beyond its limit
 
 Domain errors know no HTTP: the gateway maps them to status codes.
 """
@@ -91,5 +91,5 @@ class BackendTimeout(BackendError):
     """The executable did not answer within the limit."""
 
 
-class BackendEndless(BackendError):
-    """The answer is larger than any that is taken: whatever comes of it, the rest was not read."""
+class BackendTooLarge(BackendError):
+    """The answer exceeds its limit; the rest was not read."""

@@ -81,7 +81,7 @@ class GatewayConfig(Section):
     """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
     """A larger request body is refused with 413."""
-    max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31)] = ByteSize(256 * 2**20)
+    max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31 - 1)] = ByteSize(256 * 2**20)
     """A larger answer of a model server is not read to its end: its connection is closed, the
     client gets 502, and the executable is asked one request at a time until it answers."""
     limits: LimitsConfig = LimitsConfig()

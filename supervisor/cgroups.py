@@ -92,13 +92,19 @@ class Group(ABC):
         return units.cores_from_quota(*bandwidth)
 
     def lower_burst(self, quota: int) -> None:
-        """Before a quota of so many microseconds is set: the kernel refuses it below the burst."""
+        """Lower the burst to its share of a quota of `quota` µs; call it before setting the quota.
+
+        The kernel refuses a quota below the burst. Raises ActuationError.
+        """
         burst, present = units.burst_us(quota, self.burst), self._present_burst()
         if present is not None and present > burst:
             _write(self._burst_file, str(burst))
 
     def raise_burst(self, quota: int) -> None:
-        """After a quota of so many microseconds was set: let periods inherit their share of it."""
+        """Raise the burst to its share of a quota of `quota` µs, which has been set.
+
+        Raises ActuationError.
+        """
         burst, present = units.burst_us(quota, self.burst), self._present_burst()
         if present is None:
             if self.burst:
@@ -142,7 +148,7 @@ class Group(ABC):
             usage=usage,
             periods=stat["nr_periods"],
             throttled=stat["nr_throttled"],
-            burst=None if bandwidth is None or burst is None else burst / bandwidth[0],
+            burst=None if bandwidth is None else (burst or 0) / bandwidth[0],
         )
 
     @abstractmethod

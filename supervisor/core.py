@@ -127,7 +127,7 @@ class Status:
 class _Decided:
     """One executable's demand; `fresh` if its law began anew.
 
-    Nobody changes one. It is not frozen, because every tick makes one for each executable.
+    Treat it as immutable; it is not frozen because every tick makes one for each executable.
     """
 
     want: Want
@@ -386,7 +386,7 @@ class Supervisor:
         status.observed = reading.cores
         if status.story:
             status.story[-1].observed = reading.cores
-            status.story[-1].burst = reading.burst
+            status.story[-1].burst = reading.burst if status.managed.burst else None
         if _lost_burst(previous, reading, status.managed.burst):
             status.lacks_burst = True
         if status.applied is None:

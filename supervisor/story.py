@@ -28,7 +28,7 @@ class Decision:
     `capacity`. `exact` is the share, `allocation` the same rounded down (None: never read, nothing
     can be applied). `applied` is what holds after the tick, `failure` why it is not the allocation.
     `observed` is what the kernel says one period later, and `burst` the share of its quota that a
-    quota period may then inherit (None: unknown).
+    quota period may then inherit (None: unknown, or none is wanted).
     """
 
     time: float

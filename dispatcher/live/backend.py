@@ -24,11 +24,11 @@ from dispatcher.live.messages import (
     content_length,
 )
 from roma.errors import (
-    BackendEndless,
     BackendError,
     BackendLost,
     BackendSilent,
     BackendTimeout,
+    BackendTooLarge,
     BackendUnreached,
 )
 
@@ -42,10 +42,10 @@ MAX_IDLE: Final = 64
 """Idle connections kept per backend."""
 
 MOST_ANSWER: Final = 256 * 2**20
-"""Bytes of an answer's body where nobody says another bound."""
+"""Default limit of an answer's body, in bytes."""
 
 MOST_HEAD: Final = 256 * 2**10
-"""Bytes of an answer's head, and of what goes before it: as much as is read at once."""
+"""Limit in bytes of a head and the interim responses before it: as much as is read at once."""
 
 SWEEP: Final = 0.1
 """Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
@@ -99,6 +99,7 @@ class Connection:
         "_parser",
         "_pool",
         "_room",
+        "_size",
         "_until_close",
         "deadline",
         "most",
@@ -124,7 +125,9 @@ class Connection:
         self.timeout = math.inf
         self.most = 0
         self._room = 0
-        """Bytes that may still come."""
+        """Bytes that may still come, with the frames of a chunked body."""
+        self._size = 0
+        """Bytes of the body so far."""
 
     def send(self, head: bytes, body: bytes, done: Done, timeout: float, most: int) -> None:
         """Send a request; `done` is called exactly once with the response or an error.
@@ -142,7 +145,7 @@ class Connection:
         self._more = ""
         self._is_odd = self._keeps = False
         self.timeout = timeout
-        self.most, self._room = most, MOST_HEAD
+        self.most, self._room, self._size = most, MOST_HEAD, 0
         self.deadline = self._pool.deadline(timeout)
         self.transport.write(head + body)
 
@@ -172,6 +175,10 @@ class Connection:
         is_fresh, self._is_fresh = self._is_fresh, False
         kind = self._pool.kinds.of(data, self._habit) if is_fresh else None
         if kind is not None:
+            self._size = len(data) - kind.size
+            if self._size > self.most:
+                self._refuse()
+                return
             self._pool.release(self)
             self._finish(kind.response(data[kind.size :]))
             return
@@ -186,7 +193,7 @@ class Connection:
         # Only now: what follows an answer must not become the next request's.
         answer, self._answer = self._answer, None
         self._room -= len(data)
-        if self._room < 0:
+        if self._room < 0 or self._size > self.most:
             self._refuse()
         elif answer is not None:
             self._end(data if is_fresh else b"", answer)
@@ -194,8 +201,10 @@ class Connection:
     def _refuse(self) -> None:
         """Give up an answer that is too large; nothing of it is kept."""
         self._body.clear()
-        text = f"its answer is larger than {self.most} bytes, or has a head of over {MOST_HEAD}"
-        self._finish(BackendEndless(text))
+        what = f"answer is larger than {self.most} bytes"
+        if self._size <= self.most:
+            what = f"head is larger than {MOST_HEAD} bytes, or its chunks are too many"
+        self._finish(BackendTooLarge(f"its {what}"))
         self.abort()
 
     def _end(self, data: bytes, answer: Response) -> None:
@@ -258,11 +267,13 @@ class Connection:
         """Note whether only the end of the connection will end the body."""
         if self._parser.get_status_code() >= 200:  # else an interim response: another head comes
             self._until_close = not self._is_framed
-            self._room += self.most
+            self._room += 2 * self.most + MOST_HEAD  # what frames a chunked body takes room too
 
     def on_body(self, body: bytes) -> None:
-        """Collect the body."""
-        self._body.append(body)
+        """Collect the body, up to its bound."""
+        self._size += len(body)
+        if self._size <= self.most:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         """Keep the response until all that came with it is read."""
@@ -303,7 +314,7 @@ class Pool:
         self.socket = socket
         """Path of a Unix socket, which is called instead."""
         self.most = most
-        """Bytes of an answer's body."""
+        """Largest body accepted, in bytes."""
         self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
         self.kinds = KINDS
         self._prefixes: dict[Form, bytes] = {}

@@ -124,6 +124,7 @@ class Device:
             await self._client.run()
         finally:
             self._complaints.close()
+            self._release_all()
 
     # The driver's commands
 
@@ -219,14 +220,17 @@ class Device:
     def on_lost(self, why: str) -> None:
         """Take that the device is gone, with everything it was asked."""
         self._asked.clear()
-        for number in list(self._held):
-            self._release(number)
+        self._release_all()
         if self.name in self._driver.core.executors:
             self._driver.on_lost(self.name, why)
 
     def _release(self, number: int) -> None:
         for grant in self._held.pop(number, ()):
             grant.release()
+
+    def _release_all(self) -> None:
+        for number in list(self._held):
+            self._release(number)
 
     def overdue(self, now: float) -> str | None:
         """Return which answer should have come long ago."""

@@ -20,11 +20,11 @@ from dispatcher.live.context import Context
 from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
 from dispatcher.live.messages import Message, Response
 from roma.errors import (
-    BackendEndless,
     BackendError,
     BackendLost,
     BackendSilent,
     BackendTimeout,
+    BackendTooLarge,
     BackendUnreached,
 )
 from roma.events import (
@@ -351,13 +351,13 @@ class Driver:
         else:
             assert isinstance(result, BackendError)
             self._complain(command.executor, result)
-            # Of both nobody knows when they would have ended.
-            is_endless = isinstance(result, BackendTimeout | BackendEndless)
-            is_doubtful = is_endless or isinstance(result, BackendLost)
+            # Neither tells when the model server will be done.
+            is_unended = isinstance(result, BackendTimeout | BackendTooLarge)
+            is_doubtful = is_unended or isinstance(result, BackendLost)
             if is_doubtful and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
                 self.doubts[command.executor].set()
-            verdict = Result.TIMEOUT if is_endless else Result.ERROR
+            verdict = Result.TIMEOUT if is_unended else Result.ERROR
             self.handle(ExecutionEnded(command.execution, verdict))
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 

@@ -35,13 +35,16 @@ log = logging.getLogger(__name__)
 
 
 async def watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver: Driver) -> None:
-    """Report an executable's coming and going until cancelled; it outlives whatever it meets."""
+    """Report an executable's coming and going until cancelled, whatever its status is like."""
+    said = ""
     while True:
         try:
             await _watch(executor, models, endpoint, driver)
         except Exception as bug:  # it costs this executable, not those of the other models
-            log.exception("executable %s: cannot be watched", executor)
-            driver.on_lost(executor, f"cannot be watched: {bug!r}")
+            if repr(bug) != said:  # once per bug, not once per look
+                log.exception("executable %s: cannot be watched", executor)
+            said = repr(bug)
+            driver.on_lost(executor, f"cannot be watched: {said}")
             await asyncio.sleep(CHECK)
 
 

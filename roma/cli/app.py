@@ -93,7 +93,7 @@ def check(file: ConfigFile) -> None:
     for note in changed_defaults.notes(loaded):
         print(f"{file}: changed default: {note}")
     for fault in unservable(loaded).values():
-        print(f"{file}: note: not on this machine: {fault}")
+        print(f"{file}: note: cannot be served here: {fault}")
     for worker in loaded.workers:
         if unmet := unmet_idle_minima(loaded, worker):
             named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())

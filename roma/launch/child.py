@@ -33,7 +33,7 @@ class Child:
     """One program. `on_start(pid)` runs after each start, `fatal` holds why it gave up.
 
     One that `keeps_trying` never gives up: whatever was wrong may be put right, and the others do
-    not depend on it. `fault` is what was wrong when it ended last.
+    not depend on it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Child:
     ) -> None:
         self.name = name
         self.restarts = 0
-        self.fault: LaunchError | None = None
+        self._fault: LaunchError | None = None
         self.fatal: asyncio.Future[LaunchError] = asyncio.get_running_loop().create_future()
         self._argv = list(argv)
         self._env = {**os.environ, **(env or {})}
@@ -68,6 +68,11 @@ class Child:
         """Its process id while it runs."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process is not None else None
+
+    @property
+    def fault(self) -> LaunchError | None:
+        """Why it cannot run; None while it does."""
+        return self._fault if self.pid is None else None
 
     def start(self) -> None:
         """Start it and keep it running until `stop`."""
@@ -110,18 +115,19 @@ class Child:
                 status: int | str = await self._run_once()
             except (OSError, ValueError) as error:  # no process or memory left, say
                 status = f"could not start: {error}"
-            before, self.fault = self.fault, None
-            if status == FATAL:
-                self.fault = LaunchError(f"{self.name} cannot run here{self.last_words()}")
-                if not self._keeps_trying:
-                    self.fatal.set_result(self.fault)
-                    return
-                if str(before) != str(self.fault):  # once per fault, not once per trial
-                    log.error("%s; trying again every %g s", self.fault, LONGEST_DELAY)
-                await asyncio.sleep(LONGEST_DELAY)
-                continue
+            before, self._fault = self._fault, None
             if time.monotonic() - started > STEADY:
-                delay = FIRST_DELAY
+                before, delay = None, FIRST_DELAY
+            if status == FATAL:
+                self._fault = LaunchError(f"{self.name} cannot run here{self.last_words()}")
+                if not self._keeps_trying:
+                    self.fatal.set_result(self._fault)
+                    return
+                if str(before) != str(self._fault):  # once per fault, not once per trial
+                    log.error("%s; trying again every %g s", self._fault, LONGEST_DELAY)
+                await asyncio.sleep(LONGEST_DELAY)
+                self.restarts += 1
+                continue
             log.warning("%s ended (%s); restarting in %g s", self.name, status, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY)

@@ -8,7 +8,7 @@ from roma.workers import Backend
 
 
 def unservable(config: Config) -> dict[str, str]:
-    """Return what is wrong, by model that `roma up` would start here and cannot."""
+    """Return, by model, why `roma up` cannot serve it on this machine."""
     paths = {
         model: path
         for worker in config.workers

@@ -1,9 +1,10 @@
 """The cores of a simulated worker, which all its CPU executables share.
 
 A quota bounds what an executable uses over a period, not at a moment: until it is spent, everything
-runs at full speed, after a pause with burst twice as long. Where that is more than the cores there
-are, each executable gets a fair share of them (max-min, as the kernel does for groups of equal
-weight), anew whenever somebody begins, ends, has spent its quota or gets the next one.
+runs at full speed, and with burst an executable that was idle has twice as much to spend. Where
+that is more than the cores there are, each executable gets a fair share of them (max-min, as the
+kernel does for groups of equal weight), anew whenever somebody begins, ends, has spent its quota or
+gets the next one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from roma.sim.quota import QuotaCpu
 
 ROUNDING = 1e-9
-"""Cores."""
+"""Cores by which a sum may be off."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +52,7 @@ class Machine:
     _wanted: float = field(default=0.0, repr=False)
 
     def settle(self, unit: Unit, now: float) -> Iterable[Unit]:
-        """Take note of what began, ended or was resized; return whose ends must be planned anew."""
+        """Take note of what began, ended or was resized; return the units whose ends change."""
         wanted = unit.cpu.wanted
         self._wanted += wanted - unit.wanted
         unit.wanted = wanted
@@ -66,7 +67,7 @@ class Machine:
         return (unit,)
 
     def turn(self, now: float) -> Iterable[Unit]:
-        """Share the cores among those who have quota left; return whose ends are to be planned."""
+        """Share the cores among those who have quota left; return the units whose ends change."""
         self.is_crowded = True
         running = [unit for unit in self.units if unit.wanted]
         for unit in running:

@@ -3,9 +3,9 @@
 Every period brings `quota = cores x period` core-seconds. Runnable requests spend them at full
 speed, sharing fairly; once they are spent, everything stalls until the next period. What a period
 leaves may be inherited, up to `burst` quotas: a token bucket. Setting a quota fills it at once: the
-kernel adds a quota at each write, and quota and burst are written one after the other. That a quota
-is spent the kernel notices at its next tick; what ran beyond it is taken from the next period. On
-average that is a bucket that is larger by `overrun`.
+kernel adds a quota at each write, and quota and burst are written one after the other. The kernel
+notices a spent quota at its next tick, and takes the overrun from the next period: on average the
+bucket is larger by `overrun`.
 
 Between two events nothing changes but time, so the state advances a period at a time and the next
 completion is computed, never stepped to. Most events fall into the period of the one before, with
@@ -20,7 +20,7 @@ DUST = 1e-12
 """Core-seconds that are rounding, not work."""
 
 MOMENT = 1e-9
-"""Seconds that are rounding: of a clock that has run for weeks."""
+"""Seconds below which a difference is rounding, on a clock that has run for weeks."""
 
 
 class QuotaCpu:

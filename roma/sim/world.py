@@ -14,7 +14,8 @@ from roma.sim.quota import QuotaCpu
 from supervisor.core import Reading
 
 OVERRUN = 0.002
-"""Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz."""
+"""Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz, as one
+core runs on."""
 
 
 class World:
@@ -85,6 +86,7 @@ class World:
         unit = self._units.get(executor)
         if unit is not None:
             unit.cpu.clear(self._agenda.now)
+            unit.version += 1
             unit.losses += 1
             self._settle(unit)
 

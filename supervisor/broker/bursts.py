@@ -1,7 +1,7 @@
 """Bursts of containers: the engine's API has none, so they are written beside it."""
 
-import contextlib
 import logging
+from collections.abc import Callable
 
 from roma.config import Config
 from roma.errors import ActuationError, ActuationNotPermitted
@@ -21,28 +21,31 @@ class Bursts:
     def __init__(self, config: Config, worker: WorkerConfig) -> None:
         self._control = config.control
         self._hierarchy = _hierarchy(worker)
+        if self._hierarchy is None and config.control.cfs_burst:
+            log.warning("worker %s: no cgroup files here: quotas have no burst", worker.name)
         self._groups: dict[str, Group] = {}
         self._failed = False
 
     def lower(self, container: str, quota: int) -> None:
-        """Before a quota of so many microseconds: the kernel refuses it below the burst.
+        """Lower the burst to what a quota of `quota` µs allows; call it before setting the quota.
 
-        Raises ActuationError if that is not possible.
+        If that fails the engine says whether the kernel takes the quota all the same.
         """
-        group = self._group(container)
-        if group is not None:
-            group.lower_burst(quota)
+        self._move(container, lambda group: group.lower_burst(quota))
 
     def restore(self, container: str, quota: int) -> None:
-        """After a quota of so many microseconds; it stands whatever becomes of the burst."""
+        """Raise the burst to its share of a quota of `quota` µs, which has been set."""
+        self._move(container, lambda group: group.raise_burst(quota))
+
+    def _move(self, container: str, move: Callable[[Group], None]) -> None:
         group = self._group(container)
         if group is None:
             return
         try:
-            group.raise_burst(quota)
+            move(group)
         except ActuationError as error:
             if not self._failed:  # once, not once per container and second
-                log.warning("quotas are set without burst: %s", error)
+                log.warning("quotas are set, bursts are not: %s", error)
             self._failed = True
 
     def _group(self, container: str) -> Group | None:
@@ -62,8 +65,11 @@ class Bursts:
 
 
 def _hierarchy(worker: WorkerConfig) -> Hierarchy | None:
-    if not worker.containers.remote:
-        with contextlib.suppress(ActuationNotPermitted):
-            return container_hierarchy(worker.containers.cgroup_root)
-    log.warning("worker %s: no cgroup files here: quotas are set without burst", worker.name)
-    return None
+    """Return where the containers' groups are, None if not here."""
+    if worker.containers.remote:
+        return None
+    try:
+        found = container_hierarchy(worker.containers.cgroup_root)
+    except ActuationNotPermitted:
+        return None
+    return found if all(root.is_dir() for root in found.roots) else None

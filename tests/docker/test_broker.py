@@ -127,7 +127,23 @@ async def test_where_the_cgroup_files_cannot_be_written_quotas_move_without_burs
     for cores in (0.3, 0.6):
         assert await s.broker.grant({"a@local": cores}) == {"a@local": cores}
     assert (group.read().cores, group.read().burst) == (0.6, 0.0)
-    assert sum("without burst" in r.message for r in caplog.records) == 1
+    assert sum("bursts are not" in r.message for r in caplog.records) == 1
+
+
+async def test_a_burst_that_cannot_be_lowered_stops_only_the_quotas_below_it(stage, monkeypatch):
+    s = await stage(names=["a"])
+    await s.broker.create("a@local")
+    group = await s.group("a")
+    assert await s.broker.grant({"a@local": 0.5}) == {"a@local": 0.5}
+
+    def refuse(path, text):
+        raise ActuationError(f"{path}: writing {text}: Read-only file system")
+
+    monkeypatch.setattr(cgroups, "_write", refuse)
+    assert await s.broker.grant({"a@local": 0.8}) == {"a@local": 0.8}
+    (refused,) = (await s.broker.grant({"a@local": 0.3})).values()
+    assert isinstance(refused, ActuationError)  # the kernel's own word
+    assert group.read().cores == 0.8
 
 
 async def test_what_is_asked_for_must_be_known_and_within_bounds(stage):

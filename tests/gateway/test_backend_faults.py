@@ -219,21 +219,29 @@ async def test_an_endless_answer_is_given_up_at_its_bound(stage, behave):
     backend.behave = behave
     status, body, _ = await stage.predict()
     assert status == 502
-    assert "its answer is larger than 1048576 bytes" in json.loads(body)["error"]
+    said = json.loads(body)["error"]
+    assert "its answer is larger than 1048576 bytes" in said or "its head is larger" in said
     backend.behave = None
     await stage.until(lambda: any(stage.core.executors.of("m")))
     assert [(await stage.predict())[0] for _ in range(3)] == [200] * 3
 
 
-async def test_an_answer_up_to_its_bound_is_passed_on(stage):
-    await stage.open(gateway="max_answer_bytes: 1MiB")
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("bound", [2**10, 2**20])
+async def test_an_answer_up_to_its_bound_is_passed_on_and_no_byte_more(stage, bound, is_chunked):
+    await stage.open(gateway=f"max_answer_bytes: {bound}")
+    size = 0
 
     async def large(request, body):
-        return web.Response(body=b"x" * 2**20)
+        answer = web.Response(body=b"x" * size)
+        if is_chunked:
+            answer.enable_chunked_encoding()
+        return answer
 
     stage.backends[0].behave = large
-    status, body, _ = await stage.predict()
-    assert (status, len(body)) == (200, 2**20)
+    for size, expected in ((bound, 200), (bound, 200), (bound + 1, 502)):
+        status, body, _ = await stage.predict()
+        assert (status, len(body) == size) == (expected, expected == 200)
 
 
 async def test_two_executables_serve_on_when_one_dies_under_load(stage):

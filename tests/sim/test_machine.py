@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roma.config import parse
+from roma.profile import ModelProfile
+from roma.sim.agenda import Agenda
 from roma.sim.machine import Machine, Unit
 from roma.sim.quota import QuotaCpu
+from roma.sim.world import World
 
 PERIOD = 0.1
 
@@ -84,6 +88,26 @@ def test_what_a_burst_asks_for_beyond_the_cores_waits():
     units = [unit(0.5, burst=1.0, parallelism=2.0) for _ in range(2)]
     starts = [(1.0, u, 0.1) for u in units]
     assert run(2.0, units, starts) == {0: pytest.approx(1.1), 1: pytest.approx(1.1)}
+
+
+def test_an_executable_that_is_lost_in_a_crowd_ends_nothing_and_leaves_its_cores():
+    config = parse(
+        "models: {a: {path: a, sla: {response_time: 1}}, b: {path: b, sla: {response_time: 1}}}\n"
+        "workers: [{cores: 1}]\ncontrol: {sharing: proportional}"
+    )
+    agenda, ended = Agenda(), []
+    profiles = {name: ModelProfile(cost=0.04) for name in "ab"}
+    world = World(config, profiles, agenda, ended.append)
+    for i, name in enumerate("ab"):
+        world.resize(f"{name}@local", 1.0)
+        world.start(i, f"{name}@local", name, [0.0])
+    agenda.at(0.02, world.lose, "a@local")
+    agenda.run(1.0)
+    assert ended == [1]
+    assert world.reading("b@local").usage == pytest.approx(0.04)
+    world.start(2, "a@local", "a", [0.0])
+    agenda.run(2.0)
+    assert ended == [1, 2]
 
 
 works = st.tuples(st.floats(0, 1.5), st.integers(0, 2), st.floats(0.001, 0.2))

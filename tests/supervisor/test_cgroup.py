@@ -202,7 +202,7 @@ def test_a_kernel_without_burst_is_named_once_and_quotas_move(tmp_path, caplog):
         assert group.set_cores(0.25) == 0.25
         assert group.set_cores(0.5) == 0.5
         (tmp_path / name / "cpu.stat").write_text("")
-        assert group.read().burst is None
+        assert group.read().burst == 0.0
     said = [r.message for r in caplog.records]
     assert said == ["this kernel has no cpu.max.burst: what a quota period leaves unused is lost"]
 

@@ -15,11 +15,11 @@ import grpc
 from dispatcher.live.backend import CONNECT_TIMEOUT, MOST_ANSWER, Attempt
 from dispatcher.live.endpoint import GrpcDone, GrpcMessage, GrpcResponse, Metadata
 from roma.errors import (
-    BackendEndless,
     BackendError,
     BackendLost,
     BackendSilent,
     BackendTimeout,
+    BackendTooLarge,
     BackendUnreached,
 )
 
@@ -194,7 +194,7 @@ class GrpcChannel:
                 code == _CANCELLED or (code == _UNAVAILABLE and await self._has_broken())
             )
             if code == _RESOURCE_EXHAUSTED and not said and _TOO_LARGE in response.message:
-                raise BackendEndless(f"its answer is larger than {self._most} bytes") from None
+                raise BackendTooLarge(f"its answer is larger than {self._most} bytes") from None
             if is_lost:
                 text = f"connection closed before the answer: {response.message}"
                 raise BackendLost(text) from None

@@ -1,0 +1,60 @@
+"""Programs that are kept running: what is said of one that cannot run, and for how long."""
+
+import asyncio
+import sys
+
+import pytest
+
+from roma.launch import child as children
+from roma.launch.child import Child
+
+SCRIPT = (
+    "import pathlib, sys, time; sys.exit(2) if not pathlib.Path({!r}).exists() else time.sleep(60)"
+)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def broken(tmp_path, monkeypatch):
+    monkeypatch.setattr(children, "LONGEST_DELAY", 0.05)
+    monkeypatch.setattr(children, "STEADY", 0.5)
+    made = []
+
+    def make(**how):
+        argv = [sys.executable, "-c", SCRIPT.format(str(tmp_path / "model"))]
+        made.append(Child("server", argv, **how))
+        made[-1].start()
+        return made[-1]
+
+    yield make, tmp_path / "model"
+    for child in made:
+        await child.stop()
+
+
+async def test_what_keeps_trying_has_its_fault_until_it_runs(broken, caplog):
+    make, model = broken
+    child = make(keeps_trying=True)
+    await until(lambda: child.restarts >= 3)
+    await until(lambda: child.fault is not None)
+    assert "server cannot run here" in str(child.fault)
+    assert sum("cannot run here" in r.message for r in caplog.records) == 1
+    assert not child.fatal.done()
+    model.touch()
+    restarts = child.restarts
+    await until(lambda: child.pid is not None and child.restarts > restarts)
+    await asyncio.sleep(0.6)  # longer than a trial that fails
+    assert child.fault is None
+    assert child.pid is not None
+
+
+async def test_what_does_not_keep_trying_gives_up(broken):
+    make, _ = broken
+    child = make()
+    async with asyncio.timeout(20):
+        assert "server cannot run here" in str(await child.fatal)
+    assert child.restarts == 0
