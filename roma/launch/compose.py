@@ -48,6 +48,7 @@ _VARIABLES = {
 CONFIG = "/etc/roma/roma.yaml"
 HOST_CGROUP = Path("/host/cgroup")
 RUN_DIR = Path("/run/roma")
+SOCKET = "/var/run/docker.sock"
 TMP = "/tmp"  # noqa: S108 - a container's own, and nothing else is writable
 ANY = "0.0.0.0"  # noqa: S104 - of a container's own network
 
@@ -133,8 +134,7 @@ def _renderable(config: Config) -> WorkerConfig:
         raise ConfigError(f"workers = {names}: must be one: a Compose file is for one engine")
     if worker.backend is not Backend.DOCKER:
         raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
-    if worker.containers.direct:
-        raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    _check_engine(worker)
     if config.gateway.workers > 1:
         raise ConfigError(
             f"gateway.workers = {config.gateway.workers}: must be 1: containers share no port"
@@ -155,11 +155,21 @@ def _renderable(config: Config) -> WorkerConfig:
     return worker
 
 
+def _check_engine(worker: WorkerConfig) -> None:
+    if worker.containers.direct:
+        raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    if worker.containers.remote:
+        raise ConfigError(
+            f"workers.{worker.name}.docker.host = {worker.containers.host}: must be unix://…: the "
+            "broker talks to the engine that runs it; give Compose the other one (docker context)"
+        )
+
+
 def _deployed(config: Config, worker: WorkerConfig) -> Config:
     """Return the configuration as it must be inside the containers."""
     docker = worker.containers.model_copy(
         update={
-            "host": "unix:///var/run/docker.sock",
+            "host": f"unix://{SOCKET}",
             "tls": None,
             "network": worker.containers.network or config.name,
             "run_dir": RUN_DIR,
@@ -237,6 +247,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
     gateway, control = config.gateway, config.control
     common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
     file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
+    engine = source.workers[0].containers.host.removeprefix("unix://")
     return {
         "dispatcher": {
             **common,
@@ -273,7 +284,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
             "volumes": [
                 file,
                 sockets,
-                "/var/run/docker.sock:/var/run/docker.sock",
+                f"{engine}:{SOCKET}",
                 f"/sys/fs/cgroup:{HOST_CGROUP}",
             ],
             "network_mode": "none",

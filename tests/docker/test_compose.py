@@ -96,15 +96,16 @@ def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
     composed(tmp_path / "compose.yaml", "config", "--quiet")
 
 
-def test_on_the_engine_s_host_its_socket_is_near(tmp_path):
-    far = "docker: {host: 'tcp://h:2376', tls: certs, address: h, "
+def test_the_engine_s_own_socket_is_where_the_broker_has_it(tmp_path):
     file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x").replace("docker: {", far))
-    (tmp_path / "deployed.yaml").write_text(
-        render(roma_config.load(file), file, tmp_path)["deployed.yaml"]
-    )
+    mine = "docker: {host: 'unix:///run/user/7/docker.sock', "
+    file.write_text(FILE.replace("IMAGE", "x").replace("docker: {", mine))
+    rendered = render(roma_config.load(file), file, tmp_path)
+    volumes = yaml.safe_load(rendered["compose.yaml"])["services"]["broker"]["volumes"]
+    assert "/run/user/7/docker.sock:/var/run/docker.sock" in volumes
+    (tmp_path / "deployed.yaml").write_text(rendered["deployed.yaml"])
     docker = roma_config.load(tmp_path / "deployed.yaml").workers[0].containers
-    assert (docker.host, docker.tls) == ("unix:///var/run/docker.sock", None)
+    assert docker.host == "unix:///var/run/docker.sock"
 
 
 def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
@@ -128,6 +129,11 @@ def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
     [
         ("backend: docker", "backend: process", "absent for backend process"),
         ("image: IMAGE", "image: x, direct: true", "direct = true: must be false"),
+        (
+            "docker: {",
+            "docker: {host: 'tcp://h:2376', tls: certs, address: h, ",
+            r"docker\.host = tcp://h:2376: must be unix://",
+        ),
         ("workers:", "gateway: {workers: 2}\nworkers:", "gateway.workers = 2: must be 1"),
         ("  a: {", "  broker: {", r"models\.broker: is the name of a service"),
         (
