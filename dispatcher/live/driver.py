@@ -415,8 +415,9 @@ def judge(status: int) -> Result:
     """Return what a model server's HTTP status says about the promise."""
     if status < 400:
         return Result.OK
-    # 408 and 429 are the server's own overload, not the client's fault.
-    if status < 500 and status not in (408, 429):
+    # 408 and 429 are the server's own overload, not the client's fault; 501 is what the client asks
+    # for and this model cannot do, as gRPC's UNIMPLEMENTED.
+    if (status < 500 and status not in (408, 429)) or status == 501:
         return Result.INVALID
     return Result.ERROR
 

@@ -171,6 +171,7 @@ async def test_an_unreached_request_runs_elsewhere(looptime):
         (408, Result.ERROR),
         (429, Result.ERROR),
         (500, Result.ERROR),
+        (501, Result.INVALID),
         (503, Result.ERROR),
     ],
 )
