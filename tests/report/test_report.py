@@ -26,7 +26,7 @@ from tests.sim.test_simulation import GOLDEN, golden
 def run(tmp_path_factory):
     """The paper's controller, overloaded, its supervisor away for a while: result and directory."""
     directory = tmp_path_factory.mktemp("run") / "overload"
-    run_of = golden("pi", faults=(SupervisorFault(70.0, "w", 5.0),))
+    run_of = golden("pi", burst=0.0, is_coarse=True, faults=(SupervisorFault(70.0, "w", 5.0),))
     result = Simulation(run_of, story=Chronicle(directory, fresh=True).write).run()
     return result, directory
 

@@ -207,8 +207,12 @@ def test_a_lost_cpu_executable_forgets_its_work():
 
 def test_a_supervisor_comes_back_without_a_bump():
     dies, back = 20.5, 26.5
-    run_of = golden("pi", burst=0.0, faults=(SupervisorFault(dies, "w", back - dies),))
-    undisturbed = [t for t, c in spied(golden("pi", burst=0.0))[2] if isinstance(c, Apply)]
+    run_of = golden(
+        "pi", burst=0.0, is_coarse=True, faults=(SupervisorFault(dies, "w", back - dies),)
+    )
+    undisturbed = [
+        t for t, c in spied(golden("pi", burst=0.0, is_coarse=True))[2] if isinstance(c, Apply)
+    ]
     _, _, trace = spied(run_of)
     applied = [(t, c.cores) for t, c in trace if isinstance(c, Apply)]
     assert any(dies < t < back for t in undisturbed)
@@ -234,7 +238,7 @@ def measurements(run_of):
 def test_hidden_ages_are_zero_and_nothing_else_changes():
     # A request of 2.5 s: nothing completes within the first ticks.
     run_of = scenario(cost=2.5, sla={"response_time": 10.0}, duration=6.0)
-    run_of = replace(run_of, arrivals={"m": [0.5]}, burst=0.0)
+    run_of = replace(run_of, arrivals={"m": [0.5]}, burst=0.0, is_coarse=True)
     seen, _, _ = measurements(run_of)
     hidden, _, _ = measurements(replace(run_of, hide_age=True))
     assert [m.oldest_age for m in seen] == pytest.approx([0.5, 1.5, 2.5, 0, 0])
