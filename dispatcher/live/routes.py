@@ -28,7 +28,7 @@ _V1 = re.compile(
     r"(?P<rest>/metadata|:predict|:classify|:regress)?"
 )
 _V2 = re.compile(
-    rf"/v2/models/(?P<model>{_NAME})(?:/versions/(?P<version>[0-9]+))?(?P<rest>/ready|/infer)?"
+    rf"/v2/models/(?P<model>{_NAME})(?:/versions/(?P<version>{_NAME}))?(?P<rest>/ready|/infer)?"
 )
 USUAL: Final = 256
 """Length of a path that is remembered: strangers name what they like."""

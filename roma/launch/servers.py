@@ -41,7 +41,12 @@ async def cgroups(
 
 
 def model_server(
-    executable: Executable, group: Group | None, max_body_bytes: int, log_dir: Path | None
+    executable: Executable,
+    group: Group | None,
+    max_body_bytes: int,
+    log_dir: Path | None,
+    *,
+    keeps_trying: bool = False,
 ) -> Child:
     """Return the program that serves an executable's models, not started yet.
 
@@ -75,7 +80,7 @@ def model_server(
         env=_QUIET_TENSORFLOW,
         log_dir=log_dir,
         on_start=limit,
-        keeps_trying=True,
+        keeps_trying=keeps_trying,
     )
 
 

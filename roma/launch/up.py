@@ -149,7 +149,7 @@ class Deployment:
         most = self.config.gateway.max_body_bytes
         for executable in local:
             group = self._groups.get(executable.name)
-            child = model_server(executable, group, most, self._log_dir)
+            child = model_server(executable, group, most, self._log_dir, keeps_trying=True)
             self.executables[executable.name] = child
             if waiting and group is not None:
                 task = asyncio.create_task(last_until_ready(executable, group))
