@@ -26,7 +26,7 @@ START_LIMIT = 120.0
 """Seconds until a model is ready that loads beside others."""
 
 AVAILABLE, LOADING, GONE = 200, 503, 404
-"""What the gateway answers of a model."""
+"""Statuses with which the gateway answers for a model."""
 
 _PORTS = 6
 """Gateway, its admin port, supervisor, and three model servers."""

@@ -1,4 +1,4 @@
-"""What defaults keep of their promises, with real processes: `roma experiment run promise`, live.
+"""Promises that defaults keep with real processes: `roma experiment run promise`, live.
 
     python -m bench promise [--seconds 5] [--page DOCUMENT] [PART …]
 

@@ -46,7 +46,7 @@ gateway: {{port: {port}, admin_port: {admin}}}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is offered, in capacities, and the least part of the capacity that is to be in time.
+    """Offered load, in capacities, and the least part of the capacity that is to be in time.
 
     Clients hang up after `patience` promises.
     """
@@ -65,7 +65,7 @@ TENSORFLOW = tuple(Load(times, 0.85) for times in (1.3, 2.0, 3.0))
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round found: capacity in req/s; by load, its part that was in time.
+    """Figures of one round: capacity in req/s; by load, its part that was in time.
 
     `lags` is how late the client itself was, by load: the 99th percentile in seconds.
     """

@@ -205,7 +205,7 @@ def _work(cost: float, normal: float) -> float:
 
 
 JOB, END = struct.Struct("=Idd"), struct.Struct("=Idd")
-"""What a process is sent: which request, when it comes, core-seconds; and says: which, when it
+"""Messages to and from a process: which request, when it comes, core-seconds; which, when it
 ended, and how long after it came the process that slept until then was awake (NaN: none slept)."""
 
 PIPE = 1 << 20

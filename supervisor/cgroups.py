@@ -29,7 +29,7 @@ REMOVAL_TIMEOUT = 5.0
 
 
 class Group(ABC):
-    """One executable's cgroup, `depth` levels below its hierarchy's root.
+    """Cgroup of an executable, `depth` levels below its hierarchy's root.
 
     `period` of the quota in seconds; `burst` is the share of the quota that a period may inherit
     from those before it, 0 where the kernel has none (before Linux 5.14).

@@ -68,7 +68,7 @@ class Managed:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the kernel says: `cores` granted by the quota (None: unlimited).
+    """Reading of the kernel: `cores` granted by the quota (None: unlimited).
 
     `usage` in core-seconds, `periods` and `throttled` in quota periods are cumulative. `burst` is
     the share of the quota that a period may inherit, None where that cannot be known; `age` in
@@ -125,7 +125,7 @@ class Status:
 
 @dataclass(slots=True)
 class _Decided:
-    """One executable's demand; `fresh` if its law began anew.
+    """Demand of an executable; `fresh` if its law began anew.
 
     Treat it as immutable; it is not frozen because every tick makes one for each executable.
     """

@@ -1,4 +1,4 @@
-"""What burst is worth with constant quotas and with the default law, and what it costs others.
+"""Gains of burst with constant quotas and with the default law, and its cost to others.
 
 A quota period may inherit what those before it left (`control.cfs_burst`). Constant quotas lie on a
 grid of 5 %, and the cores at which 2 % are late are interpolated, on the same requests with burst

@@ -30,10 +30,10 @@ FATAL = 2
 
 
 class Child:
-    """One program. `on_start(pid)` runs after each start, `fatal` holds why it gave up.
+    """Program that is kept running.
 
-    One that `keeps_trying` never gives up: whatever was wrong may be put right, and the others do
-    not depend on it.
+    `on_start(pid)` runs after each start, `fatal` holds why it gave up. One that `keeps_trying`
+    never gives up: whatever was wrong may be put right, and the others do not depend on it.
     """
 
     def __init__(

@@ -77,6 +77,11 @@ class Deployment:
         """In the order in which they are stopped: clients first, model servers last."""
         return [*self.dispatchers, *self.supervisors.values(), *self.executables.values()]
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no model server but those that it starts serves anything."""
+        return all(w.backend is Backend.PROCESS for w in self.config.workers)
+
     async def start(self) -> None:
         """Start everything but containers; raise LaunchError if a quota cannot be set."""
         await self._add(_local(self.config))
@@ -106,8 +111,8 @@ class Deployment:
         while True:
             # Again and again: programs come and go.
             fatal = [child.fatal for child in (*self.children, *brokers)]
-            faults = [child.fault for child in self.executables.values()]
-            if faults and faults[0] is not None and None not in faults and not self.containers:
+            faults = [c.fault for c in self.executables.values() if c.fault is not None]
+            if faults and len(faults) == len(self.executables) and self._is_alone:
                 return faults[0]
             for lease in self._leases:
                 if lease.done():

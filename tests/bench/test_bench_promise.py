@@ -1,4 +1,4 @@
-"""What `python -m bench promise` makes of what it measures, without measuring."""
+"""Tables and checks of `python -m bench promise`, made of figures that nobody measured."""
 
 import asyncio
 import math

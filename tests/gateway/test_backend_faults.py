@@ -13,6 +13,27 @@ from dispatcher.live.monitor import MOST_STATUS, watch
 from roma.errors import BackendLost
 from roma.events import Reason
 
+AVAILABLE = Response(
+    200, "application/json", None, b'{"model_version_status": [{"state": "AVAILABLE"}]}'
+)
+
+
+class Watched:
+    """A driver that notes what the watch of one executable reports."""
+
+    def __init__(self):
+        self.doubts = {"m@w": asyncio.Event()}
+        self._seen = asyncio.Queue()
+
+    def on_ready(self, executor):
+        self._seen.put_nowait("ready")
+
+    def on_lost(self, executor, why):
+        self._seen.put_nowait(f"lost: {why}")
+
+    async def next(self):
+        return await asyncio.wait_for(self._seen.get(), 10)
+
 
 async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(stage, behind):
     await stage.open(sockets=behind)
@@ -150,17 +171,7 @@ async def test_a_status_that_is_nonsense_is_that_executables_trouble(stage, body
 
 async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch):
     monkeypatch.setattr(monitor, "CHECK", 0.0)
-    seen = asyncio.Queue()
-
-    class Watched:
-        def __init__(self):
-            self.doubts = {"m@w": asyncio.Event()}
-
-        def on_ready(self, executor):
-            seen.put_nowait("ready")
-
-        def on_lost(self, executor, why):
-            seen.put_nowait(why)
+    driver = Watched()
 
     class Odd:
         host, port, socket = "127.0.0.1", 1, None
@@ -170,12 +181,14 @@ async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch)
             self.looks += 1
             if self.looks == 1:
                 raise RecursionError("maximum recursion depth exceeded")
-            return Response(200, "", None, b'{"model_version_status": [{"state": "AVAILABLE"}]}')
+            return AVAILABLE
 
     endpoint = SimpleNamespace(pool=Odd(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
-    assert "cannot be watched: RecursionError" in await asyncio.wait_for(seen.get(), 10)
-    assert await asyncio.wait_for(seen.get(), 10) == "ready"
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+    assert await driver.next() == (
+        "lost: cannot be watched: RecursionError('maximum recursion depth exceeded')"
+    )
+    assert await driver.next() == "ready"
     watching.cancel()
 
 
@@ -306,17 +319,8 @@ async def test_closing_the_connections_ends_what_is_in_flight(stage):
 
 
 async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
-    doubt, seen = asyncio.Event(), []
-
-    class Watched:
-        def __init__(self):
-            self.doubts = {"m@w": doubt}
-
-        def on_ready(self, executor):
-            seen.append("ready")
-
-        def on_lost(self, executor, why):
-            seen.append("lost")
+    driver = Watched()
+    doubt = driver.doubts["m@w"]
 
     class Dying:
         looks = 0
@@ -326,30 +330,16 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
             if self.looks > 1:
                 raise BackendLost("gone")
             doubt.set()  # an answer breaks off while the status is on its way
-            available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
-            return Response(200, "application/json", None, available)
+            return AVAILABLE
 
     endpoint = SimpleNamespace(pool=Dying(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
-    async with asyncio.timeout(10):
-        while not seen:
-            await asyncio.sleep(0)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+    assert await driver.next() == "lost: gone"  # and not ready before
     watching.cancel()
-    assert seen == ["lost"]
 
 
 async def test_a_look_over_a_stale_connection_is_no_loss():
-    seen = asyncio.Queue()
-
-    class Watched:
-        def __init__(self):
-            self.doubts = {"m@w": asyncio.Event()}
-
-        def on_ready(self, executor):
-            seen.put_nowait("ready")
-
-        def on_lost(self, executor, why):
-            seen.put_nowait("lost")
+    driver = Watched()
 
     class Stale:
         host, port = "127.0.0.1", 1
@@ -359,12 +349,11 @@ async def test_a_look_over_a_stale_connection_is_no_loss():
             self.looks += 1
             if self.looks == 1:
                 raise BackendLost("connection closed before the answer: reset")
-            available = b'{"model_version_status": [{"state": "AVAILABLE"}]}'
-            return Response(200, "application/json", None, available)
+            return AVAILABLE
 
     endpoint = SimpleNamespace(pool=Stale(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, Watched()))
-    assert await asyncio.wait_for(seen.get(), 10) == "ready"
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+    assert await driver.next() == "ready"
     watching.cancel()
 
 

@@ -55,7 +55,7 @@ async def test_a_model_that_cannot_be_served_is_its_own_trouble(file, demo_model
         with pytest.raises(AssertionError, match=r"models\.twin\.path = .*digts: No such file"):
             await up.models("add", "twin", *said)
         assert file.read_text() == before
-        # By hand nothing looks at it.
+        # An edit by hand is not validated.
         programs = set(up.children("-m roma "))
         document = yaml.safe_load(before)
         document["models"]["twin"] = {"path": str(wrong), "sla": {"response_time": 2}}
