@@ -91,23 +91,25 @@ def test_what_a_burst_asks_for_beyond_the_cores_waits():
 
 
 def test_an_executable_that_is_lost_in_a_crowd_ends_nothing_and_leaves_its_cores():
-    config = parse(
-        "models: {a: {path: a, sla: {response_time: 1}}, b: {path: b, sla: {response_time: 1}}}\n"
-        "workers: [{cores: 1}]\ncontrol: {sharing: proportional}"
-    )
+    """Two others go on, and still want more than there is: the crowd does not end with the loss."""
+    models = "".join(f"  {name}: {{path: x, sla: {{response_time: 1}}}}\n" for name in "abc")
+    config = parse(f"models:\n{models}workers: [{{cores: 1}}]")
     agenda, ended = Agenda(), []
-    profiles = {name: ModelProfile(cost=0.04) for name in "ab"}
+    profiles = {
+        name: ModelProfile(cost=cost) for name, cost in {"a": 0.03, "b": 0.3, "c": 0.3}.items()
+    }
     world = World(config, profiles, agenda, ended.append)
-    for i, name in enumerate("ab"):
+    for i, name in enumerate("abc"):
         world.resize(f"{name}@local", 1.0)
         world.start(i, f"{name}@local", name, [0.0])
-    agenda.at(0.02, world.lose, "a@local")
-    agenda.run(1.0)
-    assert ended == [1]
-    assert world.reading("b@local").usage == pytest.approx(0.04)
-    world.start(2, "a@local", "a", [0.0])
+    # A third of the core each: a would end at 0.09.
+    agenda.at(0.03, world.lose, "a@local")
     agenda.run(2.0)
-    assert ended == [1, 2]
+    assert sorted(ended) == [1, 2]
+    assert world.reading("a@local").usage == pytest.approx(0.01)
+    world.start(3, "a@local", "a", [0.0])
+    agenda.run(3.0)
+    assert ended[2:] == [3]
 
 
 works = st.tuples(st.floats(0, 1.5), st.integers(0, 2), st.floats(0.001, 0.2))
