@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, assert_never
 
-from dispatcher.admission import refusal, too_late
+from dispatcher.admission import USUAL, holds_too_long, largest, refusal, too_late
 from dispatcher.ejection import Ejections
 from dispatcher.exclusive import Exclusive
 from dispatcher.executors import Execution, Executor, Executors
@@ -161,6 +161,10 @@ class Dispatcher:
         """Whether a client waits for a request's answer."""
         return request in self._tickets
 
+    def largest(self, model: str) -> int:
+        """Return the size in bytes up to which a request is not refused for it."""
+        return largest(self.queues[model], self.executors)
+
     @property
     def live(self) -> int:
         """How many requests are waiting or running."""
@@ -236,10 +240,8 @@ class Dispatcher:
         if executor.exclusive is not None:
             measured = ended.duration if result is _OK else None
             executor.exclusive.end(execution.id, execution.variant, execution.size, now, measured)
-        if result is _OK:
-            executor.record(execution, now)
-        elif result is _TIMEOUT:
-            executor.record_at_least(execution, now)
+        if result is _OK or result is _TIMEOUT:
+            self._learn(execution, executor, queue, result, now)
         is_error = result is _ERROR or result is _TIMEOUT
         if not is_error:
             executor.completed += 1
@@ -254,6 +256,25 @@ class Dispatcher:
                 count(own, request, execution, result, device=device, now=now)
         self.policies.on_queue(queue, now)
         self.policies.on_executor(executor, now)
+
+    def _learn(
+        self,
+        execution: Execution,
+        executor: Executor,
+        queue: ModelQueue,
+        result: Result,
+        now: float,
+    ) -> None:
+        """Learn from an execution how long those of its model take, and those of its size."""
+        size, upper = execution.requests[0].size, queue.sizes.upper
+        if size >= upper > 0:
+            executor.record_large(execution, size, upper, now)
+            if size > USUAL * upper:  # it says nothing of the usual ones
+                return
+        if result is _OK:
+            executor.record(execution, now)
+        else:
+            executor.record_at_least(execution, now)
 
     def _on_cancelled(self, request_id: int, now: float) -> None:
         ticket = self._tickets.get(request_id)
@@ -448,8 +469,11 @@ class Dispatcher:
     def _use_slack(self, now: float, commands: list[Command]) -> None:
         """Run batch requests in what the policies left over."""
         for model, batch in self.batches.items():
-            while batch.waiting:
-                executor = room(self.queues[model], self.executors, now)
+            while (head := batch.head) is not None:
+                is_long = head.size >= batch.sizes.upper and bool(
+                    holds_too_long(head, self.queues[model], self.executors)
+                )
+                executor = room(self.queues[model], self.executors, now, is_long=is_long)
                 if executor is None:
                     look = now + PATIENCE
                     self._wait_until = min(look, self._wait_until or look)
@@ -582,6 +606,7 @@ class Dispatcher:
         if batch is None:
             batch = self.batches[request.model] = self._new_queue(queue.spec)
             batch.response_limit = math.inf
+            batch.sizes = queue.sizes
         return batch
 
     def _end(self, ticket: Ticket, step: Step[RequestState, RequestStep]) -> None:

@@ -15,6 +15,9 @@ RECOVERY: Final = 1.0
 UNBOUNDED: Final = 1_000_000
 """In-flight limit of an exclusive device: its policy counts the work it was given, in seconds."""
 
+MEASURED: Final = 5
+"""Executions of a model from which on their median says what is usual."""
+
 _IDLE: Final = ExecutorState.IDLE
 _BUSY: Final = ExecutorState.BUSY
 _START: Final = EXECUTOR.step(ExecutorStep.START)
@@ -214,6 +217,34 @@ class Executor:
             return
         self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
 
+    def record_large(self, execution: Execution, size: int, upper: int, now: float) -> None:
+        """Learn what a request larger than usual costs, or at least; to be told before `record`."""
+        profile = self._profiles.get(execution.model)
+        if profile is not None and profile.samples >= MEASURED and profile.work:
+            work = self._granted_until(now) - execution.granted
+            profile.large.record(size, work, usual=profile.work, upper=upper)
+
+    def expected_of(self, model: str, size: int, upper: int) -> float | None:
+        """Return the predicted seconds of a request larger than usual; None if nothing is known."""
+        profile = self._profiles.get(model)
+        if profile is None or profile.samples < MEASURED or not profile.work:
+            return None
+        return profile.large.of(size, usual=profile.work, upper=upper) / self.share
+
+    def largest(self, model: str, seconds: float, at_least: int, upper: int) -> int:
+        """Return the size up to which a request is predicted to take no more than `seconds`."""
+        profile = self._profiles.get(model)
+        if profile is None or not profile.work:
+            return at_least
+        work = seconds * self.share
+        return profile.large.largest(work, at_least, usual=profile.work, upper=upper)
+
+    def forget_large(self, model: str, size: int) -> None:
+        """Judge a size anew by the next request that has it."""
+        profile = self._profiles.get(model)
+        if profile is not None:
+            profile.large.forget(size)
+
     def record_at_least(self, execution: Execution, now: float) -> None:
         """Learn from an execution that had not ended at its timeout: its duration is a lower bound.
 
@@ -277,6 +308,15 @@ class Executors:
     def of(self, model: str) -> Iterable[Executor]:
         """Return the live executors that can run `model`."""
         return (e for e in self._by_model.get(model, ()) if e.live)
+
+    def fastest_of(self, model: str, size: int, upper: int) -> float:
+        """Return the shortest predicted seconds of a request larger than usual; 0 if unknown."""
+        found = [executor.expected_of(model, size, upper) for executor in self.of(model)]
+        return min((seconds or 0.0 for seconds in found), default=0.0)
+
+    def slots(self, model: str) -> int:
+        """Return the most executions that one executable of `model` may run at once; 0 if none."""
+        return max((e.limit for e in self.of(model)), default=0)
 
     def fastest(self, model: str) -> float:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""

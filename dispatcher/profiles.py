@@ -5,6 +5,7 @@ second. So what is kept is work = duration x (cores per slot), in core-seconds, 
 divides it by the cores per slot of now. On a GPU the share is 1 and work is the duration.
 """
 
+from dispatcher.sizes import LargeCosts
 from roma.stats import RollingQuantile
 
 SAMPLES = 9
@@ -16,13 +17,22 @@ TAIL_QUANTILE = 8 / SAMPLES
 
 
 class ServiceProfile:
-    """`work`: core-seconds per request of one model on one executor; None if never measured."""
+    """`work`: core-seconds per request of one model on one executor; None if never measured.
 
-    __slots__ = ("_quantile", "work")
+    `large` has what its large requests cost, where there were any.
+    """
+
+    __slots__ = ("_quantile", "large", "work")
 
     def __init__(self) -> None:
         self._quantile = RollingQuantile(SAMPLES, 0.5)
         self.work: float | None = None
+        self.large = LargeCosts()
+
+    @property
+    def samples(self) -> int:
+        """How many executions it rests on."""
+        return len(self._quantile)
 
     def record(self, work: float) -> None:
         """Record an execution whose slot was granted `work` core-seconds while it ran."""

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict, deque
 
 from dispatcher.quality import Utility, linear
 from dispatcher.retries import RetryBudget
+from dispatcher.sizes import Sizes
 from roma.events import Reason, Reject
 from roma.model import Device, ModelSpec, Request
 from roma.stats import Histogram, SlidingWindow, bounds_around
@@ -49,7 +50,8 @@ class ModelQueue:
 
     `invalid` counts the answers that refused the input, `late` those that came after the promise,
     `cancelled_late` the requests that could not be in time any more when their client went away,
-    `rejected_by_client` those rejected for their client's own deadline that could have been;
+    `rejected_by_client` those rejected for their client's own deadline that could have been, or for
+    their size;
     `waiting` maps ids to requests, oldest
     first; only the core changes it. Counters only grow: whoever wants a rate takes differences.
     `cpu` and `gpu` have the durations of its answers there, `refusals` the last refusals, each with
@@ -79,6 +81,7 @@ class ModelQueue:
         "response",
         "response_limit",
         "retries",
+        "sizes",
         "spec",
         "utility",
         "waiting",
@@ -104,6 +107,7 @@ class ModelQueue:
         self.failed = 0
         self.invalid = 0
         self.retries = RetryBudget()
+        self.sizes = Sizes()
         self.cancelled = self.cancelled_late = 0
         self.late = 0
         self.cpu = Durations(spec.sla.response_time)

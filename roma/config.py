@@ -162,6 +162,8 @@ class ModelConfig(Section):
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that may wait."""
+    max_body_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31)] | None = None
+    """Largest request body; default: `gateway.max_body_bytes`."""
     max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31 - 1)] | None = None
     """Largest answer of its model servers; default: `gateway.max_answer_bytes`."""
     slot: Annotated[int, Field(ge=0, le=60_000)] | None = None
@@ -278,12 +280,20 @@ class Config(Section):
         for name in self.gateway.supervisors:
             if name not in names:
                 raise Fault(f"gateway.supervisors.{name}", name, "one of " + ", ".join(names))
+        self._check_models()
+        return self
+
+    def _check_models(self) -> None:
+        """Refuse bounds of a model that others make void."""
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
             if model.cpu.minimum < smallest:
                 bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
                 raise Fault(f"models.{name}.cpu.min", model.cpu.minimum, bound)
-        return self
+            most = self.gateway.max_body_bytes
+            if model.max_body_bytes is not None and model.max_body_bytes > most:
+                bound = f"≤ gateway.max_body_bytes ({most})"
+                raise Fault(f"models.{name}.max_body_bytes", model.max_body_bytes, bound)
 
     def _check_served(self) -> None:
         """Refuse a model that nothing serves, and two executables at one address."""

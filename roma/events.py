@@ -35,6 +35,8 @@ class Reason(StrEnum):
     DEADLINE = "deadline"
     """In the queue: age plus predicted service exceeds the deadline."""
     NO_EXECUTABLE = "no_executable"
+    TOO_LARGE = "too_large"
+    """At admission: alone, predicted to take longer than is promised, and far longer than usual."""
 
 
 # Events
@@ -271,11 +273,14 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Refuse a request; `retry_after` is the predicted wait in seconds, `detail` the numbers."""
+    """Refuse a request; `detail` has the numbers.
+
+    `retry_after` is the predicted wait in seconds, None if waiting would not help.
+    """
 
     request: int
     reason: Reason
-    retry_after: float
+    retry_after: float | None
     detail: str
 
 

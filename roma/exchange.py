@@ -44,8 +44,9 @@ class ModelReport:
     in it.
     `mean_time` is the mean over the same window. `completed_…` count every answer, `invalid` those
     of them that refused the client's input, `late` those that came after the promise; `rejected`
-    counts by reason, `rejected_by_client` those of them that only their client's own deadline
-    ended, `cancelled_late` those of `cancelled` that could not be in time any more.
+    counts by reason, `rejected_by_client` those of them for which their client's own deadline or
+    size alone is the reason, `cancelled_late` those of `cancelled` that could not be in time any
+    more.
     """
 
     model: str
@@ -67,7 +68,7 @@ class ModelReport:
 
     @property
     def refused(self) -> int:
-        """Requests that were rejected, but for those that only their client's deadline ended."""
+        """Requests that were rejected, but for those for which their client is the reason."""
         return sum(self.rejected.values()) - self.rejected_by_client
 
     @property

@@ -146,6 +146,8 @@ class Request:
     Nobody changes one. It is not frozen, and makes itself, because each request makes it and three
     or four events and commands: frozen, compiled ones cost thirty times as much.
 
+    `size` is that of its body in bytes, not compressed; 0 where that is not known.
+
     `strict`: the deadline is the client's own. Nobody waits for an answer after it: what still runs
     then is answered with 504, and keeps its slot until it ends. The model's own deadline lets it
     be answered.
@@ -158,6 +160,7 @@ class Request:
     strict: bool
     priority: Priority
     terms: Terms | None
+    size: int
 
     def __init__(
         self,
@@ -169,9 +172,11 @@ class Request:
         strict: bool = False,
         priority: Priority = _INTERACTIVE,
         terms: Terms | None = None,
+        size: int = 0,
     ) -> None:
         self.id = id
         self.model = model
+        self.size = size
         self.arrived = arrived
         self.deadline = deadline
         self.strict = strict

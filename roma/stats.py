@@ -88,6 +88,9 @@ class RollingQuantile:
         self._oldest = oldest + 1 if oldest + 1 < self._size else 0
         self.value = self._order[self._index]
 
+    def __len__(self) -> int:
+        return len(self._recent)
+
     def at(self, q: float) -> float | None:
         """Return another quantile of the same samples, None before the first."""
         return _rank(self._order, q) if self._order else None

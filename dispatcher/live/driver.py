@@ -72,7 +72,8 @@ class Call:
     """What a client asked for, until its outcome is known.
 
     `deadline` is the client's own, in seconds after arrival, None for the model's default; `spent`
-    are the seconds of it, or of the model's, that were over when the request came.
+    are the seconds of it, or of the model's, that were over when the request came. `size` is that
+    of its body in bytes, once it is not compressed any more.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class Call:
         "message",
         "model",
         "priority",
+        "size",
         "spent",
         "terms",
     )
@@ -101,6 +103,7 @@ class Call:
         self.id = 0
         self.model = model
         self.message = message
+        self.size = len(message.body)
         self.deadline = deadline
         self.priority = priority
         self.context = context
@@ -177,7 +180,7 @@ class Driver:
         own = call.deadline
         terms = call.terms
         if own is None and call.priority is _INTERACTIVE and terms is None:
-            request = Request(request_id, call.model, now, now + spec.deadline)
+            request = Request(request_id, call.model, now, now + spec.deadline, size=call.size)
         else:
             request = Request(
                 request_id,
@@ -187,6 +190,7 @@ class Driver:
                 strict=own is not None,
                 priority=call.priority,
                 terms=terms,
+                size=call.size,
             )
         self._feed(RequestArrived(request), now)
 

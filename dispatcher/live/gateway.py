@@ -4,7 +4,8 @@ Bodies are opaque: row and columnar formats, base64, binary tensors and compress
 in both directions. Errors have the shape of TensorFlow Serving and of the Open Inference Protocol,
 `{"error": "…"}`, and TensorFlow Serving's status codes, plus
 
-    413 body too large          429 queue full or predicted late, with Retry-After
+    413 body too large, or predicted to take too long for its size
+                                429 queue full or predicted late, with Retry-After
     502 executable failed       503 no executable, with Retry-After
     408 request came too slowly 504 deadline passed, with Retry-After; or no answer in time
 
@@ -38,6 +39,7 @@ from roma import units
 from roma.errors import BackendError, BackendTimeout
 from roma.events import Fail, Reason, Reject
 from roma.model import Priority
+from roma.tensors.inflate import inflated_size
 
 log: Final = logging.getLogger(__name__)
 
@@ -46,11 +48,20 @@ _REJECTED = {
     Reason.PREDICTED_LATE: 429,
     Reason.DEADLINE: 504,
     Reason.NO_EXECUTABLE: 503,
+    Reason.TOO_LARGE: 413,
 }
 
 _MAX_TIMEOUT_DIGITS: Final = 9
 _OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """What a load balancer asks without a key."""
+
+CODINGS: Final = ("gzip", "deflate")
+"""Of request bodies, as model servers know them."""
+
+LEAST_READ: Final = 2**16
+MOST_READ: Final = 2**22
+"""Bytes of a compressed body that are unpacked to learn its size, at least and at most: nobody is
+answered meanwhile (about 3 ms for each MiB)."""
 
 _INTERACTIVE: Final = Priority.INTERACTIVE
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -122,6 +133,11 @@ class Gateway(Handler):
         if self._service.draining and route.is_inference:
             refusal = error(503, "draining", retry_after=DRAIN_RETRY, close=True)
             return self._told(request, refusal)
+        if self._service.max_body:
+            length = int(request.head.headers.get(b"content-length", b"0"))
+            why = self._service.too_large(route.model, length)
+            if why is not None:
+                return self._told(request, error(413, why, close=True))
         return None
 
     def handle(self, request: Request, connection: Connection) -> Pending | None:
@@ -138,8 +154,7 @@ class Gateway(Handler):
             return self._look_up(request, route, connection)
         deadline, priority = None, _INTERACTIVE
         try:
-            if not self._service.serves(route.model):  # it went while the body came
-                raise _Refused(404, route.missing)
+            self._check(request, route)
             if head.has_wishes:
                 deadline, priority = _wishes(head)
         except _Refused as refused:
@@ -148,12 +163,30 @@ class Gateway(Handler):
         context = self._context(request, route)
         if request.grant is not None and request.grant.priority is Priority.BATCH:
             priority = Priority.BATCH
-        call = HttpCall(self, connection, route, Message(_form(head, route), request.body), context)
+        message = Message(_form(head, route), request.body)
+        call = HttpCall(self, connection, route, message, context)
+        if message.form.content_encoding is not None:
+            call.size = self._plain_size(route.model, message)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._exclusives is not None:
             return self._begin(call, route, request)
         self._driver.submit(call)
         return call
+
+    def _check(self, request: Request, route: routes.Route) -> None:
+        """Refuse what was not known when the request was screened."""
+        if not self._service.serves(route.model):  # it went while the body came
+            raise _Refused(404, route.missing)
+        why = self._service.too_large(route.model, len(request.body))
+        if why is not None:  # no head said how large it is
+            raise _Refused(413, why)
+
+    def _plain_size(self, model: str, message: Message) -> int:
+        """Return the size of a body that is compressed, read no further than matters."""
+        if message.form.content_encoding not in CODINGS:
+            return len(message.body)  # what its model server does not know either
+        most = self._driver.core.largest(model) + 1
+        return inflated_size(message.body, min(max(most, LEAST_READ), MOST_READ))
 
     def _begin(self, call: HttpCall, route: routes.Route, request: Request) -> Pending | None:
         """Begin a call that exclusive devices answer."""

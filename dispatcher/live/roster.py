@@ -49,6 +49,7 @@ class Roster:
         self._endpoints = endpoints
         self._watchers = watchers
         self._watching: dict[str, asyncio.Task[None]] = {}
+        service.max_body = max_body(config)
         self._add(executables(config))
 
     def stop(self) -> None:
@@ -72,6 +73,7 @@ class Roster:
             self._driver.handle(ModelAdded(specs[model]))
             self._service.joining.add(model)
         self._config = config
+        self._service.max_body = max_body(config)
         self._add(e for e in new if e not in old)
         if self._service.exclusives is not None:
             self._service.exclusives.max_body = config.gateway.max_body_bytes
@@ -158,3 +160,9 @@ class Roster:
             async with asyncio.timeout(self._config.gateway.drain_timeout):
                 while not condition():
                     await asyncio.sleep(0.02)
+
+
+def max_body(config: Config) -> dict[str, int]:
+    """Return the bounds of request bodies by model, of those that have one, in bytes."""
+    bounds = {name: model.max_body_bytes for name, model in config.models.items()}
+    return {name: int(bound) for name, bound in bounds.items() if bound is not None}

@@ -62,6 +62,8 @@ class Service:
         """New requests are refused."""
         self.asking = 0
         """Look-ups that wait for a model server."""
+        self.max_body: dict[str, int] = {}
+        """Largest request body in bytes of the models that have a bound of their own."""
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
         self.joining: set[str] = set()
@@ -70,6 +72,15 @@ class Service:
     def serves(self, model: str) -> bool:
         """Return whether new requests may ask for a model."""
         return model in self.driver.core.queues and model not in self.closing
+
+    def too_large(self, model: str, size: int) -> str | None:
+        """Return why a model takes no request body of `size` bytes, or None."""
+        if not self.max_body:
+            return None
+        most = self.max_body.get(model)
+        if most is None or size <= most:
+            return None
+        return f"model {model}: request body of {size} bytes is larger than max_body_bytes {most}"
 
     def admit(self, who: Credentials, model: str | None) -> Grant:
         """Let a caller in, or raise `Denied`; to be asked before the model is looked up.

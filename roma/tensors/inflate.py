@@ -20,3 +20,17 @@ def inflate(body: bytes, limit: int) -> bytes:
     if not reader.eof:
         raise RequestError("Malformed gzip body: it ends too early")
     return plain
+
+
+def inflated_size(body: bytes, limit: int) -> int:
+    """Return how many bytes a compressed body holds, read up to `limit`.
+
+    Beyond that it is taken to go on as it began. A malformed one has the size that it has.
+    """
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        plain = len(reader.decompress(body, limit))
+    except zlib.error:
+        return len(body)
+    left = len(reader.unconsumed_tail)
+    return plain if reader.eof or not left else plain * len(body) // (len(body) - left)

@@ -203,6 +203,7 @@ models:
     sla: {{response_time: {response_time}, deadline: {deadline}}}
     cpu: {{max: {cores}, initial: {cores}}}
     max_waiting: {max_waiting}
+    {model}
 workers:
   - backend: static
     cores: 16
@@ -235,6 +236,7 @@ class Stage:
         requests="failed",
         limits="{}",
         gateway="",
+        model="",
         speaks_grpc=False,
         with_grpc=False,
         sockets=None,
@@ -264,6 +266,7 @@ class Stage:
             requests=requests,
             limits=limits,
             gateway=gateway,
+            model=model,
         )
         for backend in [*self.backends, *self.grpc_backends]:
             if start:

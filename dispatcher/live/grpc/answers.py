@@ -22,6 +22,7 @@ _REJECTED = {
     Reason.PREDICTED_LATE: _Code.RESOURCE_EXHAUSTED,
     Reason.DEADLINE: _Code.DEADLINE_EXCEEDED,
     Reason.NO_EXECUTABLE: _Code.UNAVAILABLE,
+    Reason.TOO_LARGE: _Code.RESOURCE_EXHAUSTED,  # as gRPC itself says of a message
 }
 
 

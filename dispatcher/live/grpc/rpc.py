@@ -121,18 +121,20 @@ class Rpc:
             self._carried = brought(service, context, route)
             service.check(grant, route.model)
             priority = callers.priority(context, grant.priority)
-            self._check(route)
+            self._check(route, len(body))
             if not route.is_inference:
                 return await self._look_up(route, body)
             return await self._infer(route, body, priority, grant)
         finally:
             grant.release()
 
-    def _check(self, route: GrpcRoute) -> None:
-        """Raise Refused if nobody is there to answer."""
+    def _check(self, route: GrpcRoute, size: int) -> None:
+        """Raise Refused if nobody is there to answer a message of that size."""
         service = self._service
         if not service.serves(route.model):
             raise Refused(_Code.NOT_FOUND, route.missing)
+        if (why := service.too_large(route.model, size)) is not None:
+            raise Refused(_Code.RESOURCE_EXHAUSTED, why)
         if service.draining and route.is_inference:
             raise Refused(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
         if service.exclusives is not None:

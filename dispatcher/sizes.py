@@ -1,0 +1,133 @@
+"""What large requests of a model cost beside its usual ones, learnt from their bytes.
+
+A batch of thousands of instances holds a slot for as long as thousands of requests would, and
+nothing takes a computation back once it runs. So what a request will take must be known before, by
+the only thing that can be seen of an opaque body: its size.
+
+Sizes are sorted by octave: those of one are at most twice apart. The octave of the median is the
+usual one, and a request that is not larger is never looked at. For each octave above, the work per
+byte of the last nine requests is kept. The second largest counts: one stall is no measure, and
+cheap requests do not hide dear ones. Sizes that were never measured are taken to cost per byte what
+the next smaller known ones do, which is too much wherever a request has a fixed cost; what would be
+refused for that is tried once in a while.
+"""
+
+from collections import deque
+from typing import Final
+
+OCTAVES: Final = 33
+"""Bodies have less than 4 GiB."""
+
+RECENT: Final = 128
+"""Arrivals that say which octave is the usual one; beyond that each counts for half."""
+
+SAMPLES: Final = 9
+"""Requests of one octave that say what they cost."""
+
+TRIAL_SHARE: Final = 0.002
+"""Share of the time that requests may take which would be refused, to learn whether they should:
+no more than one in 500 others meets one."""
+
+
+class Sizes:
+    """Which request sizes of a model are usual: `lower` <= bytes < `upper`, at first none."""
+
+    __slots__ = ("_arrivals", "_counts", "_last_trial", "lower", "upper")
+
+    def __init__(self) -> None:
+        self.lower = self.upper = 0
+        self._counts = [0] * OCTAVES
+        """Recent arrivals by octave."""
+        self._arrivals = 0
+        """Those of the model that are in the counts."""
+        self._last_trial = 0.0
+
+    def note(self, size: int, arrivals: int, now: float) -> None:
+        """Record an unusual request that is admitted; `arrivals` are the model's, with it."""
+        counts = self._counts
+        if self.upper == 0:
+            self._last_trial = now
+        else:  # the usual ones since then: nobody notes those
+            counts[self.upper.bit_length() - 1] += arrivals - self._arrivals - 1
+        self._arrivals = arrivals
+        counts[size.bit_length()] += 1
+        total = sum(counts)
+        while total > RECENT:
+            for i in range(OCTAVES):
+                counts[i] //= 2
+            total = sum(counts)
+        below = octave = 0
+        while 2 * (below + counts[octave]) < total:
+            below += counts[octave]
+            octave += 1
+        self.lower, self.upper = (1 << octave) >> 1, 1 << octave
+
+    def skip(self) -> None:
+        """Leave out an arrival that was refused: what is refused never becomes usual."""
+        self._arrivals += 1
+
+    def is_trial(self, predicted: float, now: float) -> bool:
+        """Whether a request that would be refused runs all the same, `predicted` in seconds."""
+        if now - self._last_trial < predicted / TRIAL_SHARE:
+            return False
+        self._last_trial = now
+        return True
+
+
+class LargeCosts:
+    """Core-seconds per byte of one model's large requests on one executor, by octave.
+
+    In every method `usual` is what a usual request costs there, in core-seconds, and `upper` where
+    the usual sizes end, in bytes.
+    """
+
+    __slots__ = ("_known", "_rates")
+
+    def __init__(self) -> None:
+        self._known: dict[int, deque[float]] = {}
+        """Of the last requests."""
+        self._rates = [0.0] * OCTAVES
+        """What counts of them, 0 where nothing was measured."""
+
+    def record(self, size: int, work: float, *, usual: float, upper: int) -> None:
+        """Record what a large request cost."""
+        octave = size.bit_length()
+        known = self._known.get(octave)
+        if known is None:
+            known = self._known[octave] = deque(maxlen=SAMPLES)
+        known.append(work / size)
+        if len(known) == 1:
+            self._rates[octave] = min(known[0], self._rate(octave - 1, usual, upper))
+        else:
+            self._rates[octave] = sorted(known)[-2]
+
+    def forget(self, size: int) -> None:
+        """Judge the size anew by the next request that has it."""
+        self._known.pop(size.bit_length(), None)
+
+    def of(self, size: int, *, usual: float, upper: int) -> float:
+        """Return the predicted core-seconds of a large request."""
+        octave, rates = size.bit_length(), self._rates
+        predicted = self._rate(octave, usual, upper) * size
+        if not rates[octave]:
+            for larger in range(octave + 1, OCTAVES):
+                if rates[larger]:  # nor does it take longer than a larger one
+                    return min(predicted, rates[larger] * (1 << larger))
+        return predicted
+
+    def largest(self, work: float, at_least: int, *, usual: float, upper: int) -> int:
+        """Return the size up to which requests cost no more than `work`, or `at_least`."""
+        fits = at_least
+        for octave in range(fits.bit_length(), OCTAVES):
+            last = (1 << octave) - 1
+            fits = max(fits, min(last, int(work / self._rate(octave, usual, upper))))
+            if fits < last:
+                break
+        return fits
+
+    def _rate(self, octave: int, usual: float, upper: int) -> float:
+        """Return the work per byte of an octave, or of the next below that is known."""
+        rate = usual / upper
+        for smaller in range(upper.bit_length() - 1, octave + 1):
+            rate = self._rates[smaller] or rate
+        return rate

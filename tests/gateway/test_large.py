@@ -1,0 +1,89 @@
+"""Request bodies that are too large for one model, by its own bound or by what they would take."""
+
+import asyncio
+import gzip
+import json
+import zlib
+from random import Random
+
+import grpc
+import pytest
+from aiohttp import web
+
+from roma import config
+from roma.errors import ConfigError
+from roma.tensors.inflate import inflated_size
+from tests.gateway.test_grpc import PREDICT
+from tests.gateway.test_grpc_bounds import sized
+
+SMALL = b'{"instances": [1]}'
+LARGE = b'{"instances": [' + b"1," * 100_000 + b"1]}"
+
+
+async def many(size):
+    """A body of unknown length, as a client streams it."""
+    yield b"x" * size
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["sized", "streamed"])
+async def test_a_models_own_bound_is_below_that_of_all(stage, is_streamed):
+    await stage.open(model="max_body_bytes: 2000")
+    assert (await stage.predict(many(2000) if is_streamed else b"x" * 2000))[0] == 200
+    status, body, _ = await stage.predict(many(2001) if is_streamed else b"x" * 2001)
+    assert status == 413
+    told = "model m: request body of 2001 bytes is larger than max_body_bytes 2000"
+    assert json.loads(body)["error"] == told
+    assert len(stage.backends[0].seen) == 1
+    assert stage.queue.arrivals == 1
+
+
+async def test_a_models_own_bound_holds_over_grpc(stage):
+    await stage.open(speaks_grpc=True, model="max_body_bytes: 2000")
+    assert (await stage.call(PREDICT, sized(1000)))[0] is grpc.StatusCode.OK
+    code, _, text, _ = await stage.call(PREDICT, sized(2000))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert text.endswith("is larger than max_body_bytes 2000")
+
+
+async def test_a_models_bound_that_could_not_hold_is_refused(stage):
+    text = (await stage.open()).text.replace("    cpu:", "    max_body_bytes: 2MiB\n    cpu:")
+    with pytest.raises(ConfigError) as refused:
+        config.parse(text)
+    told = "models.m.max_body_bytes = 2097152: must be ≤ gateway.max_body_bytes (1048576)"
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
+async def test_what_would_hold_the_model_is_refused_however_it_is_coded(stage, coding):
+    """A request takes 20 ms here, whatever is in it; 200 kB have 6000 times the bytes of one."""
+
+    async def behave(request, body):
+        await asyncio.sleep(0.02)
+        return web.Response(body=b"{}", content_type="application/json")
+
+    await stage.open(response_time=1, deadline=4)
+    stage.backends[0].behave = behave
+    for _ in range(6):
+        assert (await stage.predict())[0] == 200
+    pack = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}[coding]
+    headers = {"Content-Type": "application/json"}
+    if coding != "identity":
+        headers["Content-Encoding"] = coding
+    status, body, told = await stage.predict(pack(LARGE), headers=headers)
+    assert status == 413
+    assert "bytes fit" in json.loads(body)["error"]
+    assert "Retry-After" not in told
+    # A small one in the same coding passes, and no promise was broken.
+    assert (await stage.predict(pack(SMALL), headers=headers))[0] == 200
+    assert (len(stage.backends[0].seen), stage.queue.rejected_by_client) == (7, 1)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_a_compressed_body_is_read_no_further_than_matters(pack):
+    """The rest is taken to go on as it began; what is no such body counts as it is."""
+    random = Random(1).randbytes(200_000)
+    assert inflated_size(pack(random), 10**6) == 200_000
+    assert inflated_size(pack(random), 200_000) == 200_000
+    assert inflated_size(pack(random), 50_000) == pytest.approx(200_000, rel=0.1)
+    assert inflated_size(pack(bytes(50 * 2**20)), 2**16) > 10 * 2**20
+    assert inflated_size(b"no such body", 2**16) == 12
