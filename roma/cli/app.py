@@ -480,7 +480,9 @@ def load(
     trace_column: Annotated[
         str | None, typer.Option(help="Column of a CSV trace with a header row.")
     ] = None,
-    process: Annotated[str, typer.Option(help="Within a step: poisson or paced.")] = "poisson",
+    process: Annotated[
+        str, typer.Option(help="Within a step: poisson, paced or mmpp (two levels).")
+    ] = "poisson",
     seed: int = 1,
     sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds before a request counts as failed.")] = 30,

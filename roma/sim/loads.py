@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count, repeat
 
 from roma.plant import LoadConfig
-from roma.workload.arrivals import Process, Profile, Step, paced_stream, poisson_stream
+from roma.workload.arrivals import Process, Profile, Step, mmpp_stream, paced_stream, poisson_stream
 from roma.workload.errors import WorkloadError
 from roma.workload.trace import TraceKind, read_counts, read_trace
 
@@ -38,6 +38,8 @@ def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[floa
             return poisson_stream(profile, seed=seed)
         case Process.PACED:
             return paced_stream(profile, phase=random.Random(seed).random())
+        case Process.MMPP:
+            return mmpp_stream(profile, seed=seed)
 
 
 def repeated(times: Iterable[float], length: float) -> Iterator[float]:

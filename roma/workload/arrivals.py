@@ -24,6 +24,13 @@ class Process(StrEnum):
 
     POISSON = "poisson"
     PACED = "paced"
+    MMPP = "mmpp"
+    """A Poisson process whose rate is switched between two levels, see `LEVELS`."""
+
+
+LEVELS = ((0.625, 20.0), (2.5, 5.0))
+"""A Markov-modulated Poisson process: factor of the rate, and mean stay in seconds (exponential).
+Over time the rate is the profile's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,35 @@ def paced_stream(profile: Profile, *, phase: float = 0.0) -> Iterator[float]:
     return profile.warp(phase + position for position in count())
 
 
+def mmpp(profile: Profile, *, seed: int) -> list[float]:
+    """Return the send times of a Markov-modulated Poisson process with the profile's mean rate."""
+    _bound(profile.requests)
+    return list(mmpp_stream(profile, seed=seed))
+
+
+def mmpp_stream(profile: Profile, *, seed: int) -> Iterator[float]:
+    """Yield what `mmpp` returns, one send time at a time."""
+    draw = random.Random(seed)
+    steps = _switched(profile.steps, random.Random(f"levels {seed}"))
+    return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
+
+
+def _switched(steps: Iterable[Step], draw: random.Random) -> Iterator[Step]:
+    """Split steps where the level changes; each is as likely at first as it is in the long run."""
+    (_, low), (_, high) = LEVELS
+    level = 0 if draw.random() < low / (low + high) else 1
+    stay = draw.expovariate(1 / LEVELS[level][1])
+    for step in steps:
+        left = step.duration
+        while stay < left:
+            yield Step(step.rate * LEVELS[level][0], stay)
+            left -= stay
+            level = 1 - level
+            stay = draw.expovariate(1 / LEVELS[level][1])
+        yield Step(step.rate * LEVELS[level][0], left)
+        stay -= left
+
+
 def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
     """Return the send times of `process` over `profile`; `seed` also sets a paced stream's phase.
 
@@ -164,6 +200,8 @@ def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
             return poisson(profile, seed=seed)
         case Process.PACED:
             return paced(profile, phase=random.Random(seed).random())
+        case Process.MMPP:
+            return mmpp(profile, seed=seed)
 
 
 def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float]:

@@ -1,5 +1,7 @@
 import itertools
 import math
+import statistics
+from collections import Counter
 
 import pytest
 
@@ -9,6 +11,7 @@ from roma.workload.arrivals import (
     Step,
     from_counts,
     from_timestamps,
+    mmpp,
     paced,
     poisson,
     send_times,
@@ -112,6 +115,33 @@ def test_send_times_choose_the_process() -> None:
     assert times == send_times(STEADY, Process.PACED, seed=4)
     assert times[0] != send_times(STEADY, Process.PACED, seed=5)[0]
     assert times[1] - times[0] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mmpp_has_the_mean_rate_and_two_levels(seed: int) -> None:
+    """Counts of a second are at one of two levels; four fifths of the time it is the lower one."""
+    seconds = 50_000
+    times = mmpp(Profile((Step(20.0, 0.4 * seconds), Step(20.0, 0.6 * seconds))), seed=seed)
+    # Level changes are 2,000 each: what is left of the spread of a mean stay is 1/√2000 of it.
+    assert len(times) == pytest.approx(20 * seconds, rel=0.05)
+    counts = Counter(int(time) for time in times)
+    low, high = 0.625 * 20, 2.5 * 20
+    share = sum(counts[s] < (low + high) / 2 for s in range(seconds)) / seconds
+    assert share == pytest.approx(0.8, abs=0.02)
+    # Of seconds within one level the counts are Poisson: their variance is their mean.
+    steady = [counts[s] for s in range(1, seconds) if max(counts[s - 1], counts[s]) < 25]
+    assert statistics.fmean(steady) == pytest.approx(low, rel=0.05)
+    assert statistics.variance(steady) == pytest.approx(low, rel=0.15)
+
+
+def test_mmpp_follows_a_profile_and_its_seed() -> None:
+    profile = Profile.parse("20-0-200", step=50)
+    times = mmpp(profile, seed=1)
+    assert (
+        times == sorted(times) == mmpp(profile, seed=1) == send_times(profile, Process.MMPP, seed=1)
+    )
+    assert times != mmpp(profile, seed=2)
+    assert within(times, 50, 100) == 0 < within(times, 100, 150)
 
 
 def test_counts_are_spread_evenly_or_by_seed() -> None:
