@@ -61,7 +61,11 @@ def door() -> list[Metric]:
     async def collected() -> list[Metric]:
         gateway: Any = None
         return list(
-            dispatcher_metrics.collect_door(Server(gateway, LimitsConfig(), max_body_bytes=0), {})
+            dispatcher_metrics.collect_door(
+                Server(gateway, LimitsConfig(), max_body_bytes=0),
+                {},
+                {"executable": 0, "shared": 0},
+            )
         )
 
     return asyncio.run(collected())

@@ -108,7 +108,7 @@ async def running(
 
         def collect() -> Iterator[Metric]:
             yield from metrics.collect(driver.core, driver.clock())
-            yield from metrics.collect_door(server, doorkeeper.denied)
+            yield from metrics.collect_door(server, doorkeeper.denied, service.lookups.counts)
             if exclusives is not None:
                 yield from metrics.collect_devices(driver.core, exclusives.devices)
 
@@ -135,6 +135,7 @@ async def running(
         # What is left after draining is given up: waiting for it twice would break the promise.
         await server.close(SHUTDOWN_TIMEOUT)
         await held.aclose()
+        await service.lookups.close()
         driver.close()
         journal.close()
         for endpoint in endpoints.values():
@@ -311,8 +312,8 @@ async def _drain(service: Service, server: Server, timeout: float) -> None:
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
             service.draining = True
-            while core.live or server.answering or service.asking:
+            while core.live or server.answering or service.lookups.waiting:
                 await asyncio.sleep(0.02)
-    left = max(core.live, server.answering, service.asking)
+    left = max(core.live, server.answering, service.lookups.waiting)
     if left:
         log.warning("gave up on %d requests after draining for %g s", left, timeout)

@@ -371,9 +371,7 @@ class Pool:
         self._prefixes[form] = prefix
         return prefix
 
-    async def fetch(
-        self, path: str, *, timeout: float, more: str = "", most: int | None = None
-    ) -> Response:
+    async def fetch(self, path: str, *, timeout: float, most: int | None = None) -> Response:
         """Get what is at a path; raise a `BackendError`, also for more than `most` bytes."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
@@ -385,7 +383,7 @@ class Pool:
             else:
                 future.set_exception(result)
 
-        head = f"GET {path} HTTP/1.1\r\n{self._host_header}{more}\r\n".encode("latin-1")
+        head = f"GET {path} HTTP/1.1\r\n{self._host_header}\r\n".encode("latin-1")
         attempt = self._request(head, b"", done, timeout, self.most if most is None else most)
         try:
             return await future

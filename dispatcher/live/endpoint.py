@@ -4,13 +4,17 @@ The driver sends a call's message without knowing which of the two it is. gRPC m
 bytes, as HTTP's bodies are; nothing here imports grpc.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from dispatcher.live.backend import Attempt, Done, Pool
 from dispatcher.live.messages import Message, Response
 from roma.errors import BackendError
+
+MAX_LOOKUPS: Final = 4
+"""Look-ups that an executable gets at once; `lookups.py` shares their answers."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 """gRPC's headers: lower-case names; values of names that end in -bin are bytes."""
@@ -51,7 +55,7 @@ class Channel(Protocol):
     def send(self, message: GrpcMessage, done: GrpcDone, *, timeout: float, more: str) -> Attempt:
         """Post a message, as a `Pool` does; `more` are header lines, which become metadata."""
 
-    async def fetch(self, message: GrpcMessage, *, timeout: float, more: str = "") -> GrpcResponse:
+    async def fetch(self, message: GrpcMessage, *, timeout: float) -> GrpcResponse:
         """Ask something that is no inference; raise a `BackendError`."""
 
     def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -67,11 +71,12 @@ class Channel(Protocol):
 class Endpoint:
     """Where one executable is reached; `channel` is None for one without a gRPC address."""
 
-    __slots__ = ("channel", "pool")
+    __slots__ = ("channel", "lookups", "pool")
 
     def __init__(self, pool: Pool, channel: Channel | None = None) -> None:
         self.pool = pool
         self.channel = channel
+        self.lookups = asyncio.Semaphore(MAX_LOOKUPS)
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.pool!r}, {self.channel!r}>"

@@ -29,7 +29,7 @@ from dispatcher.live import routes
 from dispatcher.live.access import Credentials, Denied
 from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
-from dispatcher.live.endpoint import Endpoint, GrpcResponse
+from dispatcher.live.endpoint import GrpcResponse
 from dispatcher.live.http.connection import Connection, Pending
 from dispatcher.live.http.request import Head, Request
 from dispatcher.live.http.server import Handler
@@ -256,7 +256,7 @@ class Gateway(Handler):
         context = self._context(request, route)
 
         async def answer() -> None:
-            response = await self._found(route, "" if context is None else context.lines)
+            response = await self._found(route)
             if context is not None:
                 self._end(context, response)
             connection.respond(response)
@@ -266,15 +266,10 @@ class Gateway(Handler):
         task.add_done_callback(self._looking_up.discard)
         return task
 
-    async def _found(self, route: routes.Route, more: str) -> Response:
-        """Pass a status or metadata request to any live executable of the model."""
-        timeout = self._service.backend_timeout
-
-        async def fetch(endpoint: Endpoint) -> Response:
-            return await endpoint.pool.fetch(route.path, timeout=timeout, more=more)
-
+    async def _found(self, route: routes.Route) -> Response:
+        """Return the answer to a status or metadata request."""
         try:
-            found = await self._service.ask(route.model, fetch)
+            found = await self._service.lookups.http(route)
         except BackendTimeout as fault:
             return error(504, str(fault))
         except BackendError as fault:

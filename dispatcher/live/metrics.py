@@ -103,8 +103,13 @@ def _outcomes(m: ModelReport) -> Iterable[tuple[tuple[str, str, str], float]]:
     yield (m.model, "", "rejected"), sum(m.rejected.values())
 
 
-def collect_door(server: Server, denied: Mapping[int, int]) -> Iterator[Metric]:
-    """Yield what the clients' HTTP door tells; `denied` counts by status who was not let in."""
+def collect_door(
+    server: Server, denied: Mapping[int, int], lookups: Mapping[str, int]
+) -> Iterator[Metric]:
+    """Yield what the clients' HTTP door tells.
+
+    `denied` counts by status who was not let in, `lookups` by source what was answered.
+    """
     yield gauge(
         "gateway_connections",
         "Clients' connections that are open.",
@@ -128,6 +133,13 @@ def collect_door(server: Server, denied: Mapping[int, int]) -> Iterator[Metric]:
         "Requests that were not let in: 401 caller unknown, 403 not for this model, 429 too many.",
         ["status"],
         (((str(status),), denied.get(status, 0)) for status in (401, 403, 429)),
+    )
+    yield counter(
+        "gateway_lookups",
+        "Requests for a model's status, metadata or readiness: sent to a model server, or answered "
+        "with the answer to another one (executable, shared).",
+        ["source"],
+        (((source,), count) for source, count in lookups.items()),
     )
 
 

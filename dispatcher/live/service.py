@@ -1,19 +1,19 @@
 """What the clients' doors, HTTP and gRPC, have in common: each adds its protocol's words.
 
-Which models there are, whether new requests are taken, what a request brings along, look-ups that
-need no inference, and the log lines and traces of requests that ended.
+Which models there are, whether new requests are taken, what a request brings along, and the log
+lines and traces of requests that ended.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from dispatcher.live.access import Access, Credentials, Grant
 from dispatcher.live.context import AnyRoute, Context, Tracer, carried
 from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.journal import Journal
-from roma.errors import BackendError, BackendTimeout
+from dispatcher.live.lookups import Lookups
 
 if TYPE_CHECKING:
     from dispatcher.live.exclusives import Exclusives
@@ -26,8 +26,6 @@ VERSION = metadata.version("roma-control-plane")
 EXTENSIONS: tuple[str, ...] = ("binary_tensor_data",)
 """The extensions of the Open Inference Protocol that pass both doors, as a client of it is told.
 Which of them an executable understands is its own matter."""
-
-T = TypeVar("T")
 
 
 class Service:
@@ -49,7 +47,6 @@ class Service:
         """The devices, where all executables are exclusive ones."""
         self.endpoints = endpoints
         self.tracer = tracer
-        self.backend_timeout = backend_timeout
         self.is_open = access.is_open
         """Whether everybody may call everything."""
         self._access = access
@@ -60,10 +57,9 @@ class Service:
         """The program ends soon: who asks whether it is ready should go elsewhere."""
         self.draining = False
         """New requests are refused."""
-        self.asking = 0
-        """Look-ups that wait for a model server."""
         self.max_body: dict[str, int] = {}
         """Largest request body in bytes of the models that have a bound of their own."""
+        self.lookups = Lookups(driver, endpoints, timeout=backend_timeout)
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
         self.joining: set[str] = set()
@@ -141,31 +137,3 @@ class Service:
         """End a request's trace with the status that its client is told, None if it went away."""
         if context.trace is not None:
             context.trace.end(status, self.driver.clock())
-
-    async def ask(self, model: str, question: Callable[[Endpoint], Awaitable[T]]) -> T | None:
-        """Ask the live executables of a model until one answers; None if there is none.
-
-        Raises the last one's `BackendError`, with its name.
-        """
-        self.asking += 1
-        try:
-            return await self._ask(model, question)
-        finally:
-            self.asking -= 1
-
-    async def _ask(self, model: str, question: Callable[[Endpoint], Awaitable[T]]) -> T | None:
-        failed: BackendError | None = None
-        for executor in list(self.driver.core.executors.of(model)):
-            name = executor.spec.name
-            endpoint = self.endpoints.get(name)
-            if endpoint is None:  # it went while another one was asked
-                continue
-            try:
-                return await question(endpoint)
-            except BackendTimeout as fault:
-                failed = BackendTimeout(f"executable {name}: {fault}")
-            except BackendError as fault:
-                failed = BackendError(f"executable {name}: {fault}")
-        if failed is not None:
-            raise failed
-        return None

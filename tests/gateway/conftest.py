@@ -27,6 +27,10 @@ class ModelServer:
         self.path = path  # a Unix socket in place of the port
         self.seen = []
         self.looks = []  # headers of status requests
+        self.lookups = []  # client's port, path and headers of metadata and OIP look-ups
+        self.lookup_gate = None  # an asyncio.Event that their answers wait for
+        self.lookup_status = 200
+        self.looking_up = self.most_looking_up = 0
         self.connections = 0
         self.running = 0
         self.most_running = 0
@@ -76,10 +80,25 @@ class ModelServer:
         return web.json_response({"model_version_status": [version]})
 
     async def _metadata(self, request):
-        return web.json_response({"model_spec": {"name": request.match_info["model"]}})
+        body = {"model_spec": {"name": request.match_info["model"]}}
+        return await self._look_up(request, body)
 
     async def _oip(self, request):
-        return web.json_response({"name": request.match_info["model"], "path": request.path})
+        return await self._look_up(
+            request, {"name": request.match_info["model"], "path": request.path}
+        )
+
+    async def _look_up(self, request, body):
+        port = request.transport.get_extra_info("peername")[1]
+        self.lookups.append((port, request.path, dict(request.headers)))
+        self.looking_up += 1
+        self.most_looking_up = max(self.most_looking_up, self.looking_up)
+        try:
+            if self.lookup_gate is not None:
+                await self.lookup_gate.wait()
+            return web.json_response(body, status=self.lookup_status)
+        finally:
+            self.looking_up -= 1
 
     async def _predict(self, request):
         body = await request.read()

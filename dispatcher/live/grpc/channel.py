@@ -89,10 +89,10 @@ class GrpcChannel:
         )
         return attempt
 
-    async def fetch(self, message: GrpcMessage, *, timeout: float, more: str = "") -> GrpcResponse:
+    async def fetch(self, message: GrpcMessage, *, timeout: float) -> GrpcResponse:
         """Ask something that is no inference; raise a `BackendError`."""
         await self._connected(CONNECT_TIMEOUT)
-        return await self._call(message, timeout, more)
+        return await self._call(message, timeout, "")
 
     async def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Pass a conversation on, both ways; gRPC's own error if it breaks."""

@@ -15,7 +15,7 @@ from dispatcher.executors import RECOVERY
 from dispatcher.live.callers import Denied, Grant
 from dispatcher.live.context import Context
 from dispatcher.live.driver import Call, Outcome
-from dispatcher.live.endpoint import Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.endpoint import GrpcMessage, GrpcResponse
 from dispatcher.live.grpc import callers
 from dispatcher.live.grpc.answers import Refused, outcome_answer, refusal, respond
 from dispatcher.live.grpc.methods import BadRequest, Own, Passed
@@ -168,17 +168,9 @@ class Rpc:
         return max(0.0, left)
 
     async def _look_up(self, route: GrpcRoute, body: bytes) -> GrpcResponse:
-        """Pass a status or metadata request to any live executable of the model."""
-        message, timeout = GrpcMessage(route.path, body), self._service.backend_timeout
-        more = "" if self._carried is None else self._carried.lines
-
-        async def fetch(endpoint: Endpoint) -> GrpcResponse:
-            if endpoint.channel is None:
-                raise BackendError("it has no gRPC address")
-            return await endpoint.channel.fetch(message, timeout=timeout, more=more)
-
+        """Return the answer to a status or metadata request."""
         try:
-            found = await self._service.ask(route.model, fetch)
+            found = await self._service.lookups.grpc(route, body)
         except BackendTimeout as fault:
             return refusal(_Code.DEADLINE_EXCEEDED, str(fault))
         except BackendError as fault:

@@ -1,0 +1,196 @@
+"""Look-ups: model status, metadata and readiness, which wait in no queue.
+
+Identical look-ups share one answer, kept for a second, and an executable gets a few of them at
+once: however many clients ask, a model server sees a handful of requests and connections. A shared
+answer must be everybody's, so a look-up takes no header of a client along. Callers check scopes
+first: what a key may not call is never answered from here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from dispatcher.live.driver import Driver
+from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.messages import Response
+from dispatcher.live.routes import GrpcRoute, Route
+from roma.errors import BackendError, BackendTimeout
+
+MAX_AGE: Final = 1.0
+"""Seconds that an answer is kept, errors of the model server too."""
+
+MAX_BYTES: Final = 2**24
+"""Bytes kept, of questions and answers together: status and metadata are a few KiB each."""
+
+_Key = tuple[str, str, bytes]
+"""Model, path or method, and message."""
+
+A = TypeVar("A", bound=Answer)
+
+
+class Lookups:
+    """The look-ups of one dispatcher."""
+
+    def __init__(
+        self, driver: Driver, endpoints: Mapping[str, Endpoint], *, timeout: float
+    ) -> None:
+        self._driver = driver
+        self._endpoints = endpoints
+        self._timeout = timeout
+        """Seconds to wait for a turn, and again for the answer."""
+        self._flights: dict[_Key, _Flight] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._kept: dict[_Key, tuple[float, Any]] = {}
+        """Answers and when they expire, the oldest first."""
+        self._bytes = 0
+        self.waiting = 0
+        """Clients that wait for an answer."""
+        self.counts = {"executable": 0, "shared": 0}
+        """Look-ups sent to model servers, repetitions too, and those that shared an answer."""
+
+    async def http(self, route: Route) -> Response | None:
+        """Return a model server's answer; None if no executable is ready.
+
+        Raises the last executable's `BackendError`, with its name. Every caller has a copy.
+        """
+
+        async def fetch(endpoint: Endpoint) -> Response:
+            return await endpoint.pool.fetch(route.path, timeout=self._timeout)
+
+        found = await self._answer((route.model, route.path, b""), fetch)
+        if found is None:
+            return None
+        # A request's own header lines are added to it.
+        return Response(
+            found.status, found.content_type, found.content_encoding, found.body, found.more
+        )
+
+    async def grpc(self, route: GrpcRoute, body: bytes) -> GrpcResponse | None:
+        """Return the same for a gRPC message."""
+        message = GrpcMessage(route.path, body)
+
+        async def fetch(endpoint: Endpoint) -> GrpcResponse:
+            if endpoint.channel is None:
+                raise BackendError("it has no gRPC address")
+            return await endpoint.channel.fetch(message, timeout=self._timeout)
+
+        return await self._answer((route.model, route.path, body), fetch)
+
+    async def close(self) -> None:
+        """Give up what is in flight."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer(self, key: _Key, fetch: Callable[[Endpoint], Awaitable[A]]) -> A | None:
+        expires, kept = self._kept.get(key, (0.0, None))
+        if self._driver.clock() < expires and self._driver.core.executors.serve(key[0]):
+            self.counts["shared"] += 1
+            found: A = kept
+            return found
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight()
+            task = asyncio.get_running_loop().create_task(self._run(key, flight, fetch))
+            flight.task = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self.counts["shared"] += 1
+        flight.clients += 1
+        self.waiting += 1
+        try:
+            answer: A | None = await asyncio.shield(flight.task)
+            return answer
+        finally:
+            self.waiting -= 1
+            flight.clients -= 1
+            # What was sent is read to its end: a model server computes on for those who hang up.
+            if not flight.clients and not flight.is_sent:
+                self._forget(key, flight)
+                flight.task.cancel()
+
+    async def _run(
+        self, key: _Key, flight: "_Flight", fetch: Callable[[Endpoint], Awaitable[A]]
+    ) -> A | None:
+        try:
+            answer = await self._ask(key[0], flight, fetch)
+        finally:
+            self._forget(key, flight)
+        if answer is not None:
+            self._keep(key, answer)
+        return answer
+
+    def _forget(self, key: _Key, flight: "_Flight") -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+    async def _ask(
+        self, model: str, flight: "_Flight", fetch: Callable[[Endpoint], Awaitable[A]]
+    ) -> A | None:
+        """Ask the live executables of a model until one answers."""
+        failed: BackendError | None = None
+        for executor in list(self._driver.core.executors.of(model)):
+            name = executor.spec.name
+            endpoint = self._endpoints.get(name)
+            if endpoint is None:  # it went while another one was asked
+                continue
+            try:
+                return await self._ask_one(endpoint, flight, fetch)
+            except BackendTimeout as fault:
+                failed = BackendTimeout(f"executable {name}: {fault}")
+            except BackendError as fault:
+                failed = BackendError(f"executable {name}: {fault}")
+        if failed is not None:
+            raise failed
+        return None
+
+    async def _ask_one(
+        self, endpoint: Endpoint, flight: "_Flight", fetch: Callable[[Endpoint], Awaitable[A]]
+    ) -> A:
+        turns = endpoint.lookups
+        try:
+            async with asyncio.timeout(self._timeout):
+                await turns.acquire()
+        except TimeoutError:
+            text = f"other look-ups have no answer yet: no turn within {self._timeout:g} s"
+            raise BackendTimeout(text) from None
+        try:
+            flight.is_sent = True
+            self.counts["executable"] += 1
+            return await fetch(endpoint)
+        finally:
+            turns.release()
+
+    def _keep(self, key: _Key, answer: A) -> None:
+        """Keep an answer, and drop those that expired, or the oldest ones for want of room."""
+        now, size = self._driver.clock(), _size(key, answer)
+        self._drop(key)
+        for old, (expires, _) in list(self._kept.items()):
+            if expires > now and self._bytes + size <= MAX_BYTES:
+                break
+            self._drop(old)
+        if size <= MAX_BYTES:
+            self._kept[key] = now + MAX_AGE, answer
+            self._bytes += size
+
+    def _drop(self, key: _Key) -> None:
+        _, answer = self._kept.pop(key, (0.0, None))
+        if answer is not None:
+            self._bytes -= _size(key, answer)
+
+
+class _Flight:
+    """One look-up on its way, and how many clients wait for it."""
+
+    __slots__ = ("clients", "is_sent", "task")
+
+    def __init__(self) -> None:
+        self.clients = 0
+        self.is_sent = False
+        self.task: asyncio.Task[Any]
+
+
+def _size(key: _Key, answer: Answer) -> int:
+    """Return the bytes that keeping an answer takes, about."""
+    return 1024 + len(key[1]) + len(key[2]) + len(answer.body)
