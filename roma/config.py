@@ -21,7 +21,7 @@ from pydantic import (
 
 from roma import logs, policy_file, strict_yaml, units
 from roma import profile as profiles
-from roma.errors import ConfigError
+from roma.errors import ConfigError, naming
 from roma.gateway_config import GatewayConfig
 from roma.model import BUDGETS, MEAN_ALPHA, Device, ModelSpec, Sharing, Sla, Statistic
 from roma.plant import PlantConfig
@@ -522,7 +522,8 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     config = parse(text, source=str(path))
     base = path.resolve().parent
-    measured = profiles.load(base / config.profile).models if config.profile else {}
+    with naming("profile"):
+        measured = profiles.load(base / config.profile).models if config.profile else {}
     models = {
         name: m.model_copy(
             update={
@@ -534,7 +535,8 @@ def load(path: Path) -> Config:
     }
     control = config.control
     if control.gains_file is not None:
-        gains = _read_gains(base / control.gains_file, control.law)
+        with naming("control.gains_file"):
+            gains = _read_gains(base / control.gains_file, control.law)
         control = control.model_copy(update={"gains": {**gains, **control.gains}})
     if control.story is not None:
         control = control.model_copy(update={"story": base / control.story})
@@ -561,19 +563,23 @@ def load(path: Path) -> Config:
     )
 
 
+_POLICY = "scheduling.quality.policy"
+
+
 def learned_policy(
     quality: QualityConfig, models: Sequence[ModelSpec]
 ) -> policy_file.Policy | None:
     """Read what `qos-rl` learned; raise `ConfigError` if it was for other variants than these."""
     if quality.policy is None:
         return None
-    found = policy_file.load(quality.policy)
+    with naming(_POLICY):
+        found = policy_file.load(quality.policy)
     (model,) = models
     variants = model.variants or (Variant(model.name, 1.0),)
     try:
         found.check(variants, width=quality.bin, utility=quality.utility)
     except ConfigError as error:
-        raise ConfigError(f"{quality.policy}: {error}") from error
+        raise ConfigError(f"{_POLICY}: {quality.policy}: {error}") from error
     return found
 
 

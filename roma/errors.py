@@ -22,6 +22,9 @@
 Domain errors know no HTTP: the gateway maps them to status codes.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 
 class RomaError(Exception):
     """Root of every error that ROMA raises on purpose."""
@@ -29,6 +32,19 @@ class RomaError(Exception):
 
 class ConfigError(RomaError):
     """The configuration is wrong; the message has one line per fault."""
+
+
+@contextlib.contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Put the configuration key that names a file before each fault of that file; "" puts none."""
+    try:
+        yield
+    except ConfigError as error:
+        if not key:
+            raise
+        lines = "\n".join(f"{key}: {line}" for line in str(error).splitlines())
+        # The cause may quote a secret: it stays away where it was kept away before.
+        raise ConfigError(lines) from error.__cause__
 
 
 class InvalidTransition(RomaError):

@@ -160,6 +160,15 @@ def parse(text: str, *, source: str) -> Keys:
         raise ConfigError("\n".join(lines)) from None  # the cause quotes the values
 
 
+def expired(loaded: Keys, now: datetime) -> list[str]:
+    """Return a line for each key that is refused from now on, or has been."""
+    return [
+        f"keys.{id_}.expires = {entry.expires.isoformat()}: is over: {entry.name or id_} is refused"
+        for id_, entry in loaded.keys.items()
+        if entry.expires is not None and entry.expires <= now
+    ]
+
+
 def new_id() -> str:
     """Return an id that no other key has, for all that is known: one of 2·10¹¹."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))

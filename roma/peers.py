@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from roma.config import Config
+from roma.security_config import TlsConfig
 from roma.tls import RenewedContext, client_context
 from roma.tokens import Token, watched
 from roma.watched import Watched
@@ -17,23 +18,33 @@ from roma.watched import Watched
 
 def exchange_token(config: Config) -> Watched[Token] | None:
     """Return what dispatchers and supervisors know each other by."""
-    return watched(config.tokens.exchange)
+    return watched(config.tokens.exchange, "tokens.exchange")
 
 
 def to_dispatchers(config: Config) -> RenewedContext | None:
     """Return how their admin ports are called; None without TLS."""
-    theirs, own = config.gateway.admin_tls, config.control.tls
     if not any(url.startswith("https:") for url in (*config.dispatcher_urls, _admin(config))):
         return None
-    return client_context(None if theirs is None else theirs.ca, own or theirs)
+    admin = config.gateway.admin_tls, "gateway.admin_tls"
+    return _context(admin, (config.control.tls, "control.tls"))
 
 
 def to_supervisors(config: Config) -> RenewedContext | None:
     """Return how supervisors are called; None without TLS."""
-    theirs, own = config.control.tls, config.gateway.admin_tls
     if not any(url.startswith("https:") for url in config.supervisor_urls.values()):
         return None
-    return client_context(None if theirs is None else theirs.ca, own or theirs)
+    admin = config.gateway.admin_tls, "gateway.admin_tls"
+    return _context((config.control.tls, "control.tls"), admin)
+
+
+def _context(
+    theirs: tuple[TlsConfig | None, str], own: tuple[TlsConfig | None, str]
+) -> RenewedContext:
+    """Return how listeners of a section are called, with the certificate of one's own, if any."""
+    listener, key = theirs
+    shown, shown_key = theirs if own[0] is None else own
+    ca = None if listener is None else listener.ca
+    return client_context(ca, shown, key=f"{key}.ca", own_key=shown_key)
 
 
 def session(context: ssl.SSLContext | None, timeout: float | None = None) -> ClientSession:

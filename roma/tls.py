@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roma.errors import ConfigError
+from roma.errors import ConfigError, naming
 from roma.security_config import TlsConfig
 from roma.watched import Watched
 
@@ -49,14 +49,20 @@ class RenewedContext(ssl.SSLContext):
         return self._fresh.value.wrap_socket(*args, **options)
 
 
-def server_context(tls: TlsConfig, alpn: Sequence[str] = ("http/1.1",)) -> RenewedContext:
-    """Return a listener's context; with `client_ca` callers must show a certificate."""
+def server_context(
+    tls: TlsConfig, key: str = "", alpn: Sequence[str] = ("http/1.1",)
+) -> RenewedContext:
+    """Return a listener's context; with `client_ca` callers must show a certificate.
+
+    `key` is the section's, which faults begin with.
+    """
 
     def make() -> ssl.SSLContext:
         context = _hardened(ssl.PROTOCOL_TLS_SERVER)
-        _show(context, tls)
+        _show(context, tls, key)
         if tls.client_ca is not None:
-            _trust(context, tls.client_ca)
+            with naming(_within(key, "client_ca")):
+                _trust(context, tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
         context.set_alpn_protocols(list(alpn))
         return context
@@ -64,17 +70,23 @@ def server_context(tls: TlsConfig, alpn: Sequence[str] = ("http/1.1",)) -> Renew
     return RenewedContext.of(_paths(tls.certificate, tls.key, tls.client_ca), make)
 
 
-def client_context(ca: Path | None, own: TlsConfig | None = None) -> RenewedContext:
-    """Return the context of a program that calls others, and shows its own certificate if asked."""
+def client_context(
+    ca: Path | None, own: TlsConfig | None = None, *, key: str = "", own_key: str = ""
+) -> RenewedContext:
+    """Return the context of a program that calls others, and shows its own certificate if asked.
+
+    `key` is that of `ca`, `own_key` that of the section `own`.
+    """
 
     def make() -> ssl.SSLContext:
         context = _hardened(ssl.PROTOCOL_TLS_CLIENT)
         if ca is None:
             context.load_default_certs()
         else:
-            _trust(context, ca)
+            with naming(key):
+                _trust(context, ca)
         if own is not None:
-            _show(context, own)
+            _show(context, own, own_key)
         return context
 
     mine = () if own is None else (own.certificate, own.key)
@@ -108,14 +120,21 @@ def _hardened(protocol: int) -> ssl.SSLContext:
     return context
 
 
-def _show(context: ssl.SSLContext, tls: TlsConfig) -> None:
+def _show(context: ssl.SSLContext, tls: TlsConfig, key: str) -> None:
+    for field, path in (("certificate", tls.certificate), ("key", tls.key)):
+        try:
+            path.open("rb").close()  # OpenSSL does not say which of the two it could not read
+        except OSError as error:
+            with naming(_within(key, field)):
+                raise ConfigError(f"{path}: cannot be read: {_reason(error)}") from None
     try:
         # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password="")
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{tls.certificate} with key {tls.key}: cannot be used: {_reason(error)}"
-        ) from None
+        with naming(_within(key, "certificate")):
+            raise ConfigError(
+                f"{tls.certificate} with key {tls.key}: cannot be used: {_reason(error)}"
+            ) from None
 
 
 def _trust(context: ssl.SSLContext, ca: Path) -> None:
@@ -123,6 +142,10 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
         context.load_verify_locations(ca)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{ca}: no authorities can be read: {_reason(error)}") from None
+
+
+def _within(section: str, field: str) -> str:
+    return f"{section}.{field}" if section else ""
 
 
 def _reason(error: Exception) -> str:

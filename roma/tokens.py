@@ -50,9 +50,9 @@ def sent(token: Watched[Token] | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": token.value.authorization}
 
 
-def watched(path: Path | None) -> Watched[Token] | None:
-    """Return a token that follows its file; None where there is no file."""
-    return None if path is None else Watched([path], lambda: read(path))
+def watched(path: Path | None, key: str = "") -> Watched[Token] | None:
+    """Return a token that follows its file; None where there is no file. `key` names it."""
+    return None if path is None else Watched([path], lambda: read(path), key)
 
 
 def read(path: Path) -> Token:

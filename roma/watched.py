@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from roma.errors import ConfigError
+from roma.errors import ConfigError, naming
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,15 @@ class Looks(Protocol):
 
 
 class Watched(Generic[T]):
-    """The content of files; `read` raises ConfigError, at construction too."""
+    """The content of files; `read` raises ConfigError, at construction too, after `key`."""
 
-    def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
+    def __init__(self, paths: Sequence[Path], read: Callable[[], T], key: str = "") -> None:
         self._paths = tuple(paths)
-        self._read = read
+        self._make = read
+        self._key = key
         # Before they are read: what changes meanwhile is seen at the next look.
         self._seen = self._stamps()
-        self.value = read()
+        self.value = self._read()
 
     def __repr__(self) -> str:
         # The content may be secret.
@@ -56,6 +57,10 @@ class Watched(Generic[T]):
             return False
         log.info("read anew: %s", ", ".join(map(str, self._paths)))
         return True
+
+    def _read(self) -> T:
+        with naming(self._key):
+            return self._make()
 
     def _stamps(self) -> list[Stamp | None]:
         return [stamp(path) for path in self._paths]

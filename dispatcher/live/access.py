@@ -15,19 +15,22 @@ in logs.
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
+from pathlib import Path
 
 from dispatcher.live.allowance import Allowance
 from dispatcher.live.callers import NO_DIGEST, Bearers, Caller, Denied, Grant
 from roma.errors import ConfigError
 from roma.gateway_config import GatewayConfig
-from roma.keys import KeyEntry, Keys, Limits, load
+from roma.keys import KeyEntry, Keys, Limits, expired, load
 from roma.security_config import OidcConfig
 from roma.watched import LOOK, Watched, keep_looking
 
@@ -40,6 +43,8 @@ LONGEST = 8192
 """Characters of a token that are looked at."""
 
 _UNLIMITED = Limits()
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -180,11 +185,19 @@ def _unknown() -> Denied:
     return Denied(401, "the key or token is not valid")
 
 
+def _loaded(path: Path) -> Keys:
+    """Read the keys; those that are over are named, for their callers are told no more than 401."""
+    found = load(path)
+    for line in expired(found, datetime.now(UTC)):
+        log.warning("gateway.keys: %s: %s", path, line)
+    return found
+
+
 @contextlib.asynccontextmanager
 async def opened(config: GatewayConfig) -> AsyncIterator[Access]:
     """Yield the access that a gateway's section asks for, kept up to date until the block ends."""
     path = config.keys
-    keys = None if path is None else Watched([path], lambda: load(path))
+    keys = None if path is None else Watched([path], lambda: _loaded(path), "gateway.keys")
     mutual = config.tls is not None and config.tls.client_ca is not None
     async with contextlib.AsyncExitStack() as stack:
         bearers = None

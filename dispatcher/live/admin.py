@@ -64,8 +64,9 @@ class Admin:
     async def listening(self, config: Config) -> AsyncIterator[None]:
         """Serve the admin port, and those of its parts that have one of their own."""
         g = config.gateway
-        admin = watched(config.tokens.admin)
-        shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
+        admin = watched(config.tokens.admin, "tokens.admin")
+        shared = peers.exchange_token(config)
+        scraping = watched(config.tokens.metrics, "tokens.metrics")
         parts: Mapping[str, Part] = {
             "admin": self._add_admin,
             "exchange": self._add_exchange,
@@ -82,7 +83,7 @@ class Admin:
             "exchange": g.exchange_address,
             "metrics": g.metrics_address,
         }
-        context = None if g.admin_tls is None else server_context(g.admin_tls)
+        context = None if g.admin_tls is None else server_context(g.admin_tls, "gateway.admin_tls")
         async with contextlib.AsyncExitStack() as stack:
             for address in dict.fromkeys(addresses.values()):
                 here = [part for part, where in addresses.items() if where == address]

@@ -233,7 +233,7 @@ async def _open(
     shared: bool,
 ) -> None:
     """Let clients in; raise LaunchError naming the key of a port that cannot be had."""
-    tls = None if config.tls is None else server_context(config.tls)
+    tls = None if config.tls is None else server_context(config.tls, "gateway.tls")
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
     held.callback(looking.cancel)
     with _refusals("gateway.port", config.host, config.port):
@@ -255,7 +255,7 @@ async def _listen_for_grpc(
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
     from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
 
-    tls = None if config.tls is None else ServerTls(config.tls)
+    tls = None if config.tls is None else ServerTls(config.tls, "gateway.tls")
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
     held.callback(looking.cancel)
     assert config.grpc_port is not None

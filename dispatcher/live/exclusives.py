@@ -55,7 +55,7 @@ class Exclusives:
         self._signatures: Signatures = {}
         # Read before anything is started, so that a bad file is told as every fault of roma.yaml.
         self._tokens: dict[str, Watched[Token] | None] = {
-            e.name: watched(e.token) for e in executables(config)
+            e.name: watched(e.token, f"executable {e.name}: token") for e in executables(config)
         }
 
     def add(self, executable: Executable) -> Device:

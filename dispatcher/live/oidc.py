@@ -45,6 +45,9 @@ MOST_KEYS = 100
 MOST_TOKENS = 10_000
 """Verified tokens, and subjects, that are remembered; the longest unused go first."""
 
+END = 253_402_300_800.0
+"""Year 10000, in seconds since 1970: no moment that a token names is later."""
+
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +93,7 @@ class Provider:
                 raise Denied(401, "the token is signed with a key that is not known")
             if algorithm != key.get("alg", algorithm) or algorithm not in ALGORITHMS[key["kty"]]:
                 raise Denied(401, "the token is signed in a way that is not accepted")
-            return jwt.decode(
+            claims: Mapping[str, Any] = jwt.decode(
                 token,
                 jwt.PyJWK(dict(key), algorithm),
                 algorithms=[algorithm],
@@ -99,9 +102,18 @@ class Provider:
                 leeway=LEEWAY,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
+            _check_date(claims["exp"])
+            return claims
         except jwt.ExpiredSignatureError:
             raise Denied(401, "the token has expired") from None
-        except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
+        except (
+            jwt.PyJWTError,
+            ValueError,
+            TypeError,
+            KeyError,
+            ArithmeticError,  # a date of Infinity
+            RecursionError,  # a header of brackets
+        ) as error:
             # Its text may quote the token.
             raise Denied(401, f"the token is not valid: {type(error).__name__}") from None
 
@@ -120,6 +132,13 @@ class Provider:
         scope = None if "*" in listed else frozenset(str(model) for model in listed)
         expires = float(claims["exp"]) + LEEWAY
         return Caller(subject, config, allowance, models=scope, expires=expires)
+
+
+def _check_date(value: object) -> None:
+    """Raise ValueError for what is no NumericDate (RFC 7519 §2), which may have a fraction."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < END:  # type: ignore[operator]
+        raise ValueError("exp is no moment")
 
 
 def usable(document: object) -> dict[str, Mapping[str, Any]]:

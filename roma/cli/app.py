@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from roma.cli.experiment_command import experiment_app
 from roma.cli.keys_command import keys_app
 from roma.cli.models_command import models_app
 from roma.cli.qos_command import qos_app
-from roma.errors import ConfigError, LaunchError, RomaError
+from roma.errors import ConfigError, LaunchError, RomaError, naming
 
 if TYPE_CHECKING:
     from roma.config import Config
@@ -90,6 +91,8 @@ def check(file: ConfigFile) -> None:
     _checked_secrets(loaded)
     count = len(placement.executables(loaded))
     print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
+    for line in _expired_keys(loaded):
+        print(f"{file}: note: {line}")
     for note in changed_defaults.notes(loaded):
         print(f"{file}: changed default: {note}")
     for fault in unservable(loaded).values():
@@ -599,15 +602,32 @@ def _checked(file: Path) -> "Config":
 def _checked_secrets(loaded: "Config") -> None:
     """Read what the file names and a program would read; raise ConfigError naming the file."""
     from roma import keys, tokens
+    from roma.placement import executables
     from roma.tls import server_context
 
-    for path in (loaded.tokens.admin, loaded.tokens.exchange, loaded.tokens.metrics):
-        tokens.watched(path)
+    for name in ("admin", "exchange", "metrics"):
+        tokens.watched(getattr(loaded.tokens, name), f"tokens.{name}")
     if loaded.gateway.keys is not None:
-        keys.load(loaded.gateway.keys)
-    for tls in (loaded.gateway.tls, loaded.gateway.admin_tls, loaded.control.tls):
+        with naming("gateway.keys"):
+            keys.load(loaded.gateway.keys)
+    sections = {
+        "gateway.tls": loaded.gateway.tls,
+        "gateway.admin_tls": loaded.gateway.admin_tls,
+        "control.tls": loaded.control.tls,
+    }
+    for key, tls in sections.items():
         if tls is not None:
-            server_context(tls)
+            server_context(tls, key)
+    for executable in executables(loaded):
+        tokens.watched(executable.token, f"executable {executable.name}: token")
+
+
+def _expired_keys(loaded: "Config") -> list[str]:
+    from roma import keys
+
+    path = loaded.gateway.keys
+    lines = [] if path is None else keys.expired(keys.load(path), datetime.now(UTC))
+    return [f"gateway.keys: {path}: {line}" for line in lines]
 
 
 def _program(file: Path) -> "Config":

@@ -9,6 +9,7 @@ import io
 import os
 import secrets
 from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,7 +72,7 @@ def add(
     def edit(entries: MutableMapping[str, Any]) -> None:
         entries[id_] = {key: value for key, value in entry.items() if value is not None}
 
-    _edited(file, edit)
+    _edited(file, edit, added=id_)
     if token is not None:
         print(token)
 
@@ -94,9 +95,15 @@ def list_(file: File) -> None:
             + (f" (certificate {escape(entry.certificate)})" if entry.certificate else ""),
             "*" if entry.models == "*" else escape(", ".join(entry.models)),
             ", ".join(said) or "-",
-            "-" if entry.expires is None else entry.expires.isoformat(),
+            _until(entry.expires),
         )
     wide_console().print(table)
+
+
+def _until(expires: datetime | None) -> str:
+    if expires is None:
+        return "-"
+    return expires.isoformat() + (" (over)" if expires <= datetime.now(UTC) else "")
 
 
 @keys_app.command()
@@ -156,8 +163,13 @@ def write_secret(file: Path, text: str) -> None:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
 
 
-def _edited(file: Path, edit: Callable[[MutableMapping[str, Any]], None]) -> None:
-    """Change the entries of a file; one that would be wrong is not written."""
+def _edited(
+    file: Path, edit: Callable[[MutableMapping[str, Any]], None], *, added: str | None = None
+) -> None:
+    """Change the entries of a file; one that would be wrong is not written.
+
+    Nor is a key `added` that is over already: its caller would be refused without a reason.
+    """
     if file.exists():
         keys.load(file)
     yaml = YAML()
@@ -172,5 +184,9 @@ def _edited(file: Path, edit: Callable[[MutableMapping[str, Any]], None]) -> Non
     edit(document["keys"])
     text = io.StringIO()
     yaml.dump(document, text)
-    keys.parse(text.getvalue(), source=str(file))
+    parsed, now = keys.parse(text.getvalue(), source=str(file)), datetime.now(UTC)
+    over = None if added is None else parsed.keys[added].expires
+    if over is not None and over <= now:
+        bound = f"must be after now ({now.isoformat(timespec='seconds')})"
+        raise ConfigError(f"{file}: keys.{added}.expires = {over.isoformat()}: {bound}")
     write_secret(file, text.getvalue())

@@ -48,11 +48,13 @@ def target(url: str | None, file: Path | None, token_file: Path | None, ca: Path
     if url is None:
         url = DEFAULT if config is None else config.gateway.admin_url
     if token_file is None and config is not None:
-        token_file = config.tokens.admin
-    tls = client_context(ca) if ca is not None else None
+        token = tokens.watched(config.tokens.admin, "tokens.admin")
+    else:
+        token = tokens.watched(token_file, "--token-file")
+    tls = client_context(ca, key="--ca") if ca is not None else None
     if config is not None and ca is None and url.startswith("https:"):
         tls = peers.to_dispatchers(config)
-    return Target(url, None if token_file is None else tokens.read(token_file), tls)
+    return Target(url, None if token is None else token.value, tls)
 
 
 @dataclass(frozen=True, slots=True)

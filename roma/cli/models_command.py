@@ -175,7 +175,9 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
     gateway = config.gateway.url
     url = f"{gateway}/v1/models/{model}"
     tls = config.gateway.tls
-    context = client_context(tls.ca, tls) if tls is not None else None
+    context = None
+    if tls is not None:
+        context = client_context(tls.ca, tls, key="gateway.tls.ca", own_key="gateway.tls")
     deadline = time.monotonic() + limit
     needed = 1 if config.gateway.workers == 1 else IN_A_ROW * config.gateway.workers
     row = 0

@@ -104,7 +104,8 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
     """
     for warning in exposure.check(exposure.of_supervisor(config), insecure=insecure):
         log.warning(warning)
-    shared, scraping = peers.exchange_token(config), watched(config.tokens.metrics)
+    shared = peers.exchange_token(config)
+    scraping = watched(config.tokens.metrics, "tokens.metrics")
     calling_tls = peers.to_dispatchers(config)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -129,7 +130,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         )
         following = asyncio.create_task(_follow(loop, held, worker.name, file, config))
         stack.push_async_callback(_ended, following)
-        context = None if control.tls is None else server_context(control.tls)
+        context = None if control.tls is None else server_context(control.tls, "control.tls")
         files = [f for f in (shared, scraping, context, calling_tls) if f is not None]
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
         door = guard(peers.names(config), {"/metrics": Door(scraping)}, Door(shared))

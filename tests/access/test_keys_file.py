@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.live.access import opened
 from roma import keys
+from roma.cli.app import check
 from roma.errors import ConfigError
+from roma.gateway_config import GatewayConfig
 from roma.model import Priority
 
 TOKEN = "roma_abcdefgh_" + "s3cretZZZZ" * 4 + "xyz"
@@ -185,6 +188,7 @@ def test_what_would_be_wrong_is_not_written(tmp_path):
         ("add", file, "x", "--model", "m", "--burst", "2"),
         ("add", file, "x y", "--model", "m"),
         ("add", file, "x", "--model", "m", "--expires", "soon"),
+        ("add", file, "x", "--model", "m", "--expires", "2020-01-01"),
         ("revoke", file, "nobody"),
     ):
         done = roma(*arguments)
@@ -192,6 +196,32 @@ def test_what_would_be_wrong_is_not_written(tmp_path):
         assert re.fullmatch(rf"{re.escape(str(file))}: .*\n", done.stderr)
         assert done.stdout == ""
         assert file.read_text() == before
+
+
+def test_a_key_that_is_over_already_is_not_added(tmp_path):
+    done = roma("add", tmp_path / "keys.yaml", "x", "--model", "m", "--expires", "2020-01-01")
+    assert done.returncode == 2
+    assert re.search(
+        r"keys\.[a-z]{8}\.expires = 2020-01-01T00:00:00\+00:00: must be after now", done.stderr
+    )
+    assert not (tmp_path / "keys.yaml").exists()
+
+
+async def test_a_key_that_is_over_is_named(tmp_path, caplog, capsys):
+    file = tmp_path / "keys.yaml"
+    file.write_text(
+        f"keys: {{abcdefgh: {{name: shop, hash: '{HASH}', models: '*', expires: 2020-01-01}},"
+        " other: {certificate: r.example, models: '*', expires: 9000-01-01}}\n"
+    )
+    line = f"{file}: keys.abcdefgh.expires = 2020-01-01T00:00:00+00:00: is over: shop is refused"
+    async with opened(GatewayConfig(keys=file)):
+        assert [record.getMessage() for record in caplog.records] == [f"gateway.keys: {line}"]
+    assert "(over)" in roma("list", file).stdout
+    text = "models: {m: {sla: {response_time: 1}}}\n"
+    text += "workers: [{backend: static, cores: 1, executables: [{url: 'http://h:1', model: m}]}]\n"
+    (tmp_path / "roma.yaml").write_text(text + "gateway: {keys: keys.yaml}\n")
+    check(tmp_path / "roma.yaml")
+    assert f"note: gateway.keys: {line}" in capsys.readouterr().out
 
 
 def test_a_token_file_is_replaced_with_the_old_one_beside_it(tmp_path):

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import time
 
 import jwt
@@ -91,6 +92,11 @@ def encoded(content):
     return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
 
 
+def bracketed(length):
+    """As many open brackets as a token of this length has room for."""
+    return base64.urlsafe_b64encode(b"[" * (length * 3 // 4)).decode()
+
+
 def with_the_public_key_as_secret():
     """The classic: HS256, keyed by what everybody knows."""
     pem = RSA.public_key().public_bytes(
@@ -136,12 +142,24 @@ def changed():
         "...",
         "x",
         encoded({"alg": "RS256"}) * 3,
+        # Dates that are none, or that no clock reaches.
+        *(
+            signed(**{claim: value})
+            for claim in ("exp", "nbf", "iat")
+            for value in (10**400, math.inf, "soon", [1], {})
+        ),
+        *(signed(exp=value) for value in (-1, -math.inf, math.nan, 1e300, "9999999999", True)),
+        f"{bracketed(8000)}.e30.x",  # a header that no parser may fall over
     ],
 )
 def test_any_other_token_hears_401(token):
     denied = refused(provider(), token)
     assert denied.status == 401
     assert "WWW-Authenticate" in denied.headers
+
+
+def test_a_date_may_have_a_fraction():
+    assert admitted(provider(), signed(exp=time.time() + 600.5, nbf=0.5)).name == "ada"
 
 
 def test_a_token_for_several_audiences_is_for_us_too():

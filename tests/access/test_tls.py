@@ -148,7 +148,9 @@ def test_files_that_cannot_be_used_are_named(authority, certificate, key, messag
         subprocess.run([*lock, "-out", folder / "locked.key"], check=True, capture_output=True)
     with pytest.raises(ConfigError, match=message) as caught:
         server_context(TlsConfig(certificate=folder / certificate, key=folder / key))
-    assert str(folder / certificate) in str(caught.value)
+    assert str(caught.value).startswith(
+        str(folder / ("missing.key" if "missing" in key else certificate))
+    )
 
 
 def handshake(port, *options):

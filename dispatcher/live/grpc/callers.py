@@ -78,8 +78,9 @@ def refused(denied: Denied) -> GrpcResponse:
 class ServerTls:
     """The gRPC port's certificate. `watched` is to be looked at, as `roma.watched` says."""
 
-    def __init__(self, tls: TlsConfig) -> None:
+    def __init__(self, tls: TlsConfig, key: str) -> None:
         self._tls = tls
+        self._key = key
         paths = [p for p in (tls.certificate, tls.key, tls.client_ca) if p is not None]
         self.watched = Watched(paths, self._read)
         self._given = self.watched.value
@@ -99,7 +100,7 @@ class ServerTls:
         return self._given
 
     def _read(self) -> Any:
-        server_context(self._tls)  # it names what is wrong with them; gRPC would not
+        server_context(self._tls, self._key)  # it names what is wrong with them; gRPC would not
         try:
             ca = None if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
             pair = self._tls.key.read_bytes(), self._tls.certificate.read_bytes()
