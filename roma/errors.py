@@ -8,6 +8,7 @@
     │   ├── EngineError          a container engine did not do what it was asked
     │   └── BrokerRefused        the broker does not do this for this caller
     ├── LaunchError              the operator: a program could not be started
+    ├── TakenError               the operator: another supervisor controls the same cores
     ├── ExchangeError            the next control period: a peer did not answer
     ├── StoryError               whoever reads it: a record of decisions is not one
     ├── WireError                the operator: a peer of the action protocol says something else
@@ -69,6 +70,10 @@ class BrokerRefused(ActuationError):
 
 class LaunchError(RomaError):
     """A program could not be started."""
+
+
+class TakenError(RomaError):
+    """Another supervisor controls this worker or this cgroup."""
 
 
 class ExchangeError(RomaError):

@@ -29,11 +29,46 @@ class ExecutorReading:
 
 
 @dataclass(frozen=True, slots=True)
+class SupervisorId:
+    """A supervisor's process; `started` tells it from all others that had its pid."""
+
+    host: Annotated[str, Field(max_length=256)]
+    pid: int
+    started: Annotated[str, Field(max_length=256)]
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of host {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeRequest:
-    """One supervisor's side of an exchange."""
+    """One supervisor's side of an exchange.
+
+    `hello`: nothing was applied yet. `replaces` is the supervisor that the sender knows to have
+    ended.
+    """
 
     worker: str
     executors: tuple[ExecutorReading, ...]
+    supervisor: SupervisorId | None = None
+    replaces: SupervisorId | None = None
+    hello: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Dispatcher to supervisor: `supervisor` is the one that speaks for this worker."""
+
+    error: str
+    supervisor: SupervisorId
+
+
+def silence(period: float) -> float:
+    """Return the seconds after which a supervisor that is not heard has ended, for all we know.
+
+    Five control periods, and five seconds: a busy machine delays more than one tick.
+    """
+    return max(5.0, 5 * period)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +145,7 @@ T = TypeVar("T")
 
 REQUEST = TypeAdapter(ExchangeRequest)
 REPLY = TypeAdapter(ExchangeReply)
+REFUSAL = TypeAdapter(Refusal)
 
 
 def parse_request(body: bytes) -> ExchangeRequest:
@@ -120,6 +156,11 @@ def parse_request(body: bytes) -> ExchangeRequest:
 def parse_reply(body: bytes) -> ExchangeReply:
     """Parse a dispatcher's message; raise `ExchangeError` naming the field at fault."""
     return _parse(REPLY, body)
+
+
+def parse_refusal(body: bytes) -> Refusal:
+    """Parse a dispatcher's 409; raise `ExchangeError` naming the field at fault."""
+    return _parse(REFUSAL, body)
 
 
 def _parse(adapter: TypeAdapter[T], body: bytes) -> T:

@@ -22,6 +22,7 @@ from dispatcher import reports
 from dispatcher.live.driver import Driver
 from dispatcher.live.page import Page
 from dispatcher.live.reloading import Reloading
+from dispatcher.live.supervisors import Supervisors, UnknownWorker, WorkerTaken
 from dispatcher.live.watch import Watch
 from roma import exchange, exposition, peers
 from roma.config import Config
@@ -47,8 +48,16 @@ Collect = Callable[[], Iterable[Metric]]
 class Admin:
     """What is answered there."""
 
-    def __init__(self, driver: Driver, watch: Watch, epoch: str, collect: Collect) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        watch: Watch,
+        supervisors: Supervisors,
+        epoch: str,
+        collect: Collect,
+    ) -> None:
         """`epoch` names the dispatcher's start."""
+        self._supervisors = supervisors
         self._driver = driver
         self._page = Page(watch)
         self._epoch = epoch
@@ -127,6 +136,16 @@ class Admin:
             message = exchange.parse_request(await request.read())
         except ExchangeError as error:
             return web.json_response({"error": str(error)}, status=400)
+        try:
+            self._supervisors.admit(message, self._driver.clock())
+        except UnknownWorker as error:
+            return web.json_response({"error": str(error)}, status=404)
+        except WorkerTaken as taken:
+            refusal = exchange.Refusal(str(taken), taken.holder)
+            body = exchange.REFUSAL.dump_json(refusal)
+            return web.Response(status=409, body=body, content_type="application/json")
+        if message.hello:
+            return web.Response(status=204)
         for reading in message.executors:
             self._driver.on_applied(reading.executor, reading.applied, reading.share)
         self.heard.add(message.worker)

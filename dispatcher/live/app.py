@@ -24,6 +24,7 @@ from dispatcher.live.journal import Journal
 from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
 from dispatcher.live.service import Service
+from dispatcher.live.supervisors import Supervisors
 from dispatcher.live.watch import watching
 from roma import exposure
 from roma.config import Config
@@ -112,7 +113,8 @@ async def running(
             if exclusives is not None:
                 yield from metrics.collect_devices(driver.core, exclusives.devices)
 
-        doors = admin.Admin(driver, watch, epoch, collect)
+        supervisors = Supervisors([w.name for w in config.workers], config.control.period)
+        doors = admin.Admin(driver, watch, supervisors, epoch, collect)
         await held.enter_async_context(doors.listening(config))
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.

@@ -13,7 +13,7 @@ from roma import exposure, peers
 from roma.chronicle import Chronicle
 from roma.config import Config
 from roma.doors import Door, guard, listen
-from roma.errors import ActuationNotPermitted
+from roma.errors import ActuationNotPermitted, TakenError
 from roma.reload import reloads
 from roma.tls import server_context
 from roma.tokens import watched
@@ -30,6 +30,7 @@ from supervisor.broker.client import calling
 from supervisor.broker.engine import connected
 from supervisor.broker.server import SUPERVISOR, run_dir
 from supervisor.cgroups import container_hierarchy, find_hierarchy
+from supervisor.claims import Claims
 from supervisor.live import api
 from supervisor.live.gpus import Gpus
 from supervisor.live.loop import ControlLoop
@@ -39,10 +40,12 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def actuation(config: Config, worker: WorkerConfig) -> AsyncIterator[tuple[Actuator, str]]:
-    """Yield the best actuator that is permitted here, and the mode it means."""
+async def actuation(
+    config: Config, worker: WorkerConfig, claims: Claims
+) -> AsyncIterator[tuple[Actuator, str]]:
+    """Yield the best actuator that is permitted here, and the mode it means; raise TakenError."""
     if worker.backend is not Backend.DOCKER:
-        yield build_actuator(config, worker)
+        yield build_actuator(config, worker, claims)
         return
     docker = worker.containers
     # A third of a period: a hung engine must not delay the tick after it.
@@ -78,22 +81,22 @@ def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Met
     return FileMeters(containers, hierarchy, names, period=control.cfs_period)
 
 
-def build_actuator(config: Config, worker: WorkerConfig) -> tuple[Actuator, str]:
-    """Return an actuator on cgroups of our own making, and the mode it means."""
+def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, str]:
+    """Return an actuator on cgroups of our own making, and the mode it means; raise TakenError."""
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted as error:
         log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
         return RecordingActuator(), f"observe-only: {error}"
-    actuator = CgroupActuator(
-        {
-            e.name: hierarchy.group(e.cgroup, config.control.cfs_period, config.control.cfs_burst)
-            for e in controlled(config, worker)
-            if e.cgroup is not None
-        }
-    )
+    groups = {
+        e.name: hierarchy.group(e.cgroup, config.control.cfs_period, config.control.cfs_burst)
+        for e in controlled(config, worker)
+        if e.cgroup is not None
+    }
+    actuator = CgroupActuator(groups)
     if config.control.dry_run:
         return RecordingActuator(actuator), "dry-run"
+    claims.take(groups.values())
     return actuator, "control"
 
 
@@ -113,8 +116,9 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
     control, port = config.control, config.control_port(worker)
     async with peers.session(calling_tls) as session, contextlib.AsyncExitStack() as stack:
         gpus = stack.enter_context(Gpus())
+        claims = stack.enter_context(contextlib.closing(Claims()))
         held = await stack.enter_async_context(contextlib.AsyncExitStack())
-        actuator, mode = await held.enter_async_context(actuation(config, worker))
+        actuator, mode = await held.enter_async_context(actuation(config, worker, claims))
         # Half a period: a late answer must not delay the tick after it.
         dispatchers = [
             Peer(session, url, control.period / 2, shared) for url in config.dispatcher_urls
@@ -128,7 +132,9 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
             law=control.law,
             chronicle=None if control.story is None else Chronicle(control.story),
         )
-        following = asyncio.create_task(_follow(loop, held, worker.name, file, config))
+        following = asyncio.create_task(
+            _follow(loop, held, worker.name, file, config, claims=claims)
+        )
         stack.push_async_callback(_ended, following)
         context = None if control.tls is None else server_context(control.tls, "control.tls")
         files = [f for f in (shared, scraping, context, calling_tls) if f is not None]
@@ -142,12 +148,21 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         log.info(
             "supervisor of worker %s controls %s cores (%s)", worker.name, worker.allocatable, mode
         )
-        tasks = [asyncio.create_task(loop.run()), asyncio.create_task(stop.wait()), following]
+        tasks = [
+            asyncio.create_task(_controlled(loop)),
+            asyncio.create_task(stop.wait()),
+            following,
+        ]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
         for task in done:
             task.result()  # a bug ended the loop: let it be seen, and the launcher restart us
+
+
+async def _controlled(loop: ControlLoop) -> None:
+    await loop.introduce()
+    await loop.run()
 
 
 async def _follow(
@@ -156,12 +171,18 @@ async def _follow(
     worker: str,
     file: Path,
     config: Config,
+    *,
+    claims: Claims,
 ) -> None:
     """Take over models that come and go; `held` keeps the present actuator open."""
     async for changed in reloads(file, config):
         here = changed.worker(worker)
         async with contextlib.AsyncExitStack() as fresh:
-            actuator, _ = await fresh.enter_async_context(actuation(changed, here))
+            try:
+                actuator, _ = await fresh.enter_async_context(actuation(changed, here, claims))
+            except TakenError as error:
+                log.error("%s; what was controlled before still is, and nothing else", error)
+                continue
             await loop.follow(managed(changed, here), actuator)
             old = held.pop_all()
             await held.enter_async_context(fresh.pop_all())

@@ -13,13 +13,14 @@ from typing import Any
 
 from roma import chronicle as chronicles
 from roma.chronicle import Chronicle
-from roma.errors import ActuationError, ExchangeError
-from roma.exchange import ExchangeReply, ExchangeRequest
+from roma.errors import ActuationError, ExchangeError, TakenError
+from roma.exchange import ExchangeReply, ExchangeRequest, silence
 from roma.stats import Histogram, decades
 from roma.story import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.core import Managed, Supervisor
-from supervisor.live.peer import Peer
+from supervisor.live import identity
+from supervisor.live.peer import Peer, WorkerHeld
 from supervisor.story import Decision, plain
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class ControlLoop:
         self._chronicle = chronicle
         self._complete: Sequence[Decision] = ()
         """Decisions of the last period: nothing will be added to them once this one's are made."""
+        self._contested = math.inf
+        """Since when a dispatcher has heard another supervisor of this worker."""
         self._silent: set[str] = set()
         self._failing: set[str] = set()
         self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
@@ -160,7 +163,7 @@ class ControlLoop:
 
     async def _confirm(self) -> None:
         messages = {
-            peer: ExchangeRequest(self._worker, self.core.readings(peer.url))
+            peer: ExchangeRequest(self._worker, self.core.readings(peer.url), identity.own())
             for peer in self._peers
             if peer.url not in self._silent
         }
@@ -172,3 +175,35 @@ class ControlLoop:
                 log.warning("not confirmed: %s", result)
             elif isinstance(result, BaseException):
                 raise result
+        self._contest(results)
+
+    async def introduce(self) -> None:
+        """Ask the dispatchers whether this supervisor may control; raise TakenError if not.
+
+        Before the first tick: two laws at the same quotas would pull at them in turns. Where
+        nobody answers, it may.
+        """
+        hello = ExchangeRequest(self._worker, (), identity.own(), hello=True)
+        said = False
+        while True:
+            asked = (peer.confirm(hello) for peer in self._peers)
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            held = self._contest(results)
+            if held is None:
+                return
+            if not said:
+                log.warning("waiting: %s", held)
+            said = True
+            await asyncio.sleep(self.period)
+
+    def _contest(self, results: Sequence[BaseException | None]) -> WorkerHeld | None:
+        """Return a refusal for another supervisor's sake; raise TakenError if they go on."""
+        held = next((result for result in results if isinstance(result, WorkerHeld)), None)
+        now = asyncio.get_running_loop().time()
+        if held is None:
+            self._contested = math.inf
+            return None
+        self._contested = min(self._contested, now)
+        if now - self._contested >= 2 * silence(self.period):
+            raise TakenError(f"supervisor of worker {self._worker}: {held}") from held
+        return held

@@ -1,11 +1,18 @@
 """A dispatcher, as the supervisor's loop talks to it."""
 
+from dataclasses import replace
+
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from roma import exchange
 from roma.errors import ExchangeError
 from roma.tokens import Token, sent
 from roma.watched import Watched
+from supervisor.live.identity import is_gone
+
+
+class WorkerHeld(ExchangeError):
+    """A dispatcher hears another supervisor of this worker."""
 
 
 class Peer:
@@ -38,14 +45,30 @@ class Peer:
         return exchange.parse_reply(body)
 
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
-        """Tell what was applied."""
+        """Tell what was applied; raise WorkerHeld while another supervisor is heard there."""
+        refusal = await self._confirm(message)
+        if refusal is not None and is_gone(refusal.supervisor):
+            refusal = await self._confirm(replace(message, replaces=refusal.supervisor))
+        if refusal is not None:
+            raise WorkerHeld(f"{self.url}: {refusal.error}")
+
+    async def _confirm(self, message: exchange.ExchangeRequest) -> exchange.Refusal | None:
         url = f"{self.url}/control/v1/applied"
         body = exchange.REQUEST.dump_json(message)
         try:
             async with self._session.post(
                 url, data=body, headers=sent(self._token), timeout=self._timeout
             ) as response:
+                said = await response.read()
+                if response.status == 409:
+                    return exchange.parse_refusal(said)
                 if response.status != 204:
-                    raise ExchangeError(f"{url}: status {response.status}")
+                    raise ExchangeError(f"{url}: status {response.status}: {_text(said)}")
         except (ClientError, TimeoutError, OSError) as error:
             raise ExchangeError(f"{url}: {error!r}") from error
+        return None
+
+
+def _text(body: bytes) -> str:
+    """Return what an error says, shortened."""
+    return body[:200].decode("utf-8", "replace")

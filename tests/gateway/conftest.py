@@ -305,6 +305,7 @@ class Stage:
         self.running = contextlib.AsyncExitStack()
         self.stack.push_async_callback(self.running.aclose)
         running = await self.running.enter_async_context(dispatcher_app.running(loaded))
+        self.admin_doors = running.admin
         self.service, self.server, self.roster = running.service, running.server, running.roster
         self.gateway = self.server.handler
         self.core = self.service.driver.core

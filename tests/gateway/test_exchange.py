@@ -1,6 +1,7 @@
 """The supervisor's door of a real dispatcher: reports and confirmations."""
 
 import asyncio
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from roma import exchange
 from roma.errors import ExchangeError
 from roma.exchange import ExchangeRequest, ExecutorReading
-from supervisor.live.peer import Peer
+from supervisor.live import identity
+from supervisor.live.peer import Peer, WorkerHeld
 
 
 async def test_a_report_tells_what_happened(stage):
@@ -62,6 +64,64 @@ async def test_impossible_cores_are_refused_and_change_nothing(stage, applied):
     assert (await stage.predict())[0] == 200
 
 
+async def test_a_worker_that_nobody_knows_teaches_nothing(stage):
+    await stage.open(cores=2)
+    message = ExchangeRequest("locla", (ExecutorReading("m.0@local", 0.5, 0.0, 0.0),))
+    with pytest.raises(ExchangeError, match=r"404.*worker = locla: must be one of local"):
+        await Peer(stage.session, stage.admin, 5).confirm(message)
+    assert stage.core.executors["m.0@local"].cores == 2
+
+
+HERE = identity.own()
+ALIVE = replace(HERE, host="elsewhere", started="another boot/1/2")
+"""A supervisor of another machine, as far as we can tell."""
+DEAD = replace(HERE, started=HERE.started + "0")
+"""A supervisor of this machine that had our process' number."""
+
+
+async def test_one_supervisor_speaks_for_a_worker(stage):
+    await stage.open(cores=2)
+    now = stage.service.driver.clock()
+    stage.service.driver.clock = lambda: now
+    peer = Peer(stage.session, stage.admin, 5)
+
+    def message(who, cores):
+        readings = (ExecutorReading("m.0@local", cores, 0.0, 0.0),)
+        return ExchangeRequest("local", readings, who)
+
+    def cores():
+        return stage.core.executors["m.0@local"].cores
+
+    await peer.confirm(message(ALIVE, 0.5))
+    await peer.confirm(message(ALIVE, 0.6))
+    with pytest.raises(WorkerHeld, match=f"process {ALIVE.pid} of host elsewhere, heard 0.0 s ago"):
+        await peer.confirm(message(HERE, 1.5))
+    assert cores() == 0.6
+    # One that is silent has ended, for all that can be known.
+    stage.service.driver.clock = lambda: now + exchange.silence(1.0)
+    await peer.confirm(message(HERE, 1.5))
+    assert cores() == 1.5
+    with pytest.raises(WorkerHeld):
+        await peer.confirm(message(ALIVE, 0.5))
+
+
+async def test_one_that_ended_on_this_machine_is_replaced_at_once(stage):
+    await stage.open(cores=2)
+    peer = Peer(stage.session, stage.admin, 5)
+    await peer.confirm(ExchangeRequest("local", (), DEAD))
+    reading = ExecutorReading("m.0@local", 0.5, 0.0, 0.0)
+    await peer.confirm(ExchangeRequest("local", (reading,), HERE))
+    assert stage.core.executors["m.0@local"].cores == 0.5
+
+
+async def test_a_hello_is_no_word_about_cores(stage):
+    await stage.open()
+    await Peer(stage.session, stage.admin, 5).confirm(
+        ExchangeRequest("local", (), HERE, hello=True)
+    )
+    assert not stage.admin_doors.heard
+
+
 async def test_a_peer_that_is_gone_is_an_exchange_error(unused_tcp_port):
     async with aiohttp.ClientSession() as session:
         peer = Peer(session, f"http://127.0.0.1:{unused_tcp_port}", 1)
@@ -72,5 +132,7 @@ async def test_a_peer_that_is_gone_is_an_exchange_error(unused_tcp_port):
 
 
 def test_messages_survive_the_wire():
-    message = ExchangeRequest("w", (ExecutorReading("m@w", 1.5, 2.5, 0.25),))
+    message = ExchangeRequest(
+        "w", (ExecutorReading("m@w", 1.5, 2.5, 0.25),), HERE, replaces=ALIVE, hello=True
+    )
     assert exchange.parse_request(exchange.REQUEST.dump_json(message)) == message

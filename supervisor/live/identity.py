@@ -1,0 +1,39 @@
+"""This supervisor's process as dispatchers know it, and whether another one's still runs."""
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+from roma.exchange import SupervisorId
+
+
+@cache
+def own() -> SupervisorId:
+    """Return this process' identity."""
+    pid = os.getpid()
+    return SupervisorId(socket.gethostname(), pid, f"{_here()}/{_started(pid)}")
+
+
+def is_gone(other: SupervisorId) -> bool:
+    """Return whether this machine can tell that the process has ended.
+
+    False where it may run on another machine, or in another PID namespace.
+    """
+    place, _, started = other.started.rpartition("/")
+    return place == _here() and _started(other.pid) != started
+
+
+def _here() -> str:
+    """Return what tells this boot and PID namespace from any other."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def _started(pid: int) -> str | None:
+    """Return a process' start in clock ticks since boot; None if it has ended (proc(5))."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else fields[18]
