@@ -318,6 +318,10 @@ class Executors:
         """Return the most executions that one executable of `model` may run at once; 0 if none."""
         return max((e.limit for e in self.of(model)), default=0)
 
+    def loading(self, model: str) -> list[Executor]:
+        """Return the executors of `model` that are not live."""
+        return [e for e in self._by_model.get(model, ()) if not e.live]
+
     def fastest(self, model: str) -> float:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
         return _shortest(self._by_model.get(model, ()), model)

@@ -55,7 +55,7 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
 def _grpc(started: Config, new: Config) -> Iterator[str]:
     """Yield what the gRPC port would need to take more than it was opened for."""
     then, now = started.gateway, new.gateway
-    if now.grpc_port is None:
+    if not now.has_grpc:
         return
     for key, most, value in (
         ("max_body_bytes", then.max_body_bytes, now.max_body_bytes),

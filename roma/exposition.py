@@ -71,12 +71,17 @@ class _Found(Collector):
         return self._metrics
 
 
-async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
-    """Answer GET /metrics, in the text format or in OpenMetrics as the client asks.
+async def encoded(accept: str, metrics: Iterable[Metric]) -> tuple[bytes, str]:
+    """Return the text of `metrics` and its content type: the text format or OpenMetrics.
 
     The books are read at once; the text, which takes longer, is made on a thread: a request waits
     for a turn of the interpreter, not for all of it.
     """
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    body = await asyncio.to_thread(encode, _Found(list(metrics)))
+    encode, content_type = choose_encoder(accept)
+    return await asyncio.to_thread(encode, _Found(list(metrics))), content_type
+
+
+async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
+    """Answer GET /metrics, in the format that the client accepts."""
+    body, content_type = await encoded(request.headers.get("Accept", ""), metrics)
     return web.Response(body=body, headers={"Content-Type": content_type})

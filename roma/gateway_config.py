@@ -10,7 +10,7 @@ from pydantic import ByteSize, Field, model_validator
 
 from roma.security_config import OidcConfig, PeerUrl, TlsConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
-from roma.workers import Host, Name, Port, Seconds
+from roma.workers import AbsolutePath, Host, Name, Port, Seconds, check_socket
 
 
 class LimitsConfig(Section):
@@ -47,6 +47,12 @@ class GatewayConfig(Section):
     grpc_port: Port | None = None
     """For TensorFlow Serving's and the Open Inference Protocol's gRPC; default: no gRPC. A call
     needs executables with a gRPC address: `grpc` of a listed one, `grpc_offset` of a worker."""
+    grpc_socket: AbsolutePath | None = None
+    """The path of a Unix socket for the same gRPC, beside grpc_port or instead of it; without TLS.
+    Whoever may write the file may connect; keys hold there too. default: none."""
+    client_metrics: bool = False
+    """Serve GET /monitoring/prometheus/metrics, TensorFlow Serving's path, at the clients' port:
+    whoever may call any model reads the counts of all."""
     workers: Annotated[int, Field(ge=1, le=32)] = 1
     """Dispatcher processes that share the clients' ports (SO_REUSEPORT); one computes on one core.
     Bounds, queues and keys' rates hold for each of them. Not with GPUs: each would send to one."""
@@ -103,7 +109,17 @@ class GatewayConfig(Section):
             port = getattr(self, f"{name}_port")
             if port is not None and self.workers > 1:
                 raise Fault(f"{name}_port", port, f"absent where workers > 1 ({self.workers})")
+        if self.grpc_socket is not None:
+            check_socket("grpc_socket", self.grpc_socket)
+            if self.workers > 1:  # a path has one listener
+                bound = f"absent where workers > 1 ({self.workers})"
+                raise Fault("grpc_socket", self.grpc_socket, bound)
         return self
+
+    @property
+    def has_grpc(self) -> bool:
+        """Whether clients may call by gRPC."""
+        return self.grpc_port is not None or self.grpc_socket is not None
 
     @property
     def admin_ports(self) -> list[int]:

@@ -23,7 +23,7 @@ Url = Annotated[
         pattern=r"^(http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}|unix:///[^\s\x00-\x1f]+)$",
     ),
 ]
-Directory = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
 GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
 EngineUrl = Annotated[
     str,
@@ -189,7 +189,7 @@ class WorkerConfig(Section):
     grpc_offset: Annotated[int, Field(ge=1, le=65534)] | None = None
     """Each of them also speaks gRPC, on its port plus this, e.g. 1000; default: no gRPC. Backends
     `process` and `docker`."""
-    sockets: Directory | None = None
+    sockets: AbsolutePath | None = None
     """Absolute directory in which the REST of those is a Unix socket each, in place of a port: the
     fastest way to a model server. Backend `process` only."""
     executables: tuple[ExecutableConfig, ...] = ()

@@ -23,10 +23,10 @@ from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
 from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
-from dispatcher.live.service import Service
+from dispatcher.live.service import Scrape, Service
 from dispatcher.live.supervisors import Supervisors
 from dispatcher.live.watch import watching
-from roma import exposure
+from roma import exposition, exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError, RomaError
 from roma.gateway_config import GatewayConfig, LimitsConfig
@@ -35,7 +35,6 @@ from roma.watched import keep_looking
 
 if TYPE_CHECKING:
     from dispatcher.live.exclusives import Exclusives
-    from dispatcher.live.grpc.server import GrpcServer
     from dispatcher.live.tracing import Tracer
 
 SHUTDOWN_TIMEOUT = 0.5
@@ -113,6 +112,7 @@ async def running(
             if exclusives is not None:
                 yield from metrics.collect_devices(driver.core, exclusives.devices)
 
+        service.scrape = _for_clients(gateway_config, collect)
         supervisors = Supervisors([w.name for w in config.workers], config.control.period)
         doors = admin.Admin(driver, watch, supervisors, epoch, collect)
         await held.enter_async_context(doors.listening(config))
@@ -179,6 +179,8 @@ async def run(
         log.info("gateway listens on %s", g.url)
         if g.grpc_port is not None:
             log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
+        if g.grpc_socket is not None:
+            log.info("gateway listens for gRPC on %s", g.grpc_socket)
         reloading = Reloading(file, adapt, serving.roster, serving.server)
         serving.admin.reloading = reloading
         tidying = asyncio.create_task(_tidy())
@@ -240,9 +242,8 @@ async def _open(
     held.callback(looking.cancel)
     with _refusals("gateway.port", config.host, config.port):
         await server.listen(config.host, config.port, tls, shared=shared)
-    if config.grpc_port is not None:
-        door = await _listen_for_grpc(service, server, config, held, shared=shared)
-        held.push_async_callback(door.close, SHUTDOWN_TIMEOUT)
+    if config.has_grpc:
+        await _listen_for_grpc(service, server, config, held, shared=shared)
 
 
 async def _listen_for_grpc(
@@ -252,7 +253,7 @@ async def _listen_for_grpc(
     held: contextlib.AsyncExitStack,
     *,
     shared: bool,
-) -> "GrpcServer":
+) -> None:
     # Nobody shall wait for an import that is not used.
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
     from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
@@ -260,12 +261,26 @@ async def _listen_for_grpc(
     tls = None if config.tls is None else ServerTls(config.tls, "gateway.tls")
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
     held.callback(looking.cancel)
-    assert config.grpc_port is not None
     server = GrpcServer(service, http, shared=shared)
-    with _refusals("gateway.grpc_port", config.host, config.grpc_port):
-        credentials = None if tls is None else tls.credentials
-        await server.listen(config.host, config.grpc_port, credentials)
-    return server
+    held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
+    if config.grpc_port is not None:
+        with _refusals("gateway.grpc_port", config.host, config.grpc_port):
+            credentials = None if tls is None else tls.credentials
+            server.bind(config.host, config.grpc_port, credentials)
+    if config.grpc_socket is not None:
+        try:
+            server.bind_socket(Path(config.grpc_socket))
+        except OSError as error:
+            raise LaunchError(
+                f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there: {error}"
+            ) from error
+    await server.start()
+
+
+def _for_clients(config: GatewayConfig, collect: admin.Collect) -> Scrape | None:
+    if not config.client_metrics:
+        return None
+    return lambda: exposition.encoded("", collect())
 
 
 def _exclusives(config: Config, driver: Driver) -> "Exclusives | None":

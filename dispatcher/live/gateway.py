@@ -18,6 +18,7 @@ What a client may ask of exclusive devices beyond that is in `dispatcher/live/te
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from functools import cache
 from importlib import resources
 from typing import Final, assert_never, cast
@@ -62,6 +63,8 @@ LEAST_READ: Final = 2**16
 MOST_READ: Final = 2**22
 """Bytes of a compressed body that are unpacked to learn its size, at least and at most: nobody is
 answered meanwhile (about 3 ms for each MiB)."""
+METRICS: Final = "/monitoring/prometheus/metrics"
+"""TensorFlow Serving's path; `gateway.client_metrics`."""
 
 _INTERACTIVE: Final = Priority.INTERACTIVE
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -145,8 +148,7 @@ class Gateway(Handler):
         head = request.head
         route = head.route
         if route is None:
-            connection.respond(self._told(request, self._other(request)))
-            return None
+            return self._answer_other(request, connection)
         if not route.is_inference:
             if self._exclusives is not None:
                 connection.respond(self._told(request, self._exclusives.found(route)))
@@ -261,7 +263,20 @@ class Gateway(Handler):
                 self._end(context, response)
             connection.respond(response)
 
-        task = asyncio.get_running_loop().create_task(answer())
+        return self._begun(answer())
+
+    def _scrape(self, request: Request, connection: Connection) -> Pending:
+        scrape = self._service.scrape
+        assert scrape is not None
+
+        async def answer() -> None:
+            body, content_type = await scrape()
+            connection.respond(self._told(request, Response(200, content_type, None, body)))
+
+        return self._begun(answer())
+
+    def _begun(self, answering: Coroutine[None, None, None]) -> Pending:
+        task = asyncio.get_running_loop().create_task(answering)
         self._looking_up.add(task)
         task.add_done_callback(self._looking_up.discard)
         return task
@@ -279,8 +294,15 @@ class Gateway(Handler):
             return error(503, message, retry_after=RECOVERY)
         return found
 
-    def _other(self, request: Request) -> Response:
+    def _answer_other(self, request: Request, connection: Connection) -> Pending | None:
+        """Answer a request that is for no model."""
         path = request.head.target.partition("?")[0]
+        if path == METRICS and request.head.method == "GET" and self._service.scrape is not None:
+            return self._scrape(request, connection)
+        connection.respond(self._told(request, self._other(request, path)))
+        return None
+
+    def _other(self, request: Request, path: str) -> Response:
         if path == "/healthz":
             return Response(200, _TEXT, None, b"ok")
         if path == "/readyz":
@@ -291,7 +313,9 @@ class Gateway(Handler):
         if path == "/v2" or path.startswith("/v2/"):
             return self._oip(request, path)
         if path.startswith("/v1/"):
-            return error(400, f"Malformed request: {request.head.method} {request.head.target}")
+            is_nameless = request.head.method == "GET" and routes.names_no_model(path)
+            malformed = f"Malformed request: {request.head.method} {request.head.target}"
+            return error(400, "Missing model name in request." if is_nameless else malformed)
         return error(404, f"Not found: {path}")
 
     def _oip(self, request: Request, path: str) -> Response:

@@ -7,6 +7,7 @@ first: what a key may not call is never answered from here.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,9 @@ from roma.errors import BackendError, BackendTimeout
 
 MAX_AGE: Final = 1.0
 """Seconds that an answer is kept, errors of the model server too."""
+
+LOADING_TIMEOUT: Final = 1.0
+"""Seconds that an executable which is not ready has to say how far it is: it may hang."""
 
 MAX_BYTES: Final = 2**24
 """Bytes kept, of questions and answers together: status and metadata are a few KiB each."""
@@ -54,10 +58,10 @@ class Lookups:
         Raises the last executable's `BackendError`, with its name. Every caller has a copy.
         """
 
-        async def fetch(endpoint: Endpoint) -> Response:
-            return await endpoint.pool.fetch(route.path, timeout=self._timeout)
+        async def fetch(endpoint: Endpoint, timeout: float) -> Response:
+            return await endpoint.pool.fetch(route.path, timeout=timeout)
 
-        found = await self._answer((route.model, route.path, b""), fetch)
+        found = await self._answer((route.model, route.path, b""), fetch, route.is_status)
         if found is None:
             return None
         # A request's own header lines are added to it.
@@ -69,12 +73,12 @@ class Lookups:
         """Return the same for a gRPC message."""
         message = GrpcMessage(route.path, body)
 
-        async def fetch(endpoint: Endpoint) -> GrpcResponse:
+        async def fetch(endpoint: Endpoint, timeout: float) -> GrpcResponse:
             if endpoint.channel is None:
                 raise BackendError("it has no gRPC address")
-            return await endpoint.channel.fetch(message, timeout=self._timeout)
+            return await endpoint.channel.fetch(message, timeout=timeout)
 
-        return await self._answer((route.model, route.path, body), fetch)
+        return await self._answer((route.model, route.path, body), fetch, route.is_status)
 
     async def close(self) -> None:
         """Give up what is in flight."""
@@ -82,7 +86,9 @@ class Lookups:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answer(self, key: _Key, fetch: Callable[[Endpoint], Awaitable[A]]) -> A | None:
+    async def _answer(
+        self, key: _Key, fetch: Callable[[Endpoint, float], Awaitable[A]], is_status: bool
+    ) -> A | None:
         expires, kept = self._kept.get(key, (0.0, None))
         if self._driver.clock() < expires and self._driver.core.executors.serve(key[0]):
             self.counts["shared"] += 1
@@ -91,7 +97,7 @@ class Lookups:
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight()
-            task = asyncio.get_running_loop().create_task(self._run(key, flight, fetch))
+            task = asyncio.get_running_loop().create_task(self._run(key, flight, fetch, is_status))
             flight.task = task
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -111,10 +117,16 @@ class Lookups:
                 flight.task.cancel()
 
     async def _run(
-        self, key: _Key, flight: "_Flight", fetch: Callable[[Endpoint], Awaitable[A]]
+        self,
+        key: _Key,
+        flight: "_Flight",
+        fetch: Callable[[Endpoint, float], Awaitable[A]],
+        is_status: bool,
     ) -> A | None:
         try:
             answer = await self._ask(key[0], flight, fetch)
+            if answer is None and is_status:
+                return await self._ask_loading(key[0], flight, fetch)
         finally:
             self._forget(key, flight)
         if answer is not None:
@@ -126,7 +138,7 @@ class Lookups:
             del self._flights[key]
 
     async def _ask(
-        self, model: str, flight: "_Flight", fetch: Callable[[Endpoint], Awaitable[A]]
+        self, model: str, flight: "_Flight", fetch: Callable[[Endpoint, float], Awaitable[A]]
     ) -> A | None:
         """Ask the live executables of a model until one answers."""
         failed: BackendError | None = None
@@ -136,7 +148,7 @@ class Lookups:
             if endpoint is None:  # it went while another one was asked
                 continue
             try:
-                return await self._ask_one(endpoint, flight, fetch)
+                return await self._ask_one(endpoint, flight, fetch, self._timeout)
             except BackendTimeout as fault:
                 failed = BackendTimeout(f"executable {name}: {fault}")
             except BackendError as fault:
@@ -145,20 +157,36 @@ class Lookups:
             raise failed
         return None
 
+    async def _ask_loading(
+        self, model: str, flight: "_Flight", fetch: Callable[[Endpoint, float], Awaitable[A]]
+    ) -> A | None:
+        """Ask the executables of a model that are not ready; None if none of them answers."""
+        timeout = min(self._timeout, LOADING_TIMEOUT)
+        for executor in self._driver.core.executors.loading(model):
+            endpoint = self._endpoints.get(executor.spec.name)
+            if endpoint is not None:
+                with contextlib.suppress(BackendError):
+                    return await self._ask_one(endpoint, flight, fetch, timeout)
+        return None
+
     async def _ask_one(
-        self, endpoint: Endpoint, flight: "_Flight", fetch: Callable[[Endpoint], Awaitable[A]]
+        self,
+        endpoint: Endpoint,
+        flight: "_Flight",
+        fetch: Callable[[Endpoint, float], Awaitable[A]],
+        timeout: float,
     ) -> A:
         turns = endpoint.lookups
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(timeout):
                 await turns.acquire()
         except TimeoutError:
-            text = f"other look-ups have no answer yet: no turn within {self._timeout:g} s"
+            text = f"other look-ups have no answer yet: no turn within {timeout:g} s"
             raise BackendTimeout(text) from None
         try:
             flight.is_sent = True
             self.counts["executable"] += 1
-            return await fetch(endpoint)
+            return await fetch(endpoint, timeout)
         finally:
             turns.release()
 

@@ -120,7 +120,7 @@ class Roster:
             for model in executable.spec.models
         )
         channel: Channel | None = None
-        if executable.grpc is not None and self._config.gateway.grpc_port is not None:
+        if executable.grpc is not None and self._config.gateway.has_grpc:
             # Nobody shall wait for an import that is not used.
             from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
 

@@ -30,6 +30,7 @@ _V1 = re.compile(
 _V2 = re.compile(
     rf"/v2/models/(?P<model>{_NAME})(?:/versions/(?P<version>{_NAME}))?(?P<rest>/ready|/infer)?"
 )
+_NAMELESS = re.compile(r"/v1/models(?:/versions/[0-9]+|/labels/[^/:]+)?(?:/metadata)?")
 USUAL: Final = 256
 """Length of a path that is remembered: strangers name what they like."""
 
@@ -45,6 +46,11 @@ class Route:
     path: str
     is_inference: bool
     template: str
+
+    @property
+    def is_status(self) -> bool:
+        """Whether it asks TensorFlow Serving's way how far the versions of a model are."""
+        return self.path.startswith("/v1/") and self.template[-1] == "}"
 
     @property
     def missing(self) -> str:
@@ -64,6 +70,11 @@ class GrpcRoute:
     is_inference: bool
 
     @property
+    def is_status(self) -> bool:
+        """Whether it asks TensorFlow Serving's way how far the versions of a model are."""
+        return self.path.endswith("/GetModelStatus")
+
+    @property
     def missing(self) -> str:
         """What is said if there is no such model."""
         if self.path.startswith("/inference."):
@@ -77,6 +88,11 @@ def missing(model: str, version: str | None, *, is_inference: bool) -> str:
         return f"Could not find any versions of model {model}"
     servable = f"Specific({model}, {version})" if version else f"Latest({model})"
     return f"Servable not found for request: {servable}"
+
+
+def names_no_model(path: str) -> bool:
+    """Whether a path that has no route asks for a status or metadata without naming a model."""
+    return _NAMELESS.fullmatch(path) is not None
 
 
 def parse(method: str, path: str) -> Route | None:

@@ -4,7 +4,7 @@ Which models there are, whether new requests are taken, what a request brings al
 lines and traces of requests that ended.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ VERSION = metadata.version("roma-control-plane")
 EXTENSIONS: tuple[str, ...] = ("binary_tensor_data",)
 """The extensions of the Open Inference Protocol that pass both doors, as a client of it is told.
 Which of them an executable understands is its own matter."""
+
+Scrape = Callable[[], Awaitable[tuple[bytes, str]]]
+"""Returns the metrics in Prometheus' text format, and their content type."""
 
 
 class Service:
@@ -53,6 +56,8 @@ class Service:
         self._journal = journal
         self.writes_all = journal.writes_all
         """Whether requests that were answered get a line as well."""
+        self.scrape: Scrape | None = None
+        """What clients read metrics by; None where they may not."""
         self.leaving = False
         """The program ends soon: who asks whether it is ready should go elsewhere."""
         self.draining = False

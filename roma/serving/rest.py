@@ -5,11 +5,7 @@ request speaks, its path says.
 """
 
 import asyncio
-import contextlib
-import errno
 import logging
-import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import Answer, Route
 from roma.serving.workers import Workers
+from roma.sockets import SocketFile, refuse_taken
 from roma.tensors.inflate import inflate
 
 BODY_TIMEOUT = 60.0
@@ -43,8 +40,7 @@ class RestServer:
         self._workers = workers
         self._max_body_bytes = max_body_bytes
         self._runner: web.ServerRunner | None = None
-        self._socket: tuple[Path, int] | None = None
-        """Path and inode."""
+        self._socket: SocketFile | None = None
         self._draining = False
 
     @property
@@ -74,35 +70,21 @@ class RestServer:
             raise ListenError(f"cannot listen on {place}: {error.strerror or error}") from error
         self._runner = runner
         if isinstance(where, Path):
-            self._own(where)
+            self._socket = SocketFile(where)
 
     def _site(self, runner: web.ServerRunner, where: tuple[str, int] | Path) -> web.BaseSite:
         if not isinstance(where, Path):
             return web.TCPSite(runner, *where, backlog=BACKLOG)
-        # asyncio takes a socket's path away from whoever listens there.
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)
-            if probe.connect_ex(str(where)) in (0, errno.EAGAIN):  # the latter: its backlog is full
-                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        refuse_taken(where)
         return web.UnixSite(runner, where, backlog=BACKLOG)
 
     async def stop(self) -> None:
         """Stop listening and let requests in flight end within the drain limit."""
         self._draining = True
-        self._disown()
+        if self._socket is not None:
+            self._socket.remove()
         if self._runner is not None:
             await self._runner.cleanup()
-
-    def _own(self, path: Path) -> None:
-        self._socket = path, path.stat().st_ino
-
-    def _disown(self) -> None:
-        """Remove the socket, unless a successor listens at its path."""
-        if self._socket is not None:
-            path, inode = self._socket
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == inode:
-                    path.unlink()
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         began = asyncio.get_running_loop().time()

@@ -363,9 +363,10 @@ async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
     await stage.open(speaks_grpc=True)
     doors = [GrpcServer(stage.service, stage.server, shared=True) for _ in range(2)]
     for door in doors:
-        await door.listen("127.0.0.1", port)
+        door.bind("127.0.0.1", port)
+        await door.start()
     with pytest.raises(OSError, match="in use"):
-        await GrpcServer(stage.service, stage.server).listen("127.0.0.1", port)
+        GrpcServer(stage.service, stage.server).bind("127.0.0.1", port)
     for door in doors:
         await door.close(0)
 

@@ -88,6 +88,12 @@ def test_what_protobuf_writes_is_read(spec, request):
     assert wire.model_spec(request(model_spec=spec).SerializeToString()) == truth(spec)
 
 
+@given(st.sampled_from(SPECIFIED), st.booleans())
+def test_whether_there_is_a_spec_is_read(request, is_given):
+    message = request(model_spec=ModelSpec()) if is_given else request()
+    assert wire.model_spec(message.SerializeToString()).is_given is is_given
+
+
 @given(st.lists(specs(), min_size=2, max_size=4))
 def test_specs_merge_as_protobuf_merges_them(several):
     data = b"".join(predict_pb2.PredictRequest(model_spec=s).SerializeToString() for s in several)
@@ -199,7 +205,7 @@ def test_what_the_gateway_writes_is_protobuf():
     [
         ("/tensorflow.serving.PredictionService/Predict", b"", "Missing ModelSpec"),
         ("/tensorflow.serving.PredictionService/Predict", b"\xff", "cannot be read"),
-        ("/tensorflow.serving.PredictionService/MultiInference", b"", "at least one task"),
+        ("/tensorflow.serving.PredictionService/MultiInference", b"", "has no name specified"),
         (
             "/tensorflow.serving.PredictionService/MultiInference",
             chunk(1, chunk(1, chunk(1, b"a"))) + chunk(1, chunk(1, chunk(1, b"b"))),

@@ -7,13 +7,18 @@ TensorFlow Serving's (tensorflow_serving/apis) and the Open Inference Protocol's
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import grpc
+
 from dispatcher.live.grpc import wire
+from dispatcher.live.grpc.answers import Refused
 from dispatcher.live.routes import GrpcRoute
 from dispatcher.live.service import EXTENSIONS, NAME, VERSION, Service
 
 PREDICTION, MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 OIP = "inference.GRPCInferenceService"
 
+
+_UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 SERVICES = (PREDICTION, MODEL, OIP)
 
@@ -33,6 +38,8 @@ class Passed:
     path: str
     asked: Callable[[bytes], Asked]
     is_inference: bool
+    otherwise: bytes | None = None
+    """The answer where no model server can give one: no such model, or none of its is ready."""
 
     def route(self, body: bytes) -> GrpcRoute:
         """Return what a message asks for; raise BadRequest."""
@@ -60,8 +67,8 @@ def _by_spec(body: bytes) -> Asked:
 def _by_tasks(body: bytes) -> Asked:
     """Return what all tasks ask for: TensorFlow Serving wants them to ask for one model."""
     specs = wire.task_specs(body)
-    if not specs:
-        raise BadRequest("Inference request must include at least one task")
+    if not specs or not specs[0].is_given:
+        raise BadRequest("ModelSpec has no name specified.")
     asked = _specified(specs[0])
     for spec in specs:
         if spec.name != asked[0]:
@@ -76,10 +83,23 @@ def _by_name(body: bytes) -> Asked:
     return name, version or None
 
 
+def _by_spec_or_none(body: bytes) -> Asked:
+    """Return what a status request asks for: the empty name is one that no model has."""
+    spec = wire.model_spec(body)
+    return _specified(spec) if spec.name or not spec.is_given else ("", None)
+
+
 def _specified(spec: wire.ModelSpec) -> Asked:
+    if not spec.is_given:
+        raise BadRequest("Missing ModelSpec")
     if not spec.name:
-        raise BadRequest("Missing ModelSpec: the request names no model")
+        raise BadRequest("ModelSpec has no name specified.")
     return spec.name, None if spec.version is None else str(spec.version)
+
+
+def _reload(_: Service) -> bytes:
+    text = "the models are those of roma.yaml: change the file, or use `roma models`"
+    raise Refused(_UNIMPLEMENTED, f"HandleReloadConfigRequest: {text}")
 
 
 def _live(_: Service) -> bytes:
@@ -103,9 +123,15 @@ METHODS: Mapping[str, Passed | Own] = {
         Passed(f"/{PREDICTION}/Regress", _by_spec, is_inference=True),
         Passed(f"/{PREDICTION}/MultiInference", _by_tasks, is_inference=True),
         Passed(f"/{PREDICTION}/GetModelMetadata", _by_spec, is_inference=False),
-        Passed(f"/{MODEL}/GetModelStatus", _by_spec, is_inference=False),
+        Passed(f"/{MODEL}/GetModelStatus", _by_spec_or_none, is_inference=False),
+        Own(f"/{MODEL}/HandleReloadConfigRequest", _reload, is_open=False),
         Passed(f"/{OIP}/ModelInfer", _by_name, is_inference=True),
-        Passed(f"/{OIP}/ModelReady", _by_name, is_inference=False),
+        Passed(
+            f"/{OIP}/ModelReady",
+            _by_name,
+            is_inference=False,
+            otherwise=wire.truth(1, value=False),
+        ),
         Passed(f"/{OIP}/ModelMetadata", _by_name, is_inference=False),
         Own(f"/{OIP}/ServerLive", _live),
         Own(f"/{OIP}/ServerReady", _ready),

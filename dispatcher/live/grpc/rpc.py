@@ -121,6 +121,8 @@ class Rpc:
             self._carried = brought(service, context, route)
             service.check(grant, route.model)
             priority = callers.priority(context, grant.priority)
+            if self._method.otherwise is not None and not service.serves(route.model):
+                return GrpcResponse(0, self._method.otherwise)
             self._check(route, len(body))
             if not route.is_inference:
                 return await self._look_up(route, body)
@@ -175,6 +177,8 @@ class Rpc:
             return refusal(_Code.DEADLINE_EXCEEDED, str(fault))
         except BackendError as fault:
             return refusal(_Code.UNAVAILABLE, str(fault))  # a look-up may be asked again
+        if found is None and self._method.otherwise is not None:
+            return GrpcResponse(0, self._method.otherwise)
         if found is None:
             text = f"no executable of model {route.model} is ready"
             return refusal(_Code.UNAVAILABLE, text, retry_after=RECOVERY)

@@ -22,6 +22,7 @@ usual safety net, changes nothing. An x-request-id comes back in the trailing me
 
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,10 +34,12 @@ from dispatcher.live.grpc.places import Places
 from dispatcher.live.grpc.rpc import Rpc, answer_own
 from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
+from roma.sockets import SocketFile, refusal, refuse_taken
+from roma.workers import UNIX
 
 
 class GrpcServer:
-    """The gRPC port; `shared` with other dispatchers of this machine."""
+    """The gRPC port, `shared` with other dispatchers of this machine, and its Unix socket."""
 
     def __init__(self, service: Service, http: Server, *, shared: bool = False) -> None:
         self._service = service
@@ -50,14 +53,13 @@ class GrpcServer:
                 ("grpc.so_reuseport", int(shared)),
             ],
         )
+        self._socket: SocketFile | None = None
         self._places = Places(http)
         self._health = Health(service, self._places)
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
 
-    async def listen(
-        self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
-    ) -> None:
-        """Accept connections; raise OSError."""
+    def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Take a port, before `start`; raise OSError."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if credentials is None:
@@ -66,10 +68,24 @@ class GrpcServer:
                 self._server.add_secure_port(address, credentials)
         except RuntimeError as error:  # its text names no reason
             raise _reason(host, port) or OSError(str(error)) from None
+
+    def bind_socket(self, path: Path) -> None:
+        """Take a Unix socket, before `start`, without TLS; raise OSError."""
+        refuse_taken(path)
+        try:
+            self._server.add_insecure_port(f"{UNIX}{path}")
+        except RuntimeError as error:  # its text names no reason
+            raise refusal(path) or OSError(str(error)) from None
+        self._socket = SocketFile(path)
+
+    async def start(self) -> None:
+        """Accept connections."""
         await self._server.start()
 
     async def close(self, timeout: float) -> None:
         """Accept no more, and give up what has not ended within `timeout`."""
+        if self._socket is not None:
+            self._socket.remove()
         self._health.end()
         await self._server.stop(timeout)
 

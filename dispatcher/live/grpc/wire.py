@@ -10,7 +10,7 @@ Source: https://protobuf.dev/programming-guides/encoding/
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAX_FIELDS = 10_000
 """Fields of one message, those of the messages that are read in it counted in. An inference has
@@ -37,6 +37,8 @@ class ModelSpec:
     name: str = ""
     version: int | None = None
     label: str | None = None
+    is_given: bool = field(default=False, compare=False)
+    """Whether the message has one at all."""
 
 
 class _Reader:
@@ -148,6 +150,7 @@ def _spec_in(reader: _Reader, start: int, end: int) -> ModelSpec:
     spec = ModelSpec()
     for number, kind, begins, ends in reader.fields(start, end):
         if number == 1 and kind == _LEN:
+            spec.is_given = True
             _merge(reader, spec, begins, ends)
     return spec
 
