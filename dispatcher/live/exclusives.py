@@ -24,6 +24,7 @@ from roma.actionwire import MAX_PAYLOAD, Array, Signature, TensorSpec, check
 from roma.config import Config
 from roma.errors import TensorError
 from roma.placement import Executable, executables
+from roma.tensors.arrays import check_shape
 from roma.tensors.errors import BodyTooLarge, Code, RequestError
 from roma.tensors.inflate import inflate
 from roma.tensors.jsontext import parse
@@ -137,7 +138,10 @@ class Exclusives:
                 f"signature_name = {name}: must be {DEFAULT_SIGNATURE} on exclusive devices: "
                 "requests of different signatures cannot share a batch"
             )
-        inputs, layout = decode_predict(document, known.readable[name])
+        signature = known.readable[name]
+        inputs, layout = decode_predict(document, signature)
+        for alias, array in inputs.items():
+            check_shape(array, signature.inputs[alias])
         return inputs, self._count(model, known, inputs), layout
 
     def _count(self, model: str, known: Known, inputs: Mapping[str, Array]) -> int:

@@ -331,6 +331,16 @@ def serve_model(
         int | None,
         typer.Option(min=0, max=65535, help="Port of the gRPC protocols; 0 takes a free one."),
     ] = None,
+    grpc_socket: Annotated[
+        Path | None, typer.Option(help="Unix socket of the gRPC protocols, beside or for a port.")
+    ] = None,
+    allow_reload: Annotated[
+        bool,
+        typer.Option(
+            "--allow-reload",
+            help="Let gRPC clients choose the models (HandleReloadConfigRequest), in any folder.",
+        ),
+    ] = False,
 ) -> None:
     """Serve SavedModels with TensorFlow Serving's APIs and the Open Inference Protocol."""
     import asyncio
@@ -343,6 +353,8 @@ def serve_model(
         port=port,
         socket=socket,
         grpc_port=grpc_port,
+        grpc_socket=grpc_socket,
+        allow_reload=allow_reload,
         intra_op=intra_op,
         inter_op=inter_op,
         max_body_bytes=max_body_bytes,

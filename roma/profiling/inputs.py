@@ -16,7 +16,7 @@ import orjson
 from roma.errors import ConfigError
 from roma.load import read_bodies
 from roma.serving import versions
-from roma.serving.models import WARM_UP_FILE
+from roma.serving.warmup import WARM_UP_FILE
 from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 DIFFERENT_BODIES = 32

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from roma.serving import versions
 from roma.serving.errors import Code, RequestError
 
 # TensorFlow Serving matches paths without regard to case, but then knows only lower-case methods.
@@ -23,7 +24,6 @@ _POST = re.compile(rf"/v1/models/(?P<model>[^/:]+){_WHICH}:(?P<action>[a-z]+)", 
 _GET = re.compile(
     rf"/v1/models(?:/(?P<model>[^/:]+))?{_WHICH}(?:/(?P<action>metadata))?", re.IGNORECASE
 )
-_MAX_VERSION = 2**63 - 1
 
 HTTP_STATUS = {
     Code.OK: 200,
@@ -117,7 +117,7 @@ def _action(method: str, word: str | None) -> Action | None:
 def _version(digits: str | None) -> int | None:
     if digits is None:
         return None
-    # The length is checked first: Python refuses to convert thousands of digits.
-    if len(digits.lstrip("0")) > 19 or int(digits) > _MAX_VERSION:
+    version = versions.number(digits)
+    if version is None:
         raise RequestError(f"Failed to convert version: {digits} to numeric.")
-    return int(digits)
+    return version

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +22,8 @@ from roma.serving.health import Health
 from roma.serving.models import Models
 from roma.serving.rpc import Method, services
 from roma.serving.workers import Workers
+from roma.sockets import SocketFile, refusal, refuse_taken
+from roma.workers import UNIX
 
 MAX_ERROR_TEXT = 1024
 """Characters of an error's text: it travels in a header. TensorFlow Serving's own limit."""
@@ -30,28 +33,35 @@ _log = logging.getLogger(__name__)
 
 
 class GrpcServer:
-    """Serves `methods` over `models`: `workers` compute, and `clerk` does what does not compute."""
+    """Serves `methods` over `models`.
+
+    `workers` compute, `loader` loads models, and `clerk` does what neither computes nor loads.
+    """
 
     def __init__(
         self,
         models: Models,
         methods: Sequence[Method],
+        *,
         workers: Workers,
         clerk: Workers,
+        loader: Workers,
         max_bytes: int,
     ) -> None:
         self._models = models
         self._methods = services(methods)
         self._workers = workers
         self._clerk = clerk
+        self._loader = loader
         self._max_bytes = max_bytes
         self._health = Health(models, tuple(self._methods))
         self._server: Any = None
-        self.port = 0
-        """The port that it listens on; set by `start`."""
+        self.port: int | None = None
+        """The port that it listens on; set by `start`, None where it has none."""
+        self._socket: SocketFile | None = None
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen on a port, 0 for a free one; raises ListenError."""
+    async def start(self, host: str, port: int | None, path: Path | None) -> None:
+        """Listen on a port, 0 for a free one, on a Unix socket, or both; raises ListenError."""
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._max_bytes),
@@ -64,23 +74,27 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*self._methods, HEALTH, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            self.port = server.add_insecure_port(address)
-        except RuntimeError:  # its text names no reason
-            raise ListenError(f"cannot listen on {address}: {_reason(host, port)}") from None
+        if port is not None:
+            self.port = _bind(server, host, port)
+        if path is not None:
+            _bind_socket(server, path)
         loop = asyncio.get_running_loop()
         self._models.on_change = lambda: _call_in(loop, self._health.changed)
         await server.start()
         self._server = server
+        self._socket = None if path is None else SocketFile(path)
 
     async def stop(self, seconds: float) -> None:
         """Stop listening and let calls in flight end within `seconds`."""
+        if self._socket is not None:
+            self._socket.remove()
         self._health.end()
         await self._server.stop(seconds)
 
     def _bind(self, method: Method) -> Callable[[bytes, Any], Any]:
         workers = self._workers if method.computes else self._clerk
+        if method.loads:
+            workers = self._loader
 
         async def answer(request: bytes, context: Any) -> bytes:
             try:
@@ -119,6 +133,27 @@ def _handlers(service: str, methods: Sequence[Method], bind: Callable[[Method], 
     unary = grpc.unary_unary_rpc_method_handler
     bound = {method.name: unary(bind(method)) for method in methods}
     return grpc.method_handlers_generic_handler(service, bound)
+
+
+def _bind(server: Any, host: str, port: int) -> int:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        return int(server.add_insecure_port(address))
+    except RuntimeError:  # its text names no reason
+        raise ListenError(f"cannot listen on {address}: {_reason(host, port)}") from None
+
+
+def _bind_socket(server: Any, path: Path) -> None:
+    try:
+        refuse_taken(path)
+        server.add_insecure_port(f"{UNIX}{path.absolute()}")
+    except (OSError, RuntimeError) as error:
+        why: Exception = error if isinstance(error, OSError) else refusal(path) or error
+        raise ListenError(f"cannot listen on {path}: {_text(why)}") from None
+
+
+def _text(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

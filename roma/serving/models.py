@@ -3,30 +3,28 @@
 A version is START (found), LOADING (being loaded and warmed up), AVAILABLE, or END (its load
 failed, and why). Only an AVAILABLE one answers calls, as in TensorFlow Serving.
 
-`Models.load` runs in a thread of its own and changes states; everything else reads them. A state
-is set after what it promises, so that a reader needs no lock.
+`Models.load` and `Models.follow` run in a thread of their own and change states; everything else
+reads them. A state is set after what it promises, and the table of models is replaced and not
+changed, so that a reader needs no lock.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from roma.serving import session, versions
 from roma.serving.api import Action, Call
-from roma.serving.errors import Code, ModelDirectoryError, ModelLoadError, RequestError
-from roma.serving.inference import infer
+from roma.serving.errors import Code, ModelLoadError, RequestError
+from roma.serving.metrics import Meter
 from roma.serving.session import LoadedModel
-from roma.tensors.arrays import NUMPY_TYPES, Array, Signature
-from roma.tensors.jsontext import parse
-from roma.tensors.tfjson import DEFAULT_SIGNATURE
-
-WARM_UP_FILE = Path("assets.extra/roma_warmup.json")
-"""One predict body, inside the version's folder: the warm-up that the model's author wants."""
+from roma.serving.versions import Policy
+from roma.serving.warmup import warm_up
 
 _log = logging.getLogger(__name__)
 
@@ -53,25 +51,36 @@ class Version:
     model: LoadedModel | None = None
 
 
-class Models:
-    """Every served version of every model.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model is: its base folder, and which of the versions in it are served."""
 
-    `paths` are base folders by model name, `labels` versions by label by model name. Raises
-    ModelDirectoryError.
+    path: Path
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """Versions by label; a version that a label names is served whatever the policy says."""
+    policy: Policy = versions.LATEST
+
+    def versions(self, name: str) -> dict[int, "Version"]:
+        """Return the versions to serve, highest first; raises ModelDirectoryError."""
+        chosen = versions.choose(self.path, self.labels, self.policy)
+        return {number: Version(name, number, path) for number, path in chosen.items()}
+
+
+class Models:
+    """Every served version of every model; `sources` by model name. Raises ModelDirectoryError.
+
+    With `may_follow` other models may take their place while the server runs.
     """
 
-    def __init__(self, paths: Mapping[str, Path], labels: Mapping[str, Mapping[str, int]]) -> None:
-        for name in labels.keys() - paths.keys():
-            raise ModelDirectoryError(f"labels of {name}: there is no such model")
-        self._labels = labels
-        self._models = {
-            name: {
-                number: Version(name, number, path)
-                for number, path in versions.choose(base, labels.get(name, {})).items()
-            }
-            for name, base in paths.items()
-        }
+    def __init__(self, sources: Mapping[str, Source], *, may_follow: bool = False) -> None:
+        self.may_follow = may_follow
+        self.meter = Meter()
+        self._sources = dict(sources)
+        self._models = {name: source.versions(name) for name, source in sources.items()}
+        self._intra_op = 1
+        self._loaded = False
         self._draining = False
+        self._following = threading.Lock()
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of what is ready, in whatever thread makes it."""
 
@@ -80,12 +89,48 @@ class Models:
 
         A version that fails ends alone. Raises ModelLoadError if none is left.
         """
-        for version in self._all():
-            _load(version, intra_op)
+        with self._following:
+            self._intra_op = intra_op
+            for version in self._all():
+                self._load(version)
+            self._loaded = True
             self.on_change()
-        if not self.available():
-            faults = [f"{v.name} version {v.number}: {v.message}" for v in self._all()]
-            raise ModelLoadError("\n".join(["no model could be loaded:", *faults]))
+            if not self.available():
+                faults = [f"{v.name} version {v.number}: {v.message}" for v in self._all()]
+                raise ModelLoadError("\n".join(["no model could be loaded:", *faults]))
+
+    def follow(self, sources: Mapping[str, Source]) -> None:
+        """Serve these models and no others; blocks until those that are new are loaded.
+
+        What is served before and after serves on. Raises ModelDirectoryError, changing nothing,
+        and ModelLoadError if a new version failed, which ends alone.
+        """
+        with self._following:
+            table = {name: source.versions(name) for name, source in sources.items()}
+            new = []
+            for name, served in table.items():
+                for number, version in served.items():
+                    old = self._models.get(name, {}).get(number)
+                    if old is not None and old.path == version.path and old.state is not State.END:
+                        served[number] = old
+                    else:
+                        new.append(version)
+            kept = {id(version) for served in table.values() for version in served.values()}
+            gone = [version for version in self._all() if id(version) not in kept]
+            self._sources, self._models = dict(sources), table
+            for version in gone:
+                # Freed with the last call that runs it.
+                version.state, version.model = State.END, None
+            self.on_change()
+            for version in new:
+                self._load(version)
+            faults = [f"{v.name} version {v.number}: {v.message}" for v in new if v.message]
+            if faults:
+                raise ModelLoadError("\n".join(faults))
+
+    def _load(self, version: Version) -> None:
+        _load(version, self._intra_op)
+        self.on_change()
 
     def available(self) -> list[str]:
         """Return what answers calls, as `name/version`."""
@@ -94,12 +139,11 @@ class Models:
     def is_ready(self, name: str | None = None) -> bool | None:
         """Whether a model answers calls, or, without a name, whether the server is ready.
 
-        The server is ready once nothing is left to load and at least one version answers. Returns
-        None for a model that is not served.
+        The server is ready once what it was started with is loaded, while at least one version
+        answers. Returns None for a model that is not served.
         """
         if name is None:
-            pending = any(v.state in (State.START, State.LOADING) for v in self._all())
-            return not self._draining and not pending and bool(self.available())
+            return not self._draining and self._loaded and bool(self.available())
         return self.is_callable(Call(Action.STATUS, name)) if name in self._models else None
 
     def is_callable(self, call: Call) -> bool:
@@ -132,9 +176,10 @@ class Models:
         """
         number = self._number(call)
         loaded = {
-            version.number: version.model
+            version.number: model
             for version in self._models.get(call.model, {}).values()
-            if version.model is not None and version.state is State.AVAILABLE
+            # Read once: it may go at any moment.
+            if (model := version.model) is not None and version.state is State.AVAILABLE
         }
         # Latest is the latest that is loaded; the versions are in falling order.
         wanted = next(iter(loaded), None) if number is None else number
@@ -144,6 +189,24 @@ class Models:
             )
             raise RequestError(f"Servable not found for request: {servable}", Code.NOT_FOUND)
         return wanted, loaded[wanted]
+
+    @contextlib.contextmanager
+    def serving(self, call: Call, api: str, entrypoint: str) -> Iterator[tuple[int, LoadedModel]]:
+        """Find what a call means, as `find` does, and count what becomes of it in the block.
+
+        `api` and `entrypoint` are the metrics' labels.
+        """
+        found = self.find(call)
+        began, status = time.monotonic(), Code.INTERNAL
+        try:
+            yield found
+            status = Code.OK
+        except RequestError as error:
+            status = error.code
+            raise
+        finally:
+            seconds = time.monotonic() - began
+            self.meter.count(call.model, api, entrypoint, status.name, seconds)
 
     def status(self, call: Call) -> list[Version]:
         """Return the versions that a status call means, highest first; raises RequestError."""
@@ -162,7 +225,8 @@ class Models:
     def _number(self, call: Call) -> int | None:
         if call.label is None:
             return call.version
-        number = self._labels.get(call.model, {}).get(call.label)
+        source = self._sources.get(call.model)
+        number = None if source is None else source.labels.get(call.label)
         if number is None:
             raise RequestError(f"Unrecognized servable version label: {call.label}")
         return number
@@ -175,7 +239,7 @@ def _load(version: Version, intra_op: int) -> None:
     version.state = State.LOADING
     try:
         model = session.load(version.path, intra_op)
-        _warm_up(model, version.path)
+        warm_up(model, version.path)
     except Exception as error:  # whatever a model's graph or file may raise is its own end only
         version.code, version.message = session.failure(error)
         version.state = State.END
@@ -183,37 +247,6 @@ def _load(version: Version, intra_op: int) -> None:
     else:
         version.model = model
         version.state = State.AVAILABLE
-
-
-def _warm_up(model: LoadedModel, path: Path) -> None:
-    """Run the default signature once, so that the first request is no slower than the second."""
-    file = path / WARM_UP_FILE
-    if file.exists():
-        try:
-            infer(model, Action.PREDICT, parse(file.read_bytes()))
-        except RequestError as error:
-            raise RequestError(f"{file}: {error}", error.code) from error
-        return
-    signature = model.signatures.get(DEFAULT_SIGNATURE)
-    inputs = signature and invent(signature)
-    if not inputs:
-        return
-    try:
-        model.run(DEFAULT_SIGNATURE, inputs)
-    except RequestError as error:
-        # The input was invented: that the model refuses it says nothing about real ones.
-        _log.info("%s: no warm-up: %s", path, error)
-
-
-def invent(signature: Signature) -> dict[str, Array] | None:
-    """Return zeros in the shape of one example, or None where none can be invented."""
-    inputs: dict[str, Array] = {}
-    for spec in signature.inputs.values():
-        if spec.shape is None or spec.dtype == "string" or spec.dtype not in NUMPY_TYPES:
-            return None
-        shape = tuple(1 if size < 0 else size for size in spec.shape)
-        inputs[spec.name] = np.zeros(shape, NUMPY_TYPES[spec.dtype])
-    return inputs
 
 
 def status_json(found: list[Version]) -> dict[str, Any]:

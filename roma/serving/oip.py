@@ -13,10 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roma.serving import versions
 from roma.serving.api import Action, Call
 from roma.serving.errors import Code, RequestError
 from roma.serving.models import Models
 from roma.serving.oip_tensors import BY_TENSORFLOW, Header, brief
+from roma.serving.session import LoadedModel
 from roma.tensors.arrays import Array, TensorSpec, check_shape
 from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
@@ -60,10 +62,9 @@ def call_of(action: Action, model: str, version: str) -> Call:
     """Return the call that a model's name and a version, which may be empty, make."""
     if not version:
         return Call(action, model)
-    # A number of more digits than any version has is a label that nobody gave.
-    if version.isascii() and version.isdigit() and len(version) <= 18:
-        return Call(action, model, version=int(version))
-    return Call(action, model, label=version)
+    number = versions.number(version)
+    # A number beyond those that versions have is a label that nobody gave.
+    return Call(action, model, number, version if number is None else None)
 
 
 def check_parameters(parameters: Mapping[str, Any], refused: Collection[str], where: str) -> None:
@@ -81,31 +82,10 @@ def signature_of(parameters: Mapping[str, Any]) -> str:
     return name or DEFAULT_SIGNATURE
 
 
-def infer(models: Models, request: InferRequest) -> InferAnswer:
-    """Compute; raises RequestError."""
-    number, model = models.find(request.call)
-    signature = model.signatures.get(request.signature)
-    name = request.call.model
-    if signature is None:
-        raise RequestError(f"model {name} has no signature {brief(request.signature)}")
-    arrays: dict[str, Array] = {}
-    for head, array in request.inputs:
-        spec = signature.inputs.get(head.name)
-        if spec is None:
-            raise RequestError(f"model {name} has no input {brief(head.name)}")
-        if head.name in arrays:
-            raise RequestError(f'Input "{head.name}" was sent twice')
-        _check(head, array, spec)
-        arrays[head.name] = array
-    missing = [spec for spec in signature.inputs if spec not in arrays]
-    if missing:
-        raise RequestError(f"model {name}: missing input {', '.join(missing)}")
-    for output in request.outputs:
-        if output not in signature.outputs:
-            raise RequestError(f"model {name} has no output {brief(output)}")
-    values = model.run(request.signature, arrays)
-    wanted = request.outputs or list(signature.outputs)
-    return InferAnswer(number, [_output(signature.outputs[o], values[o]) for o in wanted])
+def infer(models: Models, request: InferRequest, entrypoint: str) -> InferAnswer:
+    """Compute; raises RequestError. `entrypoint` is the metrics' label."""
+    with models.serving(request.call, "ModelInfer", entrypoint) as (number, model):
+        return InferAnswer(number, _computed(model, request))
 
 
 def metadata(models: Models, call: Call) -> Metadata:
@@ -127,6 +107,31 @@ def server_version() -> str:
         return importlib.metadata.version("roma-control-plane")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _computed(model: LoadedModel, request: InferRequest) -> list[tuple[Header, Array]]:
+    signature = model.signatures.get(request.signature)
+    name = request.call.model
+    if signature is None:
+        raise RequestError(f"model {name} has no signature {brief(request.signature)}")
+    arrays: dict[str, Array] = {}
+    for head, array in request.inputs:
+        spec = signature.inputs.get(head.name)
+        if spec is None:
+            raise RequestError(f"model {name} has no input {brief(head.name)}")
+        if head.name in arrays:
+            raise RequestError(f'Input "{head.name}" was sent twice')
+        _check(head, array, spec)
+        arrays[head.name] = array
+    missing = [spec for spec in signature.inputs if spec not in arrays]
+    if missing:
+        raise RequestError(f"model {name}: missing input {', '.join(missing)}")
+    for output in request.outputs:
+        if output not in signature.outputs:
+            raise RequestError(f"model {name} has no output {brief(output)}")
+    values = model.run(request.signature, arrays)
+    wanted = request.outputs or list(signature.outputs)
+    return [_output(signature.outputs[o], values[o]) for o in wanted]
 
 
 def _check(head: Header, array: Array, spec: TensorSpec) -> None:

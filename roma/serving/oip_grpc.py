@@ -17,10 +17,12 @@ import numpy as np
 from roma.serving import oip, oip_tensors
 from roma.serving.api import Action
 from roma.serving.errors import Code, RequestError
+from roma.serving.messages import Message, parse
+from roma.serving.metrics import GRPC
 from roma.serving.models import Models
 from roma.serving.oip import InferAnswer, InferRequest
 from roma.serving.oip_tensors import Header
-from roma.serving.rpc import Message, Method, parse
+from roma.serving.rpc import Method
 from roma.tensors.arrays import Array
 
 SERVICE = "inference.GRPCInferenceService"
@@ -136,7 +138,7 @@ def _infer(models: Models, request: bytes, _most_bytes: int) -> bytes:
     messages = load_messages()
     message = parse(messages.ModelInferRequest(), request)
     response = messages.ModelInferResponse()
-    encode_answer(oip.infer(models, decode_request(message)), message, response)
+    encode_answer(oip.infer(models, decode_request(message), GRPC), message, response)
     return bytes(response.SerializeToString())
 
 

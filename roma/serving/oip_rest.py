@@ -26,6 +26,7 @@ import orjson
 from roma.serving import oip, oip_tensors
 from roma.serving.api import Action, Call
 from roma.serving.errors import Code, RequestError
+from roma.serving.metrics import REST
 from roma.serving.models import Models
 from roma.serving.oip import InferAnswer, InferRequest
 from roma.serving.oip_tensors import Header
@@ -99,7 +100,7 @@ def _metadata(call: Call, models: Models, _body: bytes, _headers: Mapping[str, s
 
 def _infer(call: Call, models: Models, body: bytes, headers: Mapping[str, str]) -> Answer:
     request, form = decode_request(call, body, headers)
-    return encode_answer(call.model, oip.infer(models, request), form)
+    return encode_answer(call.model, oip.infer(models, request, REST), form)
 
 
 _ABOUT = {None: _metadata, "/ready": _model_ready, "/infer": _infer}

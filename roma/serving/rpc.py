@@ -6,13 +6,8 @@ method as they came, so that a thread parses them and not the event loop.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from roma.serving.errors import RequestError
 from roma.serving.models import Models
-
-Message = Any
-"""A protobuf message. The generated classes carry no types, so that this is what they all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +15,15 @@ class Method:
     """One method of a service.
 
     `answer` takes the models, the request and the largest number of bytes a tensor of it may
-    take; it runs in a thread, and raises RequestError. A method that computes needs a worker.
+    take; it runs in a thread, and raises RequestError. A method that computes needs a worker; one
+    that loads models runs where they are loaded, one after the other.
     """
 
     service: str
     name: str
     answer: Callable[[Models, bytes, int], bytes]
     computes: bool = False
-
-
-def parse(message: Message, request: bytes) -> Message:
-    """Fill an empty message and return it; raises RequestError."""
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415
-
-    try:
-        message.ParseFromString(request)
-    except DecodeError:
-        name = message.DESCRIPTOR.full_name
-        raise RequestError(f"The request is no {name} message") from None
-    return message
+    loads: bool = False
 
 
 def services(methods: Iterable[Method]) -> dict[str, list[Method]]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from roma import frameworks
 from roma.serving import oip_grpc, predict_grpc
-from roma.serving.errors import ListenError
-from roma.serving.models import Models
+from roma.serving.errors import ListenError, ModelDirectoryError
+from roma.serving.models import Models, Source
 from roma.serving.rest import RestServer
 from roma.serving.workers import Workers
 from roma.workers import UNIX
@@ -38,7 +38,11 @@ class ServerSettings:
     socket: Path | None = None
     """A Unix socket for REST, which then has no port; whoever may write it may call."""
     grpc_port: int | None = None
-    """The port of the gRPC protocols, which are off without one. 0 takes a free one."""
+    """The port of the gRPC protocols, which are off without one or a socket. 0 takes a free one."""
+    grpc_socket: Path | None = None
+    """A Unix socket of the gRPC protocols; whoever may write it may call."""
+    allow_reload: bool = False
+    """Whether clients may have other models served (HandleReloadConfigRequest), from any folder."""
     intra_op: int = 1
     """Threads inside one operation."""
     inter_op: int = 1
@@ -91,7 +95,10 @@ class ModelServer:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._models = Models(settings.models, settings.labels)
+        for name in settings.labels.keys() - settings.models.keys():
+            raise ModelDirectoryError(f"labels of {name}: there is no such model")
+        sources = {n: Source(p, settings.labels.get(n, {})) for n, p in settings.models.items()}
+        self._models = Models(sources, may_follow=settings.allow_reload)
         self._workers = Workers(settings.inter_op, "infer")
         # Status and metadata are told while every worker computes.
         self._clerk = Workers(1, "describe")
@@ -113,13 +120,19 @@ class ModelServer:
 
     @property
     def grpc_address(self) -> str | None:
-        """The address of the gRPC protocols, `host:port`; None where they are off."""
-        return _join(self._settings.host, self._grpc.port) if self._grpc else None
+        """The address of the gRPC protocols, `host:port`; None where they have no port."""
+        port = None if self._grpc is None else self._grpc.port
+        return None if port is None else _join(self._settings.host, port)
 
     def ready_line(self) -> str:
         """Return what to tell the operator once it is ready."""
-        where = f"{self.url} and grpc://{self.grpc_address}" if self._grpc else self.url
-        return f"roma serve-model: ready on {where}: {', '.join(self._models.available())}"
+        where = [self.url]
+        if self.grpc_address is not None:
+            where.append(f"grpc://{self.grpc_address}")
+        if self._settings.grpc_socket is not None:
+            where.append(f"grpc+{UNIX}{self._settings.grpc_socket.absolute()}")
+        models = ", ".join(self._models.available())
+        return f"roma serve-model: ready on {' and '.join(where)}: {models}"
 
     async def start(self) -> None:
         """Listen, and begin to load; raises ListenError, and LaunchError beside PyTorch."""
@@ -127,9 +140,9 @@ class ModelServer:
         settings = self._settings
         where = settings.socket or (settings.host, settings.port)
         await self._rest.start(where, settings.drain_limit)
-        if settings.grpc_port is not None:
+        if settings.grpc_port is not None or settings.grpc_socket is not None:
             try:
-                self._grpc = await self._start_grpc(settings.grpc_port)
+                self._grpc = await self._start_grpc()
             except ListenError:
                 await self._rest.stop()
                 raise
@@ -158,14 +171,21 @@ class ModelServer:
             self._models.close()
         return is_computing
 
-    async def _start_grpc(self, port: int) -> "GrpcServer":
+    async def _start_grpc(self) -> "GrpcServer":
         # An import of its own, which REST alone does without.
         from roma.serving.grpc_server import GrpcServer  # noqa: PLC0415
 
-        limit = self._settings.max_body_bytes
+        settings = self._settings
         methods = (*predict_grpc.METHODS, *oip_grpc.METHODS)
-        server = GrpcServer(self._models, methods, self._workers, self._clerk, limit)
-        await server.start(self._settings.host, port)
+        server = GrpcServer(
+            self._models,
+            methods,
+            workers=self._workers,
+            clerk=self._clerk,
+            loader=self._loader,
+            max_bytes=settings.max_body_bytes,
+        )
+        await server.start(settings.host, settings.grpc_port, settings.grpc_socket)
         return server
 
     def _load(self) -> None:

@@ -2,7 +2,7 @@
 
 import orjson
 
-from roma.serving import api
+from roma.serving import api, metrics
 from roma.serving.api import Action, Call
 from roma.serving.inference import infer
 from roma.serving.models import Models, metadata_json, status_json
@@ -10,9 +10,13 @@ from roma.serving.route import Answer, Route
 from roma.tensors.jsontext import parse
 from roma.tensors.tfjson import signature_name
 
+_METRICS = {"Content-Type": metrics.CONTENT_TYPE}
+
 
 def route(method: str, target: str) -> Route:
     """Return how a request is answered; raises RequestError."""
+    if method == "GET" and target.partition("?")[0] == metrics.PATH:
+        return Route(lambda models, _body, _headers: Answer(models.meter.text(), headers=_METRICS))
     call = api.parse(method, target)
     if not call.action.is_inference:
         return Route(lambda models, _body, _headers: Answer(_describe(models, call)))
@@ -30,5 +34,5 @@ def _infer(models: Models, call: Call, body: bytes) -> bytes:
     # In TensorFlow Serving's order: a body that is no JSON is refused before the model is sought.
     document = parse(body)
     signature_name(document)
-    _, model = models.find(call)
-    return infer(model, call.action, document)
+    with models.serving(call, call.action, metrics.REST) as (_, model):
+        return infer(model, call.action, document)

@@ -26,6 +26,7 @@ from roma.tensors.arrays import Array, Signature, TensorSpec
 
 SERVE_TAG = "serve"
 _IMPORTING = threading.Lock()
+_Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 class LoadedModel:
@@ -38,6 +39,7 @@ class LoadedModel:
 
     def __init__(self, session: Any, signature_defs: Mapping[str, Any]) -> None:
         self._session = session
+        self._callables: dict[str, _Run] = {}
         # Copies: a message inside another keeps that one, and the graph in it, in memory.
         self.signature_defs = {name: _copy(signature_defs[name]) for name in sorted(signature_defs)}
         self.signatures: Mapping[str, Signature] = {
@@ -46,9 +48,8 @@ class LoadedModel:
             if _can_run(definition)
         }
         self.metadata = _metadata(self.signature_defs)
-        self._callables = {
-            name: _callable(session, self.signature_defs[name]) for name in self.signatures
-        }
+        for name in self.signatures:
+            self._callables[name] = _callable(session, self.signature_defs[name])
 
     def run(self, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute a signature's outputs, by name; raises RequestError with TensorFlow's code."""
@@ -63,6 +64,10 @@ class LoadedModel:
         """Free the model's memory; no call may be running."""
         self._callables.clear()
         self._session.close()
+
+    def __del__(self) -> None:
+        # A model that goes while the server runs goes with its last call.
+        self.close()
 
 
 def load(path: Path, intra_op: int) -> LoadedModel:
@@ -128,7 +133,7 @@ def import_tensorflow() -> Any:
     return tf
 
 
-def _callable(session: Any, definition: Any) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+def _callable(session: Any, definition: Any) -> _Run:
     from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415
 
     inputs = list(definition.inputs)

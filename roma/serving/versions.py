@@ -3,14 +3,33 @@
     base/1/saved_model.pb
     base/00000002/saved_model.pb      version 2
 
-The default policy is the latest version only. A label that names another version has it served
-too.
+The default policy is the latest version only, as in TensorFlow Serving. A label that names another
+version has it served too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from roma.serving.errors import ModelDirectoryError
+
+MAX_VERSION = 2**63 - 1
+"""The largest version: TensorFlow Serving's protocols carry an int64."""
+
+
+Policy = Callable[[Collection[int]], Iterable[int]]
+"""Chooses from the versions that there are; what it names beyond them is not served."""
+
+
+def number(text: str) -> int | None:
+    """Return the version that decimal digits name; None for any other text.
+
+    A number beyond an int64 is no version, as in TensorFlow Serving.
+    """
+    # The length is checked first: Python refuses to convert thousands of digits.
+    if not text.isascii() or not text.isdigit() or len(text.lstrip("0")) > len(str(MAX_VERSION)):
+        return None
+    version = int(text)
+    return version if version <= MAX_VERSION else None
 
 
 def find(base: Path) -> dict[int, Path]:
@@ -19,7 +38,8 @@ def find(base: Path) -> dict[int, Path]:
         folders = sorted(path for path in base.iterdir() if path.is_dir())
     except OSError as error:
         raise ModelDirectoryError(f"{base}: {error.strerror}") from error
-    found = {int(path.name): path for path in folders if _is_number(path.name)}
+    numbers = {path: number(path.name) for path in folders}
+    found = {version: path for path, version in numbers.items() if version is not None}
     if not found:
         raise ModelDirectoryError(
             f"{base}: holds no version: expected a folder named by a number, such as {base}/1"
@@ -27,7 +47,15 @@ def find(base: Path) -> dict[int, Path]:
     return found
 
 
-def choose(base: Path, labels: Mapping[str, int]) -> dict[int, Path]:
+def latest(count: int) -> Policy:
+    """Return the policy that serves the `count` highest versions."""
+    return lambda found: sorted(found)[-count:]
+
+
+LATEST = latest(1)
+
+
+def choose(base: Path, labels: Mapping[str, int], policy: Policy = LATEST) -> dict[int, Path]:
     """Return the versions to serve, highest first; raises ModelDirectoryError."""
     found = find(base)
     for label, version in labels.items():
@@ -35,9 +63,7 @@ def choose(base: Path, labels: Mapping[str, int]) -> dict[int, Path]:
             raise ModelDirectoryError(
                 f"{base}: label {label} names version {version}, which is not there"
             )
-    wanted = {max(found), *labels.values()}
+    wanted = {*policy(found), *labels.values()} & found.keys()
+    if not wanted:
+        raise ModelDirectoryError(f"{base}: holds none of the versions that its policy names")
     return {version: found[version] for version in sorted(wanted, reverse=True)}
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()

@@ -138,9 +138,8 @@ def from_leaves(leaves: list[Any], shape: tuple[int, ...], spec: TensorSpec) -> 
 def check_shape(array: Array, spec: TensorSpec) -> None:
     """Refuse an array that the signature does not allow; raises RequestError.
 
-    TensorFlow Serving checks nothing here and leaves it to the graph, which may answer nonsense:
-    it was optimised for the shape in its signature. But [batch] where [batch, 1] is asked for is
-    let through as it is, because TensorFlow Serving's first example (half_plus_two) relies on it.
+    For the Open Inference Protocol and for planned devices: TensorFlow Serving's own APIs leave
+    shapes to the graph. [batch] where [batch, 1] is asked for is let through as it is.
     """
     if spec.shape is None:
         return

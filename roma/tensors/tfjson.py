@@ -22,7 +22,6 @@ from roma.tensors.arrays import (
     Array,
     Signature,
     TensorSpec,
-    check_shape,
     decode,
     decode_item,
     from_leaves,
@@ -56,7 +55,10 @@ def signature_name(document: Document) -> str:
 
 
 def decode_predict(document: Document, signature: Signature) -> tuple[dict[str, Array], Layout]:
-    """Return the input arrays, by name, of a predict body; raises RequestError."""
+    """Return the input arrays, by name, of a predict body; raises RequestError.
+
+    Types are checked, shapes are not: as in TensorFlow Serving they are the graph's to refuse.
+    """
     root = document.root
     if not signature.inputs:
         raise RequestError(f"Failed to get input map for signature: {signature.name}")
@@ -73,8 +75,6 @@ def decode_predict(document: Document, signature: Signature) -> tuple[dict[str, 
         layout = Layout.COLUMNAR
     else:
         raise RequestError("Missing 'inputs' or 'instances' key")
-    for name, array in arrays.items():
-        check_shape(array, signature.inputs[name])
     return arrays, layout
 
 

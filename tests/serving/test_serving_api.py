@@ -112,11 +112,15 @@ def test_bad_examples(body, text):
 
 
 def test_the_latest_version_and_the_labelled_ones_are_served(tmp_path):
-    for name in ("2", "00000010", "9", "tmp", "3.old"):
+    # The last two are beyond an int64.
+    for name in ("2", "00000010", "9", "tmp", "3.old", str(2**63), str(2**64 - 1)):
         (tmp_path / name).mkdir()
     (tmp_path / "11").write_text("a file is no version")
     assert versions.choose(tmp_path, {}) == {10: tmp_path / "00000010"}
     assert list(versions.choose(tmp_path, {"stable": 2, "canary": 10})) == [10, 2]
+    assert list(versions.choose(tmp_path, {}, versions.latest(2))) == [10, 9]
+    (tmp_path / str(2**63 - 1)).mkdir()
+    assert list(versions.choose(tmp_path, {})) == [2**63 - 1]
 
 
 def test_a_folder_that_cannot_be_served_says_why(tmp_path):

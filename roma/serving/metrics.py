@@ -1,0 +1,73 @@
+"""The model server's metrics, under TensorFlow Serving's names and in Prometheus' text format.
+
+    :tensorflow:serving:request_count{model_name, status}
+    :tensorflow:serving:request_latency{model_name, API, entrypoint}
+
+The latency is in microseconds, of the requests whose status is OK. Requests for a model that is
+not served are not counted: a caller chooses those names.
+Source: tensorflow_serving/servables/tensorflow/util.cc, util/prometheus_exporter.cc (2.19).
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+from roma.stats import Histogram
+
+PATH = "/monitoring/prometheus/metrics"
+CONTENT_TYPE = "text/plain; version=0.0.4"
+
+REST, GRPC = "REST", "GRPC"
+"""Entry points."""
+
+BOUNDS = tuple(10 * 1.8**i for i in range(33))
+"""Microseconds, up to about 20 minutes."""
+
+
+class Meter:
+    """Counts of what was answered; any thread may count."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._latencies: dict[tuple[str, str, str], Histogram] = {}
+
+    def count(self, model: str, api: str, entrypoint: str, status: str, seconds: float) -> None:
+        """Note one request; `status` is a gRPC code's name."""
+        with self._lock:
+            self._counts[model, status] += 1
+            if status == "OK":
+                key = (model, api, entrypoint)
+                if key not in self._latencies:
+                    self._latencies[key] = Histogram(BOUNDS)
+                self._latencies[key].add(seconds * 1e6)
+
+    def text(self) -> bytes:
+        """Return all of it."""
+        with self._lock:
+            return "".join(f"{line}\n" for line in self._lines()).encode()
+
+    def _lines(self) -> Iterator[str]:
+        name = ":tensorflow:serving:request_count"
+        yield f"# TYPE {name} counter"
+        for (model, status), count in sorted(self._counts.items()):
+            yield f"{name}{{{_labels(model_name=model, status=status)}}} {count}"
+        name = ":tensorflow:serving:request_latency"
+        yield f"# TYPE {name} histogram"
+        for (model, api, entrypoint), found in sorted(self._latencies.items()):
+            labels = _labels(model_name=model, API=api, entrypoint=entrypoint)
+            total = 0
+            for bound, count in zip((*found.bounds, None), found.counts, strict=True):
+                total += count
+                limit = "+Inf" if bound is None else f"{bound:g}"
+                yield f'{name}_bucket{{{labels},le="{limit}"}} {total}'
+            yield f"{name}_sum{{{labels}}} {found.total:g}"
+            yield f"{name}_count{{{labels}}} {total}"
+
+
+def _labels(**values: str) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
