@@ -30,6 +30,7 @@ from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 from roma.stats import Histogram
 from roma.variants import Variant
 from supervisor.actuators.recording import RecordingActuator
+from supervisor.contention import HostReading
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live import metrics as supervisor_metrics
 from supervisor.live.gpus import GpuReading
@@ -91,7 +92,12 @@ def supervisor() -> list[Metric]:
     core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], _law, capacity=4.0)
     reply = {"d": ExchangeReply("e", (), (ExecutorReport("m@w", "idle", 0, 0),))}
     for second in range(3):
-        core.tick(reply, {"m@w": Reading(1.0, 1.0 * second, second, 0)}, now=float(second))
+        core.tick(
+            reply,
+            {"m@w": Reading(1.0, 1.0 * second, second, 0)},
+            now=float(second),
+            host=HostReading(4, 2.0 * second, 0.0, 0.0),
+        )
     loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
     return list(supervisor_metrics.collect(loop, "w", [GpuReading(0, "", 0.5, 1, 2)]))
 

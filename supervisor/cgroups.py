@@ -20,6 +20,7 @@ from pathlib import Path
 
 from roma import units
 from roma.errors import ActuationError, ActuationNotPermitted
+from supervisor.contention import parse_some
 from supervisor.core import Reading
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,12 @@ class Group(ABC):
             periods=stat["nr_periods"],
             throttled=stat["nr_throttled"],
             burst=None if bandwidth is None else (burst or 0) / bandwidth[0],
+            waited=self._waited(),
         )
+
+    def _waited(self) -> float | None:
+        """Return the seconds in which a task waited for a CPU; version 1 does not count them."""
+        return None
 
     @abstractmethod
     def _usage(self) -> tuple[float, dict[str, int]]:
@@ -205,6 +211,12 @@ class GroupV2(Group):
     def _usage(self) -> tuple[float, dict[str, int]]:
         stat = _table(self._dir / "cpu.stat")
         return units.seconds_from_us(stat["usage_usec"]), stat
+
+    def _waited(self) -> float | None:
+        try:
+            return parse_some((self._dir / "cpu.pressure").read_text())
+        except OSError:  # no PSI, or switched off
+            return None
 
     @property
     def _burst_file(self) -> Path:

@@ -9,7 +9,7 @@ sees the difference and applies it again.
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controllers.base import Law
@@ -17,6 +17,7 @@ from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, hold
 from roma.exchange import ExchangeReply, ExecutorReading, ModelReport
 from roma.model import ModelSpec, Sharing
+from supervisor.contention import Contention, HostReading, contention, waited_share
 from supervisor.parts import Parts, slots
 from supervisor.sharing import GRID, Want, share
 from supervisor.story import Decision
@@ -71,8 +72,9 @@ class Reading:
     """Reading of the kernel: `cores` granted by the quota (None: unlimited).
 
     `usage` in core-seconds, `periods` and `throttled` in quota periods are cumulative. `burst` is
-    the share of the quota that a period may inherit, None where that cannot be known; `age` in
-    seconds, for what had to come from another host.
+    the share of the quota that a period may inherit, None where that cannot be known; `waited` the
+    cumulative seconds in which a task of it waited for a CPU (None: unknown); `age` in seconds, for
+    what had to come from another host.
     """
 
     cores: float | None
@@ -81,6 +83,7 @@ class Reading:
     throttled: int
     age: float = 0.0
     burst: float | None = None
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Status:
     """The live state of one executable; `applied` is None until the first reading.
 
     `core_seconds` is what was applied over time, or used where a period was beyond it.
+    `waited` is the share of the last period in which a task of it waited for a CPU (None: unknown).
     `lacks_burst` if its burst was never set, or was lost with its cgroup. An executable that was
     ready and is lost has its share as the others do for RESTART_PATIENCE, since its clients wait;
     but not one that was lost twice within RESTART_LOOP. `lost_at` is when it was lost last.
@@ -120,6 +124,7 @@ class Status:
     lost_at: float = -math.inf
     reading: Reading | None = None
     read_at: float | None = None
+    waited: float | None = None
     story: deque[Decision] = field(default_factory=deque)
 
 
@@ -166,6 +171,8 @@ class Supervisor:
         self._parts = Parts()
         self._dispatchers = dispatchers
         self._ticked_at: float | None = None
+        self.contention: Contention | None = None
+        self._host: HostReading | None = None
 
     def manage(self, managed: Iterable[Managed]) -> None:
         """Control these from now on; what is known of those that stay stays known."""
@@ -182,11 +189,12 @@ class Supervisor:
         readings: Mapping[str, Reading | None],
         *,
         now: float,
+        host: HostReading | None = None,
     ) -> list[Apply]:
         """Take one period's reports and readings; return what must be applied.
 
         A missing reply or reading means hold: the last allocation stands. `replies` is keyed by
-        dispatcher, `readings` by executable.
+        dispatcher, `readings` by executable. `host` explains decisions and changes none.
         """
         blind = self._take_replies(replies, now)
         self._parts.begin()
@@ -199,6 +207,7 @@ class Supervisor:
             if applied is not None:
                 status.core_seconds += max(applied, used or 0.0) * dt
             decided.append(self._decide(status, used, blind, dt))
+        self._take_host(host, decided, dt)
         self._share(decided, now, dt)
         return [
             Apply(s.managed.name, s.allocation)
@@ -360,8 +369,20 @@ class Supervisor:
                     exact=exact,
                     allocation=status.allocation,
                     applied=status.applied,
+                    contention=self._contention(status),
                 )
             )
+
+    def _take_host(self, host: HostReading | None, decided: Sequence[_Decided], dt: float) -> None:
+        used = sum(d.used or 0.0 for d in decided)
+        self.contention = contention(self._host, host, used, dt)
+        self._host = host
+
+    def _contention(self, status: Status) -> Contention | None:
+        """Return what an executable met: its own waiting, where the kernel counts that."""
+        if self.contention is None or status.waited is None:
+            return self.contention
+        return replace(self.contention, waited=status.waited, own=True)
 
     def _want(self, status: Status, demand: Demand, *, loads: bool) -> Want:
         managed, held = status.managed, demand.cores is None
@@ -378,6 +399,7 @@ class Supervisor:
     def _take_reading(self, status: Status, reading: Reading | None, now: float) -> float | None:
         """Update the observed values; return the cores used, on average, since the last one."""
         previous, since = status.reading, status.read_at
+        status.waited = None
         if reading is None:
             return None
         at = now - reading.age
@@ -399,6 +421,8 @@ class Supervisor:
         periods = reading.periods - previous.periods
         throttled = max(0, reading.throttled - previous.throttled)
         status.throttled = min(1.0, throttled / periods) if periods > 0 else 0.0
+        if reading.waited is not None and previous.waited is not None:
+            status.waited = waited_share(reading.waited - previous.waited, at - since)
         return status.used
 
     def _measure(self, status: Status, usage: float, dt: float) -> Measurement:

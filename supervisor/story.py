@@ -14,7 +14,14 @@ from pydantic import TypeAdapter, ValidationError
 from controllers.base import Law
 from controllers.measurement import Demand, Measurement
 from roma.errors import StoryError
+from supervisor.contention import Contention
 from supervisor.sharing import GRID
+
+STARVED = 0.8
+"""Share of its cores that an executable uses at most which others keep from the CPUs."""
+
+THROTTLED = 0.05
+"""Share of throttled quota periods from which on its own quota explains that it waits."""
 
 
 @dataclass(slots=True)
@@ -28,7 +35,8 @@ class Decision:
     `capacity`. `exact` is the share, `allocation` the same rounded down (None: never read, nothing
     can be applied). `applied` is what holds after the tick, `failure` why it is not the allocation.
     `observed` is what the kernel says one period later, and `burst` the share of its quota that a
-    quota period may then inherit (None: unknown, or none is wanted).
+    quota period may then inherit (None: unknown, or none is wanted). `contention` is what others
+    took of the host's CPUs (None: unknown).
     """
 
     time: float
@@ -51,6 +59,7 @@ class Decision:
     failure: str | None = None
     observed: float | None = None
     burst: float | None = None
+    contention: Contention | None = None
 
     @property
     def eta(self) -> float | None:
@@ -62,6 +71,16 @@ class Decision:
         """Whether the worker had less for this executable than it wanted."""
         return self.total > self.capacity and self.exact < self.wanted - GRID / 2
 
+    @property
+    def contended(self) -> bool:
+        """Whether somebody else kept it from the CPUs: it is late, may use more, and cannot."""
+        m, found, used = self.measurement, self.contention, self.used
+        if m is None or found is None or used is None or not (m.waiting or m.in_flight):
+            return False
+        late = max(m.response_time or 0.0, m.oldest_age) > m.set_point
+        starved = used < STARVED * m.applied and m.throttled <= THROTTLED
+        return late and starved and found.matters
+
 
 _DECISION = TypeAdapter(Decision)
 _FIELDS = tuple(Decision.__dataclass_fields__)
@@ -70,6 +89,8 @@ _FIELDS = tuple(Decision.__dataclass_fields__)
 def plain(decision: Decision, **more: object) -> dict[str, Any]:
     """Return a decision for orjson, with `eta` and `more` beside its own fields."""
     fields = {name: getattr(decision, name) for name in _FIELDS}
+    if decision.contention is None:
+        del fields["contention"]  # unknown on hosts that do not say, and in simulations
     return {**more, **fields, "eta": decision.eta}
 
 

@@ -34,6 +34,7 @@ class Limit(StrEnum):
     FAILURE = "failure"
     HELD = "held"
     NOT_READY = "not_ready"
+    CONTENDED = "contended"
     WORKER_SHORT = "worker_short"
     OWN_MAXIMUM = "own_maximum"
     NONE = "none"
@@ -48,6 +49,10 @@ def limit(decision: Decision) -> Limit:
         return Limit.HELD
     if d.measurement is None:
         return Limit.NOT_READY
+    return Limit.CONTENDED if d.contended else _of_cores(d)
+
+
+def _of_cores(d: Decision) -> Limit:
     if d.short:
         return Limit.WORKER_SHORT
     if d.demand.terms.get("clip", 0.0) < 0 and d.wanted >= d.maximum - GRID:
@@ -57,7 +62,28 @@ def limit(decision: Decision) -> Limit:
 
 def explain(decision: Decision) -> str:
     """Return a decision as sentences."""
-    return " ".join((_seen(decision), _asked(decision), _shared(decision), _done(decision))).strip()
+    contended = _sentence(contended_by(decision))
+    said = (_seen(decision), contended, _asked(decision), _shared(decision), _done(decision))
+    return " ".join(filter(None, said))
+
+
+def contended_by(decision: Decision) -> str:
+    """Return who has the CPUs that an executable may use, or an empty string: no full stop."""
+    d, m, found = decision, decision.measurement, decision.contention
+    if not d.contended or m is None or found is None:
+        return ""
+    if found.stolen > found.others:
+        who = f"the hypervisor takes {found.stolen:.2f} of its host's {found.cpus} CPUs"
+    else:
+        who = f"others use {found.others:.2f} of its host's {found.cpus} CPUs"
+    waited = ""
+    if found.waited is not None:
+        waits = "it" if found.own else "something"
+        waited = f", {waits} waits for one {found.waited:.0%} of the time"
+    return (
+        f"{who}{waited}: {d.executable} uses {d.used or 0:.2f} of the {m.applied:.2f} cores it "
+        f"has, throttled {m.throttled:.0%}"
+    )
 
 
 def _seen(d: Decision) -> str:
@@ -130,6 +156,10 @@ def _done(d: Decision) -> str:
     if d.burst == 0:
         parts.append("It has no burst: what a quota period leaves unused is lost.")
     return " ".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _differ(a: float, b: float) -> bool:

@@ -40,6 +40,7 @@ _WORKER = (
     "applied",
     "used",
     "eta",
+    "contended",
     "ticks",
     "missed_ticks",
     "jitter_p99",

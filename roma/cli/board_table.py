@@ -70,7 +70,8 @@ def _worker(worker: Mapping[str, Any]) -> Text:
         f"{_cores(worker['demanded'])} wanted, {_cores(worker['applied'])} applied, "
         f"{_cores(worker['used'])} used of {_cores(worker['capacity'])} cores"
     )
-    more = "  short of cores" if short else ""
+    contended = worker.get("contended", False)
+    more = "  its host is busy with others" if contended else "  short of cores" if short else ""
     mode = "" if worker["mode"] == "control" else f"  {worker['mode']}"
     return Text.assemble(f"worker {worker['worker']}: {text}", (more, "red"), (mode, "yellow"))
 

@@ -143,6 +143,7 @@ _FROM_SUPERVISOR = (
     "maximum",
     "limit",
     "failure",
+    "contention",
     "why",
 )
 

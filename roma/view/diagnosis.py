@@ -132,6 +132,8 @@ def _limited(e: Executable, worker: Worker | None) -> str:
             return f"cores of {e.executable} cannot be set: {e.failure}"
         case "held":
             return f"cores of {e.executable} are held: {e.why}"
+        case "contended":
+            return e.contention
         case "worker_short" if worker is not None:
             return (
                 f"worker {e.worker} is short, {worker.demanded or 0:.2f} of "
@@ -149,7 +151,8 @@ def _following(case: Case) -> str:
     model, history = case.moment.model, case.history
     applied = history.last(model, "applied", LATELY)
     moved = ""
-    if len(applied) > 1 and abs(applied[-1] - applied[0]) >= MOVED:
+    # Cores that fall help nobody who is late: they follow nothing then.
+    if len(applied) > 1 and applied[-1] - applied[0] >= MOVED:
         moved = f"cores follow, {applied[0]:.2f} → {applied[-1]:.2f}"
     now = float(history.last(model, "arrivals", 3).mean())
     before = history.last(model, "arrivals", 10, skip=3)

@@ -29,7 +29,8 @@ class Worker:
     """A worker, as its supervisor tells; numbers are absent while it does not answer.
 
     `silent_for` in seconds, `eta` the share of what is wanted that the worker has (None: nothing is
-    wanted), `mode` is `control`, `dry-run` or `observe-only: <reason>`.
+    wanted), `mode` is `control`, `dry-run` or `observe-only: <reason>`. `contended` if others
+    keep one of its executables from the host's CPUs.
     """
 
     worker: str
@@ -43,6 +44,7 @@ class Worker:
     applied: float | None = None
     used: float | None = None
     eta: float | None = None
+    contended: bool = False
     ticks: int | None = None
     missed_ticks: int | None = None
     jitter_p99: float | None = None
@@ -52,7 +54,8 @@ class Worker:
 class Executable:
     """An executable: state and requests from the dispatcher, cores from its supervisor.
 
-    `limit` names what keeps it from the cores its law asks for; `why` is the law's reason. Cores
+    `limit` names what keeps it from the cores its law asks for, `contention` who has the CPUs where
+    that is it; `why` is the law's reason. Cores
     are None where nobody controls them (a GPU, a foreign server) or the supervisor is silent.
     """
 
@@ -71,6 +74,7 @@ class Executable:
     maximum: float | None = None
     limit: str = "none"
     failure: str | None = None
+    contention: str = ""
     why: str = ""
 
     @property

@@ -25,7 +25,7 @@ from supervisor.live import metrics
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
 from supervisor.story import Decision, plain
-from supervisor.words import Limit, explain, limit
+from supervisor.words import Limit, contended_by, explain, limit
 
 MOST = 3000
 """Decisions told at once, the newest: about 3 MB."""
@@ -90,6 +90,7 @@ def snapshot(loop: ControlLoop, worker: str, mode: str) -> dict[str, Any]:
         "ticks": loop.ticks,
         "missed_ticks": loop.missed,
         "jitter_p99": quantile(loop.jitters, 0.99),
+        "contended": any(s.story and limit(s.story[-1]) is Limit.CONTENDED for s in statuses),
         "executables": {name: _status(status) for name, status in core.status.items()},
     }
 
@@ -111,6 +112,7 @@ def _status(status: Status) -> dict[str, Any]:
         "failures": status.failures,
         "failure": last.failure if last else None,
         "limit": limit(last) if last else Limit.NONE,
+        "contention": contended_by(last) if last else "",
         "why": last.demand.why if last else "",
         "terms": last.demand.terms if last else {},
         "facts": last.demand.facts if last else {},

@@ -22,6 +22,7 @@ from roma.workers import Backend, WorkerConfig
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.docker import DockerActuator, Meters
+from supervisor.actuators.host import read_host
 from supervisor.actuators.meters import EngineMeters, FileMeters
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.assembly import build_core, controlled, managed
@@ -131,6 +132,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
             period=control.period,
             law=control.law,
             chronicle=None if control.story is None else Chronicle(control.story),
+            host=_unknown_host if _is_remote(worker) else read_host,
         )
         following = asyncio.create_task(
             _follow(loop, held, worker.name, file, config, claims=claims)
@@ -163,6 +165,15 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
 async def _controlled(loop: ControlLoop) -> None:
     await loop.introduce()
     await loop.run()
+
+
+def _is_remote(worker: WorkerConfig) -> bool:
+    """Whether the executables run on another host than this supervisor."""
+    return worker.backend is Backend.DOCKER and worker.containers.remote
+
+
+def _unknown_host() -> None:
+    """Read nothing: this host's CPUs are not those of the executables."""
 
 
 async def _follow(

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from roma import chronicle as chronicles
@@ -18,6 +18,7 @@ from roma.exchange import ExchangeReply, ExchangeRequest, silence
 from roma.stats import Histogram, decades
 from roma.story import wall_clock
 from supervisor.actuators.base import Actuator
+from supervisor.contention import HostReading
 from supervisor.core import Managed, Supervisor
 from supervisor.live import identity
 from supervisor.live.peer import Peer, WorkerHeld
@@ -35,7 +36,7 @@ class ControlLoop:
     """Drives one supervisor core.
 
     `jitters` are the seconds by which recent ticks came late, `jitter` all of them; `actuation`
-    has what it took to set the quotas of each tick.
+    has what it took to set the quotas of each tick. `host` reads the CPUs of the executables' host.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ControlLoop:
         period: float,
         law: str = "",
         chronicle: Chronicle | None = None,
+        host: Callable[[], HostReading | None] = lambda: None,
     ) -> None:
         self.core = core
         self.ticks = 0
@@ -61,6 +63,7 @@ class ControlLoop:
         self._worker = worker
         self._law = law
         self._chronicle = chronicle
+        self._host = host
         self._complete: Sequence[Decision] = ()
         """Decisions of the last period: nothing will be added to them once this one's are made."""
         self._contested = math.inf
@@ -104,7 +107,8 @@ class ControlLoop:
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
         clock = asyncio.get_running_loop().time
         now = clock()
-        wanted = {a.executable: a.cores for a in self.core.tick(replies, readings, now=now)}
+        found = self.core.tick(replies, readings, now=now, host=self._host())
+        wanted = {a.executable: a.cores for a in found}
         # Also when nothing changes: it tells whoever keeps a lease that somebody controls.
         started = clock()
         results = await self._actuator.apply(wanted)

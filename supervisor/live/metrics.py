@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import Metric
 
 from roma.exposition import counter, gauge, histogram
+from supervisor.contention import Contention
 from supervisor.core import Status
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
@@ -90,6 +91,7 @@ def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:
         labels,
         [(values, core.eta)],
     )
+    yield from _host(core.contention, worker)
     yield counter("ticks", "Control periods done.", labels, [(values, loop.ticks)])
     yield counter("ticks_missed", "Control periods left out.", labels, [(values, loop.missed)])
     yield gauge("control_period_seconds", "The control period.", labels, [(values, loop.period)])
@@ -100,6 +102,29 @@ def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:
         labels,
         [(values, loop.actuation)],
     )
+
+
+def _host(found: Contention | None, worker: str) -> Iterator[Metric]:
+    measured: Sequence[tuple[str, str, float | None]] = (
+        (
+            "others_cores",
+            "CPUs of the worker's host that others use.",
+            None if found is None else found.others,
+        ),
+        (
+            "stolen_cores",
+            "CPUs of the worker's host that its hypervisor takes.",
+            None if found is None else found.stolen,
+        ),
+        (
+            "cpu_pressure_ratio",
+            "Share of the last period in which something on the worker's host waited for a CPU "
+            "(PSI).",
+            None if found is None else found.waited,
+        ),
+    )
+    for name, meaning, value in measured:
+        yield gauge(f"host_{name}", meaning, ["worker"], [((worker,), value)])
 
 
 def _gpus(worker: str, gpus: Sequence[GpuReading]) -> Iterator[Metric]:

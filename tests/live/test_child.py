@@ -8,9 +8,14 @@ import pytest
 from roma.launch import child as children
 from roma.launch.child import Child
 
-SCRIPT = (
-    "import pathlib, sys, time; sys.exit(2) if not pathlib.Path({!r}).exists() else time.sleep(60)"
-)
+SCRIPT = """
+import pathlib, sys, time
+model = pathlib.Path({!r})
+if not model.exists():
+    sys.exit(2)
+model.with_name("running").touch()
+time.sleep(60)
+"""
 
 
 async def until(condition):
@@ -45,9 +50,7 @@ async def test_what_keeps_trying_has_its_fault_until_it_runs(broken, caplog):
     assert sum("cannot run here" in r.message for r in caplog.records) == 1
     assert not child.fatal.done()
     model.touch()
-    restarts = child.restarts
-    await until(lambda: child.pid is not None and child.restarts > restarts)
-    await asyncio.sleep(0.6)  # longer than a trial that fails
+    await until(model.with_name("running").exists)
     assert child.fault is None
     assert child.pid is not None
 

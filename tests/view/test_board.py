@@ -175,6 +175,11 @@ def test_one_of_two_is_gone():
             "worker w is short, 3.00 of 2.00 cores wanted: it gets 0.90 of 1.50",
         ),
         (
+            {"limit": "contended", "contention": "others use 1.75 of its host's 2 CPUs"},
+            {"demanded": 3.0, "contended": True},
+            "others use 1.75 of its host's 2 CPUs",
+        ),
+        (
             {"limit": "own_maximum", "maximum": 1.0},
             {},
             "needs more than its most cores (cpu.max 1)",
@@ -202,6 +207,15 @@ def test_a_jump_of_the_load_is_said_with_what_control_does_about_it():
         scene.executable = GRANTED | {"applied": cores}
         row = scene.look(arrivals=80, answered=20, response_time=0.9, waiting=60, oldest_age=0.4)
     assert row.why == "900 ms of 500 ms: load rose from 10 to 80 req/s, cores follow, 0.50 → 1.20"
+
+
+def test_cores_that_fall_do_not_follow_a_load_that_is_late():
+    scene = Scene(executable=GRANTED | {"why": "30 req/s"})
+    steady(scene)
+    for cores in (0.20, 0.18, 0.17):
+        scene.executable = GRANTED | {"applied": cores, "why": "30 req/s"}
+        row = scene.look(arrivals=10, answered=10, response_time=0.9)
+    assert row.why == "900 ms of 500 ms: 30 req/s"
 
 
 def test_refused_and_failed_requests_come_before_the_response_time_of_the_others():

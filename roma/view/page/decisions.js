@@ -15,6 +15,7 @@ const MOST = 600;
 
 export const LIMITS = {
   none: '–',
+  contended: 'others have the host’s CPUs',
   worker_short: 'worker is short',
   own_maximum: 'its own maximum (cpu.max)',
   held: 'held: no data',

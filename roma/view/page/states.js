@@ -100,11 +100,16 @@ function trouble(workers) {
   if (silent) return `supervisor of ${silent.worker} is silent`;
   const passive = workers.find((w) => w.mode && w.mode !== 'control');
   if (passive) return `${passive.worker} only watches`;
+  const contended = workers.find((w) => w.answers && w.contended);
+  if (contended) return `the host of worker ${contended.worker} is busy with others`;
   const short = workers.find(isShort);
   return short ? `worker ${short.worker} is short of cores` : '';
 }
 
-/** @param {{answers: boolean, eta: number|null}} worker */
+/**
+ * Not where others have the host's CPUs: laws then ask for more and more, and more would not help.
+ * @param {{answers: boolean, eta: number|null, contended?: boolean}} worker
+ */
 export function isShort(worker) {
-  return worker.answers && worker.eta != null && worker.eta < 0.995;
+  return worker.answers && !worker.contended && worker.eta != null && worker.eta < 0.995;
 }

@@ -40,6 +40,7 @@ function condition(worker) {
   if (!worker.answers) return { state: 'down', word: `supervisor silent for ${wait(worker.silent_for)}` };
   if (worker.mode === 'dry-run') return { state: 'tight', word: 'dry run: nothing is applied' };
   if (worker.mode !== 'control') return { state: 'tight', word: worker.mode || 'unknown mode' };
+  if (worker.contended) return { state: 'late', word: 'host busy with others' };
   if (isShort(worker)) return { state: 'late', word: 'short of cores' };
   return { state: 'ok', word: 'in control' };
 }

@@ -1,0 +1,37 @@
+"""Reads what a host's CPUs do and how long tasks wait for them: proc(5), the kernel's PSI.
+
+What a container engine on another host runs cannot be read here.
+"""
+
+import os
+from pathlib import Path
+
+from supervisor.contention import HostReading, parse_some
+
+PROC = Path("/proc")
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+_IDLE, _IOWAIT, _STEAL, _GUEST = 3, 4, 7, 8
+"""Columns of `cpu` in /proc/stat. Guests' time is in `user` and `nice` already."""
+
+
+def read_host(proc: Path = PROC) -> HostReading | None:
+    """Return the host's present reading; None where there is no usable /proc/stat."""
+    try:
+        lines = (proc / "stat").read_text().splitlines()
+        ticks = [int(number) for number in lines[0].split()[1 : _GUEST + 1]]
+    except (OSError, ValueError, IndexError):
+        return None
+    cpus = sum(1 for line in lines if line.startswith("cpu")) - 1
+    if cpus < 1 or len(ticks) <= _STEAL or not any(ticks):
+        return None
+    busy = sum(ticks) - ticks[_IDLE] - ticks[_IOWAIT] - ticks[_STEAL]
+    return HostReading(cpus, busy / _TICK, ticks[_STEAL] / _TICK, _waited(proc))
+
+
+def _waited(proc: Path) -> float | None:
+    try:
+        return parse_some((proc / "pressure" / "cpu").read_text())
+    except OSError:  # no PSI, or switched off (psi=0)
+        return None

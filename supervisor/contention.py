@@ -1,0 +1,96 @@
+"""CPU contention: what others take of a host, and how long tasks wait for a CPU.
+
+A quota is a right, not a CPU. An executable that uses less than it may, is not throttled and is
+late all the same was kept from the CPUs by somebody else, and more quota would not help it.
+"""
+
+from dataclasses import dataclass
+
+from roma import units
+
+OTHERS = 0.1
+"""Share of the host's CPUs that others, or the hypervisor, take at least."""
+
+IDLE = 0.1
+"""Share of the host's CPUs that is idle at most: else there is a CPU for whoever waits."""
+
+WAITED = 0.2
+"""Share of the time in which a task waits for a CPU at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """Reading of a host with `cpus` CPUs; the others are cumulative, in seconds.
+
+    `busy` and `stolen` (by a hypervisor) are CPU-seconds; `waited` is the time in which at least
+    one task waited for a CPU (PSI's `some`), None where the kernel does not measure it.
+    """
+
+    cpus: int
+    busy: float
+    stolen: float
+    waited: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """Contention over one control period, as an executable met it.
+
+    `others` and `stolen` are CPUs: what runs outside this worker, and what the hypervisor gave to
+    other machines. `waited` is the share of the time in which a task waited for a CPU (None:
+    unknown): one of the executable's own if `own`, else any of the host's.
+    """
+
+    cpus: int
+    idle: float
+    others: float
+    stolen: float
+    waited: float | None = None
+    own: bool = False
+
+    @property
+    def matters(self) -> bool:
+        """Whether it can keep an executable that is not throttled from the cores it has."""
+        if self.waited is not None and self.waited < WAITED:
+            return False
+        if self.own:
+            return True
+        # The host's figure also counts tasks that their own quota keeps waiting.
+        taken = self.others + self.stolen
+        return taken >= OTHERS * self.cpus and self.idle <= IDLE * self.cpus
+
+
+def contention(
+    before: HostReading | None, now: HostReading | None, used: float, dt: float
+) -> Contention | None:
+    """Return the contention over the last `dt` seconds, in which the worker used `used` cores.
+
+    None while there are no two readings.
+    """
+    if before is None or now is None or dt <= 0:
+        return None
+    busy = max(0.0, now.busy - before.busy) / dt
+    stolen = max(0.0, now.stolen - before.stolen) / dt
+    waited = None
+    if now.waited is not None and before.waited is not None:
+        waited = waited_share(now.waited - before.waited, dt)
+    return Contention(
+        cpus=now.cpus,
+        idle=max(0.0, now.cpus - busy - stolen),
+        others=max(0.0, busy - used),
+        stolen=stolen,
+        waited=waited,
+    )
+
+
+def parse_some(text: str) -> float | None:
+    """Return the seconds in which some task waited, from a file of the kernel's PSI."""
+    for line in text.splitlines():
+        if line.startswith("some ") and (total := line.rpartition("total=")[2]).isdecimal():
+            return units.seconds_from_us(int(total))
+    return None
+
+
+def waited_share(seconds: float, dt: float) -> float:
+    """Return how much of `dt` these seconds are, from 0 to 1."""
+    return min(1.0, max(0.0, seconds / dt))
