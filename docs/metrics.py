@@ -20,6 +20,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.live import metrics as dispatcher_metrics
 from dispatcher.live.devices import ERRORS
 from dispatcher.live.http.server import Server
+from dispatcher.live.reasons import Reasons
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.actions import ModelOffer, Offer, Status
 from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
@@ -53,7 +54,14 @@ def dispatcher() -> list[Metric]:
     ]
     for event in events:
         core.handle(event, now=0.0)
-    return list(dispatcher_metrics.collect(core, 0.0))
+    lost = Dispatcher([MODEL], gpu=GPU["roma"], cpu=CPU["round_robin"])
+    lost.handle(events[0], now=0.0)
+    reasons = Reasons(lost)
+    reasons.seen["m@w"] = "no such file"
+    return [
+        *dispatcher_metrics.collect(core, 0.0),
+        *dispatcher_metrics.collect_reasons(lost, reasons),
+    ]
 
 
 def door() -> list[Metric]:

@@ -9,6 +9,7 @@
     │   └── BrokerRefused        the broker does not do this for this caller
     ├── LaunchError              the operator: a program could not be started
     ├── TakenError               the operator: another supervisor controls the same cores
+    ├── ModelUnavailable         the operator: a model server runs, or is tried, and cannot serve it
     ├── ExchangeError            the next control period: a peer did not answer
     ├── StoryError               whoever reads it: a record of decisions is not one
     ├── WireError                the operator: a peer of the action protocol says something else
@@ -74,6 +75,10 @@ class LaunchError(RomaError):
 
 class TakenError(RomaError):
     """Another supervisor controls this worker or this cgroup."""
+
+
+class ModelUnavailable(RomaError):
+    """Nothing can serve a model that was asked for; the message has the reason."""
 
 
 class ExchangeError(RomaError):

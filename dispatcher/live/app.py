@@ -21,6 +21,7 @@ from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
+from dispatcher.live.reasons import following
 from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
 from dispatcher.live.service import Scrape, Service
@@ -74,11 +75,16 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    config: Config, *, insecure: bool = False, shared: bool = False
+    config: Config,
+    *,
+    insecure: bool = False,
+    shared: bool = False,
+    faults_file: Path | None = None,
 ) -> AsyncIterator[Running]:
     """Serve until the block ends; then stop accepting, drain and close.
 
     `shared`: other dispatchers of this machine may listen at the clients' port as well.
+    `faults_file` is where a launcher keeps why model servers cannot run.
     """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
@@ -90,6 +96,7 @@ async def running(
     epoch = secrets.token_hex(8)
     exclusives = _exclusives(config, driver)
     held = contextlib.AsyncExitStack()
+    reasons = await held.enter_async_context(following(driver.core, faults_file))
     doorkeeper = await held.enter_async_context(access.opened(gateway_config))
     service = Service(
         driver,
@@ -99,15 +106,17 @@ async def running(
         tracer,
         backend_timeout=gateway_config.backend_timeout,
         exclusives=exclusives,
+        reasons=reasons,
     )
     server = Server(
         Gateway(service), gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes
     )
     try:
-        watch = await held.enter_async_context(watching(driver, config, epoch))
+        watch = await held.enter_async_context(watching(driver, config, epoch, reasons))
 
         def collect() -> Iterator[Metric]:
             yield from metrics.collect(driver.core, driver.clock())
+            yield from metrics.collect_reasons(driver.core, reasons)
             yield from metrics.collect_door(server, doorkeeper.denied, service.lookups.counts)
             if exclusives is not None:
                 yield from metrics.collect_devices(driver.core, exclusives.devices)
@@ -153,6 +162,7 @@ async def run(
     insecure: bool = False,
     shared: bool = False,
     admin_port: int | None = None,
+    faults_file: Path | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
     # What lives now lives on, and requests leave no cycles: looking for garbage every 700
@@ -174,7 +184,9 @@ async def run(
         own["limits"] = within(read.gateway.limits, most)
         return read.model_copy(update={"gateway": read.gateway.model_copy(update=own)})
 
-    async with running(adapt(config), insecure=insecure, shared=shared) as serving:
+    async with running(
+        adapt(config), insecure=insecure, shared=shared, faults_file=faults_file
+    ) as serving:
         g = config.gateway
         log.info("gateway listens on %s", g.url)
         if g.grpc_port is not None:
@@ -184,12 +196,12 @@ async def run(
         reloading = Reloading(file, adapt, serving.roster, serving.server)
         serving.admin.reloading = reloading
         tidying = asyncio.create_task(_tidy())
-        following = asyncio.create_task(reloading.run(told))
+        reloads = asyncio.create_task(reloading.run(told))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if following.done():
-            following.result()  # a bug ended it: be seen, and be restarted
-        following.cancel()
+        await asyncio.wait([reloads, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if reloads.done():
+            reloads.result()  # a bug ended it: be seen, and be restarted
+        reloads.cancel()
         tidying.cancel()
         log.info("draining")
 

@@ -290,9 +290,20 @@ class Gateway(Handler):
         except BackendError as fault:
             return error(502, str(fault))
         if found is None:
-            message = f"no executable of model {route.model} is ready"
-            return error(503, message, retry_after=RECOVERY)
+            return self._unavailable(route.model)
         return found
+
+    def _unavailable(self, model: str) -> Response:
+        """Answer for a model that nothing serves, also in the shape of a model's status."""
+        response = error(503, self._service.not_ready(model), retry_after=RECOVERY)
+        reason = self._service.reasons.of_model(model)
+        if reason:
+            # Of which version is not known here: protobuf's default, 0.
+            status = {"error_code": "UNAVAILABLE", "error_message": reason}
+            version = {"version": "0", "state": "END", "status": status}
+            body = {"error": self._service.not_ready(model), "model_version_status": [version]}
+            response.body = orjson.dumps(body)
+        return response
 
     def _answer_other(self, request: Request, connection: Connection) -> Pending | None:
         """Answer a request that is for no model."""

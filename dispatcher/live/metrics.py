@@ -8,6 +8,7 @@ from prometheus_client.core import Metric
 from dispatcher import reports
 from dispatcher.core import Dispatcher
 from dispatcher.live.http.server import Server
+from dispatcher.live.reasons import Reasons
 from dispatcher.queues import Durations
 from roma.exchange import ModelReport
 from roma.exposition import counter, gauge, histogram
@@ -257,6 +258,23 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
         "Times that the executable could no longer be reached.",
         _EXECUTABLE,
         (((e.spec.name,), e.losses) for e in found),
+    )
+
+
+def collect_reasons(core: Dispatcher, reasons: Reasons) -> Iterator[Metric]:
+    """Yield which models are served, and what is known of why executables are not ready."""
+    yield gauge(
+        "model_ready",
+        "1 if an executable can serve the model.",
+        _MODEL,
+        (((model,), float(core.executors.serve(model))) for model in core.queues),
+    )
+    known = ((e.spec.name, reasons.of(e.spec.name)) for e in core.executors)
+    yield gauge(
+        "executable_fault_info",
+        "1 while the executable cannot serve for this reason.",
+        [*_EXECUTABLE, "reason"],
+        (((name, reason), 1.0) for name, reason in known if reason),
     )
 
 

@@ -31,15 +31,28 @@ HANG = 10.0
 MOST_STATUS = 2**20
 """Bytes of an answer to a status request: thousands of versions."""
 
+MOST_REASON = 500
+"""Characters of a fault that a status names."""
+
 log = logging.getLogger(__name__)
 
 
-async def watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver: Driver) -> None:
-    """Report an executable's coming and going until cancelled, whatever its status is like."""
+async def watch(
+    executor: str,
+    models: Sequence[str],
+    endpoint: Endpoint,
+    driver: Driver,
+    faults: dict[str, str] | None = None,
+) -> None:
+    """Report an executable's coming and going until cancelled, whatever its status is like.
+
+    `faults` gets, by executable, the fault that the status of a model names.
+    """
+    faults = {} if faults is None else faults
     said = ""
     while True:
         try:
-            await _watch(executor, models, endpoint, driver)
+            await _watch(executor, models, endpoint, driver, faults)
         except Exception as bug:  # it costs this executable, not those of the other models
             if repr(bug) != said:  # once per bug, not once per look
                 log.exception("executable %s: cannot be watched", executor)
@@ -48,13 +61,24 @@ async def watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver
             await asyncio.sleep(CHECK)
 
 
-async def _watch(executor: str, models: Sequence[str], endpoint: Endpoint, driver: Driver) -> None:
+async def _watch(
+    executor: str,
+    models: Sequence[str],
+    endpoint: Endpoint,
+    driver: Driver,
+    faults: dict[str, str],
+) -> None:
     doubt = driver.doubts[executor]
     while True:
         doubt.clear()  # before the look: trouble during it asks for another one
         while (why := await _unavailable(models, endpoint)) is not None:
+            if isinstance(why, _Fault):
+                faults[executor] = f"{executor}: {why}"
+            else:
+                faults.pop(executor, None)
             driver.on_lost(executor, why)
             await asyncio.sleep(POLL)
+        faults.pop(executor, None)
         if doubt.is_set():
             continue  # trouble since the look began: it says nothing about now
         driver.on_ready(executor)
@@ -69,6 +93,9 @@ async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
         except BackendError as error:
             return str(error)
         if response.status != 200 or not _is_available(response.body):
+            fault = _fault(response.body)
+            if fault:
+                return _Fault(f"model {model} is not available: {fault}")
             return f"model {model} is not available (status {response.status})"
     if endpoint.channel is not None:
         try:
@@ -84,6 +111,24 @@ async def _look(pool: Pool, path: str) -> Response:
     except BackendLost:
         # It went out over an idle connection that was closed meanwhile: that says nothing yet.
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
+
+
+class _Fault(str):
+    """A reason that the executable itself named."""
+
+    __slots__ = ()
+
+
+def _fault(body: bytes) -> str:
+    """Return why no version could be loaded; an empty string while one may still be."""
+    try:
+        versions = orjson.loads(body)["model_version_status"]
+        ended = all(version["state"] == "END" for version in versions)
+        texts = [version["status"]["error_message"] for version in versions]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    found = [text for text in texts if isinstance(text, str) and text]
+    return " ".join(found[0].split())[:MOST_REASON] if ended and found else ""
 
 
 def _is_available(body: bytes) -> bool:

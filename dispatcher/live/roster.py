@@ -90,7 +90,9 @@ class Roster:
             self._driver.handle(ExecutorAdded(executable.spec))
             if (part := self._first_part(executable)) < 1:
                 self._driver.on_applied(name, executable.spec.cores, part)
-            watching = watch(name, executable.spec.models, endpoint, self._driver)
+            watching = watch(
+                name, executable.spec.models, endpoint, self._driver, self._service.reasons.seen
+            )
             self._watching[name] = self._watchers.create_task(watching)
 
     def _add_device(self, executable: Executable) -> None:
@@ -137,6 +139,7 @@ class Roster:
             self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
+        self._service.reasons.seen.pop(name, None)
         watching.cancel()
         if is_exclusive:
             assert self._service.exclusives is not None

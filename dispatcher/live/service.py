@@ -14,6 +14,7 @@ from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.journal import Journal
 from dispatcher.live.lookups import Lookups
+from dispatcher.live.reasons import Reasons
 
 if TYPE_CHECKING:
     from dispatcher.live.exclusives import Exclusives
@@ -44,10 +45,12 @@ class Service:
         *,
         backend_timeout: float,
         exclusives: "Exclusives | None" = None,
+        reasons: Reasons | None = None,
     ) -> None:
         self.driver = driver
         self.exclusives = exclusives
         """The devices, where all executables are exclusive ones."""
+        self.reasons = reasons or Reasons(driver.core)
         self.endpoints = endpoints
         self.tracer = tracer
         self.is_open = access.is_open
@@ -106,6 +109,11 @@ class Service:
         if missing:
             return f"no executable is ready for: {', '.join(missing)}"
         return None
+
+    def not_ready(self, model: str) -> str:
+        """Return the words for a client whose model has no executable that is ready."""
+        reason = self.reasons.of_model(model)
+        return f"no executable of model {model} is ready{': ' if reason else ''}{reason}"
 
     def context(
         self,

@@ -15,6 +15,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTime
 
 from dispatcher import reports
 from dispatcher.live.driver import Driver
+from dispatcher.live.reasons import Reasons
 from roma import chronicle, peers, story
 from roma.chronicle import Chronicle
 from roma.config import Config
@@ -59,12 +60,15 @@ class Watch:
         epoch: str,
         session: ClientSession,
         token: Watched[Token] | None = None,
+        *,
+        reasons: Reasons | None = None,
     ) -> None:
         self.board = Board(config.name)
         self._driver = driver
         self._epoch = epoch
         self._session = session
         self._token = token
+        self._reasons = reasons or Reasons(driver.core)
         self._supervisors = config.supervisor_urls
         self._heard = dict.fromkeys(self._supervisors, driver.clock())
         self._fresh = asyncio.Event()
@@ -108,6 +112,7 @@ class Watch:
             {worker.worker: (worker, executables) for worker, executables in states},
             now=now,
             at=story.wall_clock(now)(now),
+            reasons={e.spec.name: self._reasons.of(e.spec.name) for e in core.executors},
         )
         self._json = None
         if self._chronicle is not None:
@@ -206,12 +211,14 @@ class Watch:
 
 
 @contextlib.asynccontextmanager
-async def watching(driver: Driver, config: Config, epoch: str) -> AsyncIterator[Watch]:
+async def watching(
+    driver: Driver, config: Config, epoch: str, reasons: Reasons
+) -> AsyncIterator[Watch]:
     """Keep a board until the block ends."""
     context, token = peers.to_supervisors(config), peers.exchange_token(config)
     files = [file for file in (context, token) if file is not None]
     async with peers.session(context) as session:
-        watch = Watch(driver, config, epoch, session, token)
+        watch = Watch(driver, config, epoch, session, token, reasons=reasons)
         tasks = [asyncio.create_task(watch.run()), asyncio.create_task(keep_looking(files))]
         try:
             yield watch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roma import logs
+from roma import faults, logs
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
 from roma.cli.keys_command import keys_app
@@ -65,12 +65,10 @@ def main() -> None:
     logs.apply()
     try:
         app()
-    except (ConfigError, LaunchError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
     except RomaError as error:
         print(error, file=sys.stderr)
-        sys.exit(1)
+        faults.leave(error)
+        sys.exit(2 if isinstance(error, (ConfigError, LaunchError)) else 1)
 
 
 @config_app.command()
@@ -259,6 +257,10 @@ def dispatcher(
         int | None,
         typer.Option(min=1, help="Which of gateway.workers it is: shared, with that admin port."),
     ] = None,
+    faults_file: Annotated[
+        Path | None,
+        typer.Option("--faults", help="JSON file of a launcher: by executable, why it cannot run."),
+    ] = None,
 ) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     import uvloop
@@ -272,7 +274,12 @@ def dispatcher(
             raise ConfigError(f"number = {number}: must be ≤ gateway.workers ({len(ports)})")
         shared, admin_port = True, admin_port or ports[number - 1]
     program = dispatcher_app.run(
-        loaded, file, insecure=insecure, shared=shared, admin_port=admin_port
+        loaded,
+        file,
+        insecure=insecure,
+        shared=shared,
+        admin_port=admin_port,
+        faults_file=faults_file,
     )
     uvloop.run(program)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -17,11 +18,18 @@ _STYLES = {"down": "bold red", "late": "red", "tight": "yellow", "ok": "green", 
 _MARKS = {"down": "✖", "late": "▲", "tight": "◆", "ok": "●", "idle": "○"}
 """The state must be readable without colours."""
 
-WIDE = 130
-"""Columns of a screen from which on all numbers are shown."""
-
 CHROME = 6
 """Lines of a screen that are not rows of models."""
+
+NAME = 40
+"""Columns of a model's name at most."""
+
+GAP = 3
+"""Columns between two columns of the table."""
+
+GPU = "on GPU"
+
+Cell = Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +47,16 @@ def board(view: Mapping[str, Any], screen: Screen | None = None, error: str = ""
     lines += [_worker(worker) for worker in view["workers"]]
     if error:
         lines.append(Text(error, "bold red"))
-    room = None if screen.height is None else max(1, screen.height - CHROME - len(lines))
-    lines.append(_table(models[:room], wide=screen.width >= WIDE))
-    if room is not None and len(models) > room:
-        lines.append(Text(f"and {len(models) - room} more that do better", "dim"))
+    columns = _columns(models, screen)
+    # A reason is never cut: below the table it has the whole width.
+    beside = _width(models, {**columns, "why": lambda m: str(m["why"])}) <= screen.width
+    room = None if screen.height is None else screen.height - CHROME - _height(lines, screen)
+    shown = models if room is None else _first(models, room, None if beside else screen.width)
+    lines.append(_table(shown, columns, beside=beside))
+    if not beside:
+        lines += map(_reason, shown)
+    if len(models) > len(shown):
+        lines.append(Text(f"and {len(models) - len(shown)} more that do better", "dim"))
     return Group(*lines)
 
 
@@ -76,19 +90,69 @@ def _worker(worker: Mapping[str, Any]) -> Text:
     return Text.assemble(f"worker {worker['worker']}: {text}", (more, "red"), (mode, "yellow"))
 
 
-def _table(models: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
-    # `why` takes what the others leave, and never takes from them.
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True)
-    table.add_column("model", no_wrap=True, max_width=40)
-    columns = {name: cell for name, cell in _NUMBERS.items() if wide or name in _NARROW}
+def _columns(models: Sequence[Mapping[str, Any]], screen: Screen) -> dict[str, Cell]:
+    """Return the numbers that there is room for; those of GPUs only where there are some."""
+    has_gpu = any(e["device"] == "gpu" for m in models for e in m["executables"])
+    found = {name: cell for name, cell in _NUMBERS.items() if has_gpu or name != GPU}
+    if _width(models, found) <= screen.width:
+        return found
+    return {name: cell for name, cell in found.items() if name in _NARROW}
+
+
+def _width(models: Sequence[Mapping[str, Any]], columns: Mapping[str, Cell]) -> int:
+    """Return the width of a table with these columns beside the models' names."""
+    names = max((cell_len(_named(m)) for m in models), default=0)
+    widths = [
+        max(cell_len(name), *(cell_len(cell(m)) for m in models)) if models else cell_len(name)
+        for name, cell in columns.items()
+    ]
+    return min(NAME, names) + sum(GAP + width for width in widths) + 2
+
+
+def _table(
+    models: Sequence[Mapping[str, Any]], columns: Mapping[str, Cell], *, beside: bool
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", no_wrap=True, max_width=NAME)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=1, min_width=12)
+    if beside:
+        table.add_column("why", no_wrap=True)
     for m in models:
         style = _STYLES[m["state"]]
         cells = [Text(cell(m), style if name == "RT ms" else "") for name, cell in columns.items()]
-        table.add_row(Text(f"{_MARKS[m['state']]} {m['model']}", style), *cells, Text(m["why"]))
+        why = [Text(m["why"])] if beside else []
+        table.add_row(Text(_named(m), style), *cells, *why)
     return table
+
+
+def _named(m: Mapping[str, Any]) -> str:
+    return f"{_MARKS[m['state']]} {m['model']}"
+
+
+def _reason(m: Mapping[str, Any]) -> Text:
+    return Text.assemble((f"{_named(m)}: ", _STYLES[m["state"]]), m["why"], overflow="fold")
+
+
+def _first(
+    models: Sequence[Mapping[str, Any]], room: int, width: int | None
+) -> Sequence[Mapping[str, Any]]:
+    """Return the models that `room` lines show, one at least; with reasons below if `width`."""
+    shown = 0
+    for m in models:
+        room -= 1 if width is None else 1 + _height([_reason(m)], Screen(width))
+        if room < 0:
+            break
+        shown += 1
+    return models[: max(1, shown)]
+
+
+def _height(lines: Sequence[Text | Table], screen: Screen) -> int:
+    """Return the lines of a screen that these take, about: words wrap a little earlier."""
+    return sum(
+        1 + (cell_len(line.plain) * 10 // 9) // screen.width if isinstance(line, Text) else 1
+        for line in lines
+    )
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -103,12 +167,19 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
-_NUMBERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "RT ms": lambda m: _milliseconds(m["response_time"]),
+def _response_time(m: Mapping[str, Any]) -> str:
+    """Return it, or the age of the oldest request: the time will be more than that."""
+    if m["response_time"] is None and (m["waiting"] or m["in_flight"]):
+        return f">{_milliseconds(m['oldest_age'])}"
+    return _milliseconds(m["response_time"])
+
+
+_NUMBERS: dict[str, Cell] = {
+    "RT ms": _response_time,
     "SLA ms": lambda m: _milliseconds(m["sla"]),
     "req/s": lambda m: f"{m['arrivals']:.0f}",
     "queue": lambda m: f"{m['waiting']}+{m['in_flight']}",
-    "on GPU": lambda m: _share(m["gpu_share"]),
+    GPU: lambda m: _share(m["gpu_share"]),
     "wanted": lambda m: _cores(m["demanded"]),
     "granted": lambda m: _cores(m["allocated"]),
     "applied": lambda m: _cores(m["applied"]),

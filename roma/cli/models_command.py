@@ -20,7 +20,7 @@ from roma import config as configs
 from roma import tokens
 from roma.changes import compare
 from roma.config import Config
-from roma.errors import ConfigError, LaunchError
+from roma.errors import ConfigError, LaunchError, ModelUnavailable
 from roma.launch.paths import unservable
 from roma.model import Statistic
 from roma.tls import client_context
@@ -182,7 +182,8 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
     needed = 1 if config.gateway.workers == 1 else IN_A_ROW * config.gateway.workers
     row = 0
     while (row := row + 1) <= needed:
-        if (found := _status(url, token, context)) == status:
+        found, reason = _status(url, token, context)
+        if found == status:
             continue
         if found == TOO_MANY:  # the key's rate; what was seen before still holds
             row -= 1
@@ -192,8 +193,13 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
             print(f"nothing answers at {gateway}: in force when `roma up` starts")
             return
         if found in (401, 403):
-            reason = "--token-file must name a file with a key that may call this model"
-            raise LaunchError(f"{url}: status {found}: the file is written; to wait, {reason}")
+            needed_key = "--token-file must name a file with a key that may call this model"
+            raise LaunchError(f"{url}: status {found}: the file is written; to wait, {needed_key}")
+        if reason and status != 404:  # what goes may be as broken as it likes
+            raise ModelUnavailable(
+                f"{model} cannot be served: {reason}; it is written, and tried again until it is "
+                f"put right or removed (roma models remove)"
+            )
         if time.monotonic() > deadline:
             raise LaunchError(f"{url}: status {found} after {limit:g} s, must be {status}")
         time.sleep(LOOK)
@@ -204,14 +210,26 @@ def _token(file: Path | None) -> Token | None:
     return None if file is None else tokens.read(file)
 
 
-def _status(url: str, token: Token | None, context: ssl.SSLContext | None) -> int | None:
+def _status(
+    url: str, token: Token | None, context: ssl.SSLContext | None
+) -> tuple[int | None, str]:
+    """Return the status, None without an answer, and why the model is unavailable for good."""
     headers = {} if token is None else {"Authorization": token.authorization}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http(s), as written above
     try:
         with urllib.request.urlopen(request, timeout=5, context=context) as response:  # noqa: S310
             versions = json.load(response)["model_version_status"]
-            return 200 if any(v["state"] == "AVAILABLE" for v in versions) else 503
+            return 200 if any(v["state"] == "AVAILABLE" for v in versions) else 503, ""
     except urllib.error.HTTPError as error:
-        return int(error.code)
+        return int(error.code), _reason(error)
     except (OSError, ValueError, KeyError):
-        return None
+        return None, ""
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Return what the gateway says of a model that nothing can serve; empty: it may still load."""
+    try:
+        (version,) = json.load(error)["model_version_status"]
+        return str(version["status"]["error_message"]) if version["state"] == "END" else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from roma import faults
 from roma.errors import LaunchError
 from roma.orphans import die_with_parent
 
@@ -33,7 +35,8 @@ class Child:
     """Program that is kept running.
 
     `on_start(pid)` runs after each start, `fatal` holds why it gave up. One that `keeps_trying`
-    never gives up: whatever was wrong may be put right, and the others do not depend on it.
+    never gives up: whatever was wrong may be put right, and the others do not depend on it. The
+    program leaves its reason in `fault_file` (roma/faults.py).
     """
 
     def __init__(
@@ -46,13 +49,19 @@ class Child:
         grace: float = GRACE,
         on_start: Callable[[int], None] = lambda _: None,
         keeps_trying: bool = False,
+        fault_file: Path | None = None,
     ) -> None:
         self.name = name
         self.restarts = 0
         self._fault: LaunchError | None = None
+        self._trouble = ""
+        self._started = -math.inf
         self.fatal: asyncio.Future[LaunchError] = asyncio.get_running_loop().create_future()
         self._argv = list(argv)
         self._env = {**os.environ, **(env or {})}
+        self._fault_file = fault_file
+        if fault_file is not None:
+            self._env[faults.FAULT_FILE] = str(fault_file)
         self._log_dir = log_dir
         self._grace = grace
         self._on_start = on_start
@@ -73,6 +82,12 @@ class Child:
     def fault(self) -> LaunchError | None:
         """Why it cannot run; None while it does."""
         return self._fault if self.pid is None else None
+
+    @property
+    def trouble(self) -> str:
+        """Why it did not stay up, until it has run for `STEADY` seconds; else an empty string."""
+        is_steady = self.pid is not None and time.monotonic() - self._started > STEADY
+        return "" if is_steady else self._trouble
 
     def start(self) -> None:
         """Start it and keep it running until `stop`."""
@@ -101,25 +116,34 @@ class Child:
             await self._process.wait()
 
     def last_words(self) -> str:
-        """Return the last line of the log, where there is one: it says why."""
+        """Return its reason, or the last line of the log, where there is one: it says why."""
+        if self._fault_file is not None and (reason := faults.left(self._fault_file)):
+            return f": {reason}"
         if self._log_dir is None:
             return ""
-        lines = (self._log_dir / f"{self.name}.log").read_text(errors="replace").split("\n")
+        try:
+            lines = (self._log_dir / f"{self.name}.log").read_text(errors="replace").split("\n")
+        except OSError:
+            return ""
         return ": " + next((line for line in reversed(lines) if line.strip()), "no reason given")
 
     async def _keep(self) -> None:
         delay = FIRST_DELAY
         while True:
-            started = time.monotonic()
+            self._started = time.monotonic()
+            if self._fault_file is not None:
+                self._fault_file.unlink(missing_ok=True)
             try:
                 status: int | str = await self._run_once()
             except (OSError, ValueError) as error:  # no process or memory left, say
                 status = f"could not start: {error}"
             before, self._fault = self._fault, None
-            if time.monotonic() - started > STEADY:
+            if time.monotonic() - self._started > STEADY:
                 before, delay = None, FIRST_DELAY
+            words = self.last_words()
             if status == FATAL:
-                self._fault = LaunchError(f"{self.name} cannot run here{self.last_words()}")
+                self._fault = LaunchError(f"{self.name} cannot run here{words}")
+                self._trouble = str(self._fault)
                 if not self._keeps_trying:
                     self.fatal.set_result(self._fault)
                     return
@@ -128,7 +152,8 @@ class Child:
                 await asyncio.sleep(LONGEST_DELAY)
                 self.restarts += 1
                 continue
-            log.warning("%s ended (%s); restarting in %g s", self.name, status, delay)
+            self._trouble = f"{self.name} ended ({status}){words}"
+            log.warning("%s; restarting in %g s", self._trouble, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY)
             self.restarts += 1

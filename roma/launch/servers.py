@@ -47,6 +47,7 @@ def model_server(
     log_dir: Path | None,
     *,
     keeps_trying: bool = False,
+    fault_file: Path | None = None,
 ) -> Child:
     """Return the program that serves an executable's models, not started yet.
 
@@ -81,6 +82,7 @@ def model_server(
         log_dir=log_dir,
         on_start=limit,
         keeps_trying=keeps_trying,
+        fault_file=fault_file,
     )
 
 

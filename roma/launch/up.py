@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from roma import exchange, exposure, peers
+from roma import exchange, exposure, faults, peers
 from roma.config import Config
 from roma.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
 from roma.launch.accepted import write
@@ -35,6 +35,9 @@ from roma.workers import Backend
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
+
+TELL = 0.5
+"""Seconds between two looks at what model servers fail of."""
 
 
 class Deployment:
@@ -61,7 +64,9 @@ class Deployment:
         self._options = ["--insecure"] if insecure else []
         self._groups: dict[str, Group] = {}
         self._cgroups = contextlib.AsyncExitStack()
+        self._telling: asyncio.Task[None] | None = None
         self._leases: list[asyncio.Task[None]] = []
+        self._faults = file.with_name("faults.json")
         self._loading: set[asyncio.Task[None]] = set()
         self.dispatchers = self._dispatchers()
         self.supervisors = {
@@ -84,6 +89,8 @@ class Deployment:
 
     async def start(self) -> None:
         """Start everything but containers; raise LaunchError if a quota cannot be set."""
+        faults.write({}, self._faults)
+        self._telling = asyncio.create_task(self._tell_faults())
         await self._add(_local(self.config))
         for child in (*self.supervisors.values(), *self.dispatchers):
             child.start()
@@ -96,7 +103,8 @@ class Deployment:
 
     async def stop(self) -> None:
         """Stop everything but containers, clients first."""
-        for task in (*self._leases, *self._loading):
+        telling = [] if self._telling is None else [self._telling]
+        for task in (*self._leases, *self._loading, *telling):
             task.cancel()
         await asyncio.gather(*(child.stop() for child in self.dispatchers))
         await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
@@ -146,6 +154,19 @@ class Deployment:
         await self._add(new, waiting=not config.control.dry_run)
         log.info("models: %s", ", ".join(config.models))
 
+    async def _tell_faults(self) -> None:
+        """Keep the file from which dispatchers learn why model servers do not run."""
+        known: dict[str, str] = {}
+        while True:
+            found = {n: child.trouble for n, child in self.executables.items() if child.trouble}
+            if found != known:
+                try:
+                    faults.write(found, self._faults)
+                except OSError as error:  # a full disk; the log has the reason too
+                    log.warning("%s: cannot be written: %s", self._faults, error.strerror)
+                known = found
+            await asyncio.sleep(TELL)
+
     async def _add(self, local: Sequence[Executable], *, waiting: bool = False) -> None:
         """Start executables; `waiting`: at their least cores, for others serve beside them."""
         if self._hierarchy is not None and local:
@@ -154,7 +175,14 @@ class Deployment:
         most = self.config.gateway.max_body_bytes
         for executable in local:
             group = self._groups.get(executable.name)
-            child = model_server(executable, group, most, self._log_dir, keeps_trying=True)
+            child = model_server(
+                executable,
+                group,
+                most,
+                self._log_dir,
+                keeps_trying=True,
+                fault_file=self._file.with_name(f"{executable.name}.fault"),
+            )
             self.executables[executable.name] = child
             if waiting and group is not None:
                 task = asyncio.create_task(last_until_ready(executable, group))
@@ -173,6 +201,7 @@ class Deployment:
     def _dispatchers(self) -> list[Child]:
         """Return the programs at the clients' ports: `dispatcher`, or `dispatcher.1` and so on."""
         g, base = self.config.gateway, ["dispatcher", str(self._file), *self._options]
+        base += ["--faults", str(self._faults)]
         grace = g.drain_timeout + GRACE
         if g.workers == 1:
             return [self._program("dispatcher", base, grace)]

@@ -38,16 +38,18 @@ class Board:
         *,
         now: float,
         at: float,
+        reasons: Mapping[str, str] | None = None,
     ) -> list[Moment]:
         """Look at everything once; `now` is the dispatcher's clock, `at` the wall clock.
 
         `supervisors` maps a worker to what is known of it and to what its supervisor says of its
-        executables. Returns the moments that came of it.
+        executables; `reasons` an executable to why it cannot serve. Returns the moments that came
+        of it.
         """
         moments = self._moments.take(reply, now)
         self._arrived = {m.model: m.arrivals for m in reply.models}
         workers = {name: worker for name, (worker, _) in supervisors.items()}
-        found = _executables(reply, executors, supervisors)
+        found = _executables(reply, executors, supervisors, reasons or {})
         cores = {m.model: _cores(found.get(m.model, []), workers) for m in moments}
         self.history.add(at, {m.model: _sample(m, cores[m.model]) for m in moments})
         lately = _Lately(self.history)
@@ -152,6 +154,7 @@ def _executables(
     reply: ExchangeReply,
     specs: Iterable[ExecutorSpec],
     supervisors: Mapping[str, tuple[Worker, Mapping[str, Any]]],
+    reasons: Mapping[str, str],
 ) -> dict[str, list[Executable]]:
     """Return the executables that can run each model."""
     known = {spec.name: spec for spec in specs}
@@ -168,6 +171,7 @@ def _executables(
             device=spec.device.value,
             state=report.state,
             in_flight=report.in_flight,
+            reason=reasons.get(spec.name, ""),
             **{key: state[key] for key in _FROM_SUPERVISOR if key in state},
         )
         for model in spec.models:

@@ -87,7 +87,9 @@ def _idle(case: Case) -> bool:
 def _unserved(executables: Sequence[Executable]) -> str:
     if not executables:
         return "it has no executable"
-    states = ", ".join(f"{e.executable} is {e.state}" for e in executables)
+    if all(e.reason for e in executables):
+        return f"unavailable: {'; '.join(e.reason for e in executables)}"
+    states = ", ".join(e.reason or f"{e.executable} is {e.state}" for e in executables)
     return f"nothing can serve it: {states}"
 
 
@@ -119,9 +121,9 @@ def _obstacle(case: Case) -> str:
             return f"{silent}, cores stay as they are"
         if worker.mode != "control":
             return f"cores cannot change on {worker.worker} ({worker.mode})"
-    gone = [e.executable for e in case.executables if not e.live]
+    gone = [e.reason or e.executable for e in case.executables if not e.live]
     if gone:
-        return f"{', '.join(gone)} not ready, the others carry the load"
+        return f"{'; '.join(gone)} not ready, the others carry the load"
     found = (_limited(e, case.workers.get(e.worker)) for e in case.executables)
     return next((text for text in found if text), "")
 

@@ -55,7 +55,7 @@ class Executable:
     """An executable: state and requests from the dispatcher, cores from its supervisor.
 
     `limit` names what keeps it from the cores its law asks for, `contention` who has the CPUs where
-    that is it; `why` is the law's reason. Cores
+    that is it; `why` is the law's reason, `reason` why it cannot serve, where that is known. Cores
     are None where nobody controls them (a GPU, a foreign server) or the supervisor is silent.
     """
 
@@ -64,6 +64,7 @@ class Executable:
     device: str
     state: str
     in_flight: int
+    reason: str = ""
     demand: float | None = None
     allocation: float | None = None
     applied: float | None = None

@@ -32,6 +32,8 @@ MODEL = {
     "applied": 1.2,
     "used": 1.1,
     "throttled": 0.5,
+    "oldest_age": 0.4,
+    "executables": [{"device": "cpu"}, {"device": "gpu"}],
     "late_share": 0.031,
 }
 WORKER = {
@@ -127,7 +129,14 @@ def test_the_table_says_who_is_late_and_why():
 
 def test_what_is_unknown_is_a_dash_and_a_silent_supervisor_is_said():
     silent = WORKER | {"answers": False, "silent_for": 12.3, "error": "refused", "eta": None}
-    quiet = MODEL | {"state": "ok", "response_time": None, "demanded": None, "late_share": None}
+    quiet = MODEL | {
+        "state": "ok",
+        "response_time": None,
+        "waiting": 0,
+        "in_flight": 0,
+        "demanded": None,
+        "late_share": None,
+    }
     text = shown(VIEW | {"workers": [silent], "models": [quiet]})
     assert "all promises kept" in text
     assert "silent for 12 s: refused" in text
@@ -150,6 +159,47 @@ def test_a_narrow_screen_shows_fewer_numbers_and_the_reason_still():
     assert "throttled" not in text
     assert "▲ photos" in text
     assert "900 ms of 500 ms" in text
+
+
+LONG = "unavailable: photos@w cannot run here: " + " ".join(f"word{i}" for i in range(60)) + " end"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_long_reason_is_said_in_full_below_the_table(width):
+    models = [MODEL | {"model": f"m{i}", "why": LONG} for i in range(3)]
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(board(VIEW | {"models": models}, Screen(width)))
+    text = " ".join(console.export_text().split())
+    assert "…" not in text
+    assert text.count(LONG) == 3
+    assert f"▲ m2: {LONG}" in text
+
+
+def test_long_reasons_leave_a_small_screen_what_fits():
+    models = [MODEL | {"model": f"m{i}", "why": LONG} for i in range(9)]
+    text = shown(VIEW | {"models": models}, screen=Screen(160, height=20))
+    assert len(text.splitlines()) <= 20
+    assert "more that do better" in text
+    assert "m0: unavailable" in text
+    assert "end" in text
+
+
+def test_who_waits_for_a_first_answer_shows_how_long_and_nobody_else():
+    waiting = MODEL | {"response_time": None, "oldest_age": 1.234}
+    assert ">1234" in shown(VIEW | {"models": [waiting]})
+    assert ">" not in shown(VIEW | {"models": [waiting | {"waiting": 0, "in_flight": 0}]})
+    assert ">" not in shown(VIEW)
+
+
+def test_the_share_of_gpus_is_shown_where_there_are_some():
+    assert "on GPU" in shown(VIEW)
+    assert "on GPU" not in shown(VIEW | {"models": [MODEL | {"executables": [{"device": "cpu"}]}]})
+
+
+def test_a_worker_whose_host_others_have_is_not_called_short():
+    text = shown(VIEW | {"workers": [WORKER | {"contended": True}]})
+    assert "its host is busy with others" in text
+    assert "short of cores" not in text
 
 
 def test_status_prints_the_board_or_its_json():

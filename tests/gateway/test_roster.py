@@ -1,6 +1,7 @@
 """Models that come and go while the dispatcher runs; the others notice nothing."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -119,3 +120,47 @@ async def test_models_come_and_go_under_load_and_the_others_lose_nothing(town):
         await town.roster.follow(town.file(names))
     assert {s for statuses in await asyncio.gather(*load) for s in statuses} == {200}
     assert list(town.core.queues) == ["b", "a"]
+
+
+END = {
+    "model_version_status": [
+        {
+            "version": "1",
+            "state": "END",
+            "status": {"error_code": "INVALID_ARGUMENT", "error_message": "no such op:\n  Gelu"},
+        }
+    ]
+}
+
+
+async def status_of(town):
+    """Return the gateway's status of model c, and what it says."""
+    status, body = await town.get("/v1/models/c")
+    return status, json.loads(body)
+
+
+async def test_a_model_whose_server_says_why_it_cannot_load_is_unavailable_for_that_reason(town):
+    third, why = town.servers["c"], "c@w: model c is not available: no such op: Gelu"
+    third.status_body = json.dumps(END).encode()
+    await town.roster.follow(town.file("abc"))
+    service = town.roster._service
+    await town.until(lambda: service.reasons.of("c@w") == why)
+    status, body = await status_of(town)
+    assert (status, body["error"]) == (503, f"no executable of model c is ready: {why}")
+    (version,) = body["model_version_status"]
+    assert version["state"] == "END"
+    assert version["status"] == {"error_code": "UNAVAILABLE", "error_message": why}
+    assert (await town.get("/readyz"))[0] == 200
+    # Nobody needs a key for that, so it has no paths of models.
+    town.service.joining.clear()
+    status, body = await town.get("/readyz")
+    assert (status, json.loads(body)["error"]) == (503, "no executable is ready for: c")
+    # Put right, it is forgotten; what only starts has no fault.
+    third.status_body = None
+    third.available = False
+    await town.until(lambda: not service.reasons.of("c@w"))
+    status, body = await status_of(town)
+    assert (status, body) == (503, {"error": "no executable of model c is ready"})
+    third.available = True
+    await town.until(lambda: town.core.executors["c@w"].live)
+    assert (await town.get("/v1/models/c"))[0] == 200

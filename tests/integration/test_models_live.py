@@ -1,7 +1,10 @@
 """`roma models add | remove` on a deployment that runs: the others notice nothing."""
 
 import asyncio
+import json
 import os
+import shutil
+import sys
 
 import pytest
 import yaml
@@ -64,6 +67,56 @@ async def test_a_model_that_cannot_be_served_is_its_own_trouble(file, demo_model
         assert set(up.children("-m roma ")) == programs  # nothing else ended
         assert up.get(up.url, "/v1/models/digits")[0] == 200
         assert up.get(up.url, "/v1/models/twin")[0] == 503
+
+
+async def test_why_a_model_cannot_be_served_is_told_wherever_somebody_asks(
+    file, demo_models, tmp_path
+):
+    wrong = tmp_path / "wrong"
+    (wrong / "1").mkdir(parents=True)
+    (wrong / "1" / "saved_model.pb").write_bytes(b"this is no model")
+    with Up(file) as up:
+        await up.ready()
+        said = ["--path", str(wrong), "--response-time", "2"]
+        with pytest.raises(
+            AssertionError, match=r"twin cannot be served: twin@local ended \(1\): "
+        ):
+            await up.models("add", "twin", *said)
+        assert "twin:" in file.read_text()
+        status, body = up.get(up.url, "/v1/models/twin")
+        (version,) = json.loads(body)["model_version_status"]
+        why = version["status"]["error_message"]
+        assert (status, version["state"]) == (503, "END")
+        assert str(wrong) in why
+        await up.until(lambda: row(up)["why"] == f"unavailable: {why}")
+        assert row(up)["state"] == "down"
+        assert why in await told(up, "status")
+        metrics = up.get(up.admin, "/metrics")[1].decode()
+        assert 'roma_model_ready{model="twin"} 0.0' in metrics
+        assert 'roma_model_ready{model="digits"} 1.0' in metrics
+        assert 'roma_executable_fault_info{executable="twin@local",reason="twin@local ' in metrics
+        assert up.get(up.url, "/readyz")[0] == 200
+        # Put right, it is served without a restart of anything else.
+        shutil.rmtree(wrong)
+        shutil.copytree(demo_models["digits"], wrong)
+        await up.until(lambda: up.get(up.url, "/v1/models/twin")[0] == 200)
+        await up.until(lambda: row(up)["state"] == "idle")
+        assert "twin is gone" in await up.models("remove", "twin")
+
+
+def row(up):
+    """What the page has of twin."""
+    status, body = up.get(up.admin, "/control/v1/view")
+    models = json.loads(body)["models"] if status == 200 else []
+    return next((m for m in models if m["model"] == "twin"), {"why": "", "state": ""})
+
+
+async def told(up, command):
+    """Return what a command prints of the deployment, without line breaks."""
+    argv = [sys.executable, "-m", "roma", command, "--config", str(up.file)]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    return output.decode().replace("\n", "")
 
 
 async def test_what_takes_a_restart_is_said_and_changes_nothing(file):

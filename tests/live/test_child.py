@@ -9,10 +9,12 @@ from roma.launch import child as children
 from roma.launch.child import Child
 
 SCRIPT = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 model = pathlib.Path({!r})
 if not model.exists():
-    sys.exit(2)
+    if "ROMA_FAULT_FILE" in os.environ:
+        pathlib.Path(os.environ["ROMA_FAULT_FILE"]).write_text("no such model")
+    sys.exit({})
 model.with_name("running").touch()
 time.sleep(60)
 """
@@ -30,8 +32,8 @@ async def broken(tmp_path, monkeypatch):
     monkeypatch.setattr(children, "STEADY", 0.5)
     made = []
 
-    def make(**how):
-        argv = [sys.executable, "-c", SCRIPT.format(str(tmp_path / "model"))]
+    def make(status=2, **how):
+        argv = [sys.executable, "-c", SCRIPT.format(str(tmp_path / "model"), status)]
         made.append(Child("server", argv, **how))
         made[-1].start()
         return made[-1]
@@ -61,3 +63,23 @@ async def test_what_does_not_keep_trying_gives_up(broken):
     async with asyncio.timeout(20):
         assert "server cannot run here" in str(await child.fatal)
     assert child.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(2, "server cannot run here: no such model"), (1, "server ended (1): no such model")],
+)
+async def test_why_a_program_does_not_stay_up_is_known_also_while_it_is_tried(
+    broken, tmp_path, monkeypatch, status, words
+):
+    monkeypatch.setattr(children, "FIRST_DELAY", 0.05)
+    make, model = broken
+    child = make(status, keeps_trying=True, fault_file=tmp_path / "server.fault")
+    assert child.trouble == ""
+    await until(lambda: child.restarts >= 1 and child.pid is not None)
+    assert child.trouble == words
+    model.touch()
+    await until(model.with_name("running").exists)
+    await until(lambda: not child.trouble)  # it has run for STEADY seconds
+    assert child.pid is not None
+    assert not (tmp_path / "server.fault").exists()

@@ -180,7 +180,7 @@ class Rpc:
         if found is None and self._method.otherwise is not None:
             return GrpcResponse(0, self._method.otherwise)
         if found is None:
-            text = f"no executable of model {route.model} is ready"
+            text = self._service.not_ready(route.model)
             return refusal(_Code.UNAVAILABLE, text, retry_after=RECOVERY)
         return found
 

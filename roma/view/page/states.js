@@ -30,9 +30,9 @@ const SHAPES = {
   idle: 'sM6 2.6A3.4 3.4 0 1 1 5.99 2.6Z',
 };
 
-/** @param {{state: string, executables: {state: string}[]}} row @returns {Shown} */
+/** @param {{state: string, executables: {state: string, reason?: string}[]}} row @returns {Shown} */
 export function shown(row) {
-  const loading = row.state === 'down' && row.executables.some((e) => e.state === 'loading');
+  const loading = row.state === 'down' && row.executables.some((e) => e.state === 'loading' && !e.reason);
   return loading ? 'loading' : /** @type {Shown} */ (row.state);
 }
 

@@ -1,0 +1,81 @@
+"""Why model servers cannot run: from the file of a launcher to whoever asks a dispatcher."""
+
+import pytest
+
+from dispatcher.core import Dispatcher
+from dispatcher.live import metrics
+from dispatcher.live.reasons import Reasons
+from dispatcher.schedulers.registry import CPU, GPU
+from roma import faults
+from roma.errors import ConfigError, LaunchError
+from roma.events import ExecutorAdded, ExecutorReady
+from roma.model import Device, ExecutorSpec, ModelSpec, Sla
+
+
+@pytest.fixture
+def core():
+    """Return a core with model m on two workers, v and w."""
+    core = Dispatcher([ModelSpec("m", Sla(0.5), 1.0)], gpu=GPU["roma"], cpu=CPU["round_robin"])
+    for name in ("m@v", "m@w"):
+        core.handle(ExecutorAdded(ExecutorSpec(name, Device.CPU, ("m",))), now=0.0)
+    return core
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "faults.json"
+    faults.write({}, file)
+    return file
+
+
+def told(core, reasons):
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in metrics.collect_reasons(core, reasons)
+        for sample in metric.samples
+    }
+
+
+def test_what_a_launcher_writes_is_told_of_what_is_not_live(core, file):
+    watched = faults.watched(file)
+    reasons = Reasons(core, watched)
+    assert told(core, reasons) == {("roma_model_ready", "m"): 0.0}
+    faults.write({"m@w": "m@w cannot run here: no such file", "gone@w": "old"}, file)
+    assert watched.look()
+    assert reasons.of("m@w") == "m@w cannot run here: no such file"
+    assert (reasons.of("m@v"), reasons.of("gone@w")) == ("", "")
+    assert reasons.of_model("m") == ""  # m@v may still load
+    assert told(core, reasons) == {
+        ("roma_model_ready", "m"): 0.0,
+        ("roma_executable_fault_info", "m@w", "m@w cannot run here: no such file"): 1.0,
+    }
+    reasons.seen["m@v"] = "m@v: model m is not available: no such op"
+    assert reasons.of_model("m") == f"{reasons.of('m@v')}; {reasons.of('m@w')}"
+    core.handle(ExecutorReady("m@w"), now=0.0)
+    assert (reasons.of("m@w"), reasons.of_model("m")) == ("", "")
+    assert told(core, reasons)["roma_model_ready", "m"] == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"m@w": 1}'])
+def test_a_file_that_holds_something_else_is_refused_by_name(file, text):
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"faults = .*faults\.json: "):
+        faults.watched(file)
+
+
+def test_nobody_launches_where_there_is_no_file():
+    assert faults.watched(None) is None
+
+
+def test_a_program_leaves_its_reason_in_one_line_of_bounded_length(tmp_path, monkeypatch):
+    file = tmp_path / "m@w.fault"
+    monkeypatch.delenv(faults.FAULT_FILE, raising=False)
+    faults.leave(LaunchError("nobody asks"))
+    assert faults.left(file) == ""
+    monkeypatch.setenv(faults.FAULT_FILE, str(file))
+    faults.leave(LaunchError("two\n  lines"))
+    assert faults.left(file) == "two lines"
+    faults.leave(LaunchError("x" * 10_000))
+    assert len(faults.left(file)) == faults.MOST
+    monkeypatch.setenv(faults.FAULT_FILE, str(tmp_path / "none" / "f"))
+    faults.leave(LaunchError("no place"))  # it is said on standard error all the same
