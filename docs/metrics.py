@@ -23,6 +23,7 @@ from dispatcher.live.http.server import Server
 from dispatcher.live.reasons import Reasons
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.actions import ModelOffer, Offer, Status
+from roma.admin_ports import AdminPorts
 from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
 from roma.exchange import ExchangeReply, ExecutorReport
 from roma.gateway_config import LimitsConfig
@@ -65,17 +66,14 @@ def dispatcher() -> list[Metric]:
 
 
 def door() -> list[Metric]:
-    """Return what the clients' HTTP door tells."""
+    """Return what the clients' HTTP door and the admin port tell."""
 
     async def collected() -> list[Metric]:
         gateway: Any = None
-        return list(
-            dispatcher_metrics.collect_door(
-                Server(gateway, LimitsConfig(), max_body_bytes=0),
-                {},
-                {"executable": 0, "shared": 0},
-            )
-        )
+        server, ports = Server(gateway, LimitsConfig(), max_body_bytes=0), AdminPorts()
+        ports.close()
+        told = dispatcher_metrics.collect_door(server, {}, {"executable": 0, "shared": 0})
+        return [*told, *dispatcher_metrics.collect_admin(ports)]
 
     return asyncio.run(collected())
 

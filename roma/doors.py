@@ -13,7 +13,6 @@ import base64
 import binascii
 import ipaddress
 import logging
-import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -21,7 +20,6 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from roma import logs
-from roma.errors import LaunchError
 from roma.tokens import Token
 from roma.watched import Watched
 
@@ -84,18 +82,6 @@ def guard(names: Iterable[str], doors: Mapping[str, Door], default: Door) -> Mid
         return await handler(request)
 
     return middleware
-
-
-async def listen(
-    runner: web.BaseRunner, host: str, port: int, key: str, context: ssl.SSLContext | None = None
-) -> web.TCPSite:
-    """Listen; raise LaunchError naming the key of the port."""
-    site = web.TCPSite(runner, host, port, ssl_context=context)
-    try:
-        await site.start()
-    except OSError as error:
-        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
-    return site
 
 
 def _known(host: str | None, names: frozenset[str]) -> bool:

@@ -22,14 +22,16 @@ class LimitsConfig(Section):
     """Bodies of all requests that are being read or answered; beyond it, 503. A gRPC message counts
     once it is whole; beyond it, RESOURCE_EXHAUSTED."""
     connections: Annotated[int, Field(ge=1)] = 20_000
-    """Most connections at once; one more is told 503 and closed. Never so many that the program's
-    open files (ulimit -Hn) would not do for the executables too. Over gRPC, which shows none, as
-    many open calls; one more is RESOURCE_EXHAUSTED."""
+    """Most connections at once, TLS handshakes included; one more is told 503 and closed, over TLS
+    closed before its handshake. Never so many that the program's open files (ulimit -Hn) would not
+    do for executables and probes too. gRPC has as many connections, as they were when its port was
+    opened, and as many open calls; one more call is RESOURCE_EXHAUSTED."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
     """The same for each client address, over gRPC for its open calls; default: no limit of its own,
     as behind a proxy all come from one."""
     head_timeout: Seconds = 10.0
-    """From the first byte of a request, or from connecting, to the end of its head."""
+    """From the first byte of a request, or from connecting, to the end of its head. Also for a TLS
+    handshake."""
     body_timeout: Seconds = 30.0
     """From the end of its head to the end of its body; beyond it, 408 or DEADLINE_EXCEEDED."""
     idle_timeout: Seconds = 75.0

@@ -25,8 +25,9 @@ from dispatcher.live.reloading import Reloading
 from dispatcher.live.supervisors import Supervisors, UnknownWorker, WorkerTaken
 from dispatcher.live.watch import Watch
 from roma import exchange, exposition, peers
+from roma.admin_ports import BODY_TIMEOUT, AdminPorts
 from roma.config import Config
-from roma.doors import HEALTH, Door, guard, listen
+from roma.doors import HEALTH, Door, guard
 from roma.errors import ConfigError, ExchangeError
 from roma.tls import server_context
 from roma.tokens import watched
@@ -68,6 +69,8 @@ class Admin:
         """Takes over a changed roma.yaml; None where nobody may ask for it."""
         self.is_open = False
         """Clients are let in."""
+        self.ports: AdminPorts | None = None
+        """The listeners and their connections, while there are any."""
 
     @contextlib.asynccontextmanager
     async def listening(self, config: Config) -> AsyncIterator[None]:
@@ -94,16 +97,19 @@ class Admin:
         }
         context = None if g.admin_tls is None else server_context(g.admin_tls, "gateway.admin_tls")
         async with contextlib.AsyncExitStack() as stack:
+            self.ports = AdminPorts()
+            stack.callback(self.ports.close)
             for address in dict.fromkeys(addresses.values()):
                 here = [part for part, where in addresses.items() if where == address]
                 app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
                 app.router.add_get(HEALTH, self._healthz)
                 for part in here:
                     parts[part](app)
-                runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
-                await runner.setup()
-                stack.push_async_callback(runner.cleanup)
-                await listen(runner, *address, f"gateway.{here[0]}_port", context)
+                key = f"gateway.{here[0]}_port"
+                open_ = self.ports.listening(
+                    app, address, key, context, shutdown_timeout=SHUTDOWN_TIMEOUT
+                )
+                await stack.enter_async_context(open_)
             files = [file for file in (admin, shared, scraping, context) if file is not None]
             looking = asyncio.create_task(keep_looking(files))
             try:
@@ -133,22 +139,29 @@ class Admin:
         if hdrs.ORIGIN in request.headers:
             return _not_for_browsers()
         try:
-            message = exchange.parse_request(await request.read())
+            async with asyncio.timeout(BODY_TIMEOUT):
+                body = await request.read()
+        except TimeoutError:
+            text = f"request body took longer than {BODY_TIMEOUT:g} s"
+            return web.json_response({"error": text}, status=408)
+        return self._take(body)
+
+    def _take(self, body: bytes) -> web.Response:
+        """Learn what a supervisor applied, or say why it is not listened to."""
+        try:
+            message = exchange.parse_request(body)
+            self._supervisors.admit(message, self._driver.clock())
         except ExchangeError as error:
             return web.json_response({"error": str(error)}, status=400)
-        try:
-            self._supervisors.admit(message, self._driver.clock())
         except UnknownWorker as error:
             return web.json_response({"error": str(error)}, status=404)
         except WorkerTaken as taken:
-            refusal = exchange.Refusal(str(taken), taken.holder)
-            body = exchange.REFUSAL.dump_json(refusal)
-            return web.Response(status=409, body=body, content_type="application/json")
-        if message.hello:
-            return web.Response(status=204)
-        for reading in message.executors:
-            self._driver.on_applied(reading.executor, reading.applied, reading.share)
-        self.heard.add(message.worker)
+            refusal = exchange.REFUSAL.dump_json(exchange.Refusal(str(taken), taken.holder))
+            return web.Response(status=409, body=refusal, content_type="application/json")
+        if not message.hello:
+            for reading in message.executors:
+                self._driver.on_applied(reading.executor, reading.applied, reading.share)
+            self.heard.add(message.worker)
         return web.Response(status=204)
 
     async def _reload(self, request: web.Request) -> web.Response:

@@ -7,7 +7,7 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,13 +114,7 @@ async def running(
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch, reasons))
 
-        def collect() -> Iterator[Metric]:
-            yield from metrics.collect(driver.core, driver.clock())
-            yield from metrics.collect_reasons(driver.core, reasons)
-            yield from metrics.collect_door(server, doorkeeper.denied, service.lookups.counts)
-            if exclusives is not None:
-                yield from metrics.collect_devices(driver.core, exclusives.devices)
-
+        collect = _collector(service, server, doorkeeper.denied, lambda: doors)
         service.scrape = _for_clients(gateway_config, collect)
         supervisors = Supervisors([w.name for w in config.workers], config.control.period)
         doors = admin.Admin(driver, watch, supervisors, epoch, collect)
@@ -181,7 +175,8 @@ async def run(
 
     def adapt(read: Config) -> Config:
         own: dict[str, Any] = {} if admin_port is None else {"admin_port": admin_port}
-        own["limits"] = within(read.gateway.limits, most)
+        ports = 1 if read.gateway.grpc_port is None else 2
+        own["limits"] = within(read.gateway.limits, most, ports)
         return read.model_copy(update={"gateway": read.gateway.model_copy(update=own)})
 
     async with running(
@@ -213,21 +208,23 @@ async def _tidy() -> None:
         gc.collect(1)
 
 
-def within(limits: LimitsConfig, descriptors: int) -> LimitsConfig:
+def within(limits: LimitsConfig, descriptors: int, ports: int = 1) -> LimitsConfig:
     """Return the limits with no more connections than there are descriptors for.
 
-    A gateway that gave its last one to a client could not reach its executables any more.
+    Each of the clients' `ports`, HTTP's and gRPC's, may have so many. A gateway that gave its last
+    descriptor to a client could reach its executables no more, and answer no probe.
     """
-    most = max(1, descriptors - min(KEPT, descriptors // 2))
+    most = max(1, (descriptors - min(KEPT, descriptors // 2)) // ports)
     if limits.connections <= most:
         return limits
     if "connections" in limits.model_fields_set:  # else nobody asked for so many
         log.warning(
             "gateway.limits.connections = %d: taken as %d, for this program may have %d open files "
-            "(ulimit -Hn)",
+            "(ulimit -Hn)%s",
             limits.connections,
             most,
             descriptors,
+            ", and each of the clients' ports so many connections" if ports > 1 else "",
         )
     return limits.model_copy(update={"connections": most})
 
@@ -287,6 +284,23 @@ async def _listen_for_grpc(
                 f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there: {error}"
             ) from error
     await server.start()
+
+
+def _collector(
+    service: Service, server: Server, denied: Mapping[int, int], doors: Callable[[], admin.Admin]
+) -> admin.Collect:
+    """Return what tells all metrics of a dispatcher; `doors` is asked at each scrape."""
+    driver, exclusives = service.driver, service.exclusives
+
+    def collect() -> Iterator[Metric]:
+        yield from metrics.collect(driver.core, driver.clock())
+        yield from metrics.collect_reasons(driver.core, service.reasons)
+        yield from metrics.collect_door(server, denied, service.lookups.counts)
+        yield from metrics.collect_admin(doors().ports)
+        if exclusives is not None:
+            yield from metrics.collect_devices(driver.core, exclusives.devices)
+
+    return collect
 
 
 def _for_clients(config: GatewayConfig, collect: admin.Collect) -> Scrape | None:

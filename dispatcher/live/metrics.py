@@ -10,6 +10,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.live.http.server import Server
 from dispatcher.live.reasons import Reasons
 from dispatcher.queues import Durations
+from roma.admin_ports import AdminPorts
 from roma.exchange import ModelReport
 from roma.exposition import counter, gauge, histogram
 from roma.model import Device
@@ -113,15 +114,21 @@ def collect_door(
     """
     yield gauge(
         "gateway_connections",
-        "Clients' connections that are open.",
+        "Clients' connections that are open, those in their TLS handshake included.",
         [],
-        [((), len(server.connections))],
+        [((), server.open)],
     )
     yield counter(
         "gateway_connections_refused",
         "Connections turned away because as many as may be were open.",
         [],
         [((), server.turned_away)],
+    )
+    yield counter(
+        "gateway_handshakes_failed",
+        "Clients' connections that ended in their TLS handshake: refused, silent or not trusted.",
+        [],
+        [((), server.handshakes_failed)],
     )
     yield gauge(
         "gateway_buffered_bytes",
@@ -141,6 +148,24 @@ def collect_door(
         "with the answer to another one (executable, shared).",
         ["source"],
         (((source,), count) for source, count in lookups.items()),
+    )
+
+
+def collect_admin(ports: AdminPorts | None) -> Iterator[Metric]:
+    """Yield what the admin port tells of itself, if it is open."""
+    if ports is None:
+        return
+    yield gauge(
+        "admin_connections",
+        "Connections of the admin port, and of its parts that have one of their own.",
+        [],
+        [((), len(ports.open))],
+    )
+    yield counter(
+        "admin_connections_closed",
+        "Those closed to make room for another one, for idleness, or for an unread answer.",
+        [],
+        [((), ports.closed)],
     )
 
 

@@ -7,12 +7,11 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from aiohttp import web
-
 from roma import exposure, peers
+from roma.admin_ports import AdminPorts
 from roma.chronicle import Chronicle
 from roma.config import Config
-from roma.doors import Door, guard, listen
+from roma.doors import Door, guard
 from roma.errors import ActuationNotPermitted, TakenError
 from roma.reload import reloads
 from roma.tls import server_context
@@ -143,10 +142,10 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
         door = guard(peers.names(config), {"/metrics": Door(scraping)}, Door(shared))
         app = api.application(loop, gpus, worker=worker.name, mode=mode, middlewares=[door])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await listen(runner, control.host, port, "control.port", context)
+        ports = AdminPorts()
+        stack.callback(ports.close)
+        address = control.host, port
+        await stack.enter_async_context(ports.listening(app, address, "control.port", context))
         log.info(
             "supervisor of worker %s controls %s cores (%s)", worker.name, worker.allocatable, mode
         )

@@ -1,6 +1,7 @@
 """What a call may take at the gRPC port before it is let in, while it is read, and with others."""
 
 import asyncio
+import contextlib
 import json
 
 import grpc
@@ -434,3 +435,39 @@ async def test_questions_of_reflection_are_bounded_as_well(stage, tmp_path):
         await call.write(asked(list_services="x" * 3000))
         assert await call.code() is Code.RESOURCE_EXHAUSTED
     assert stage.server.buffered == 0
+
+
+# Connections, which gRPC bounds itself
+
+
+@contextlib.asynccontextmanager
+async def silent(port, count=1):
+    """Connect and say nothing; yield each one's reader, and the first byte that it was sent."""
+    pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    try:
+        async with asyncio.timeout(20):
+            yield [(reader, await reader.read(1)) for reader, _ in pairs]
+    finally:
+        for _, writer in pairs:
+            writer.transport.abort()
+
+
+async def test_connections_of_the_grpc_port_are_bounded(stage):
+    await stage.open(with_grpc=True, limits="{connections: 2}")
+    async with silent(stage.grpc_port, 3) as found:  # who is accepted gets gRPC's settings
+        assert [bool(first) for _, first in found] == [True, True, False]
+
+
+async def test_a_grpc_connection_that_says_nothing_is_closed(stage):
+    await stage.open(with_grpc=True, limits="{head_timeout: 0.2, idle_timeout: 0.2}")
+    async with silent(stage.grpc_port) as ((reader, _),):
+        await reader.read()
+
+
+async def test_a_grpc_client_that_was_idle_too_long_calls_again(stage):
+    await stage.open(with_grpc=True, limits="{idle_timeout: 0.1}")
+    async with stage.channel as channel:
+        for _ in range(2):
+            code, *_ = await stage.call(f"/{OIP}/ServerLive", b"", channel=channel)
+            assert code is Code.OK
+            await stage.until(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE)

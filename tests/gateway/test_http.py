@@ -462,6 +462,7 @@ def test_no_more_connections_than_there_are_descriptors_for(caplog):
     assert caplog.text == ""
     assert within(limits, 1255).connections == 999
     assert within(limits, 100).connections == 50
+    assert within(limits, 1255, ports=2).connections == 499
     assert "gateway.limits.connections = 1000: taken as 50" in caplog.text
 
 

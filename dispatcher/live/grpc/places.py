@@ -58,8 +58,11 @@ class Places:
         limits, address = self.http.limits, callers.address(context)
         most, per_address = limits.connections, limits.connections_per_address
         if self.taken >= most:
+            self.http.reached("connections", most, f"a gRPC call of {address} is refused")
             raise _no_place(f"{most} calls are open, as many as may be")
         if per_address is not None and self._by_address[address] >= per_address:
+            key = "connections_per_address"
+            self.http.reached(key, per_address, f"a gRPC call of {address} is refused")
             raise _no_place(f"{per_address} calls of one address are open, as many as may be")
         if limits.head_bytes < self._head_bytes:  # else gRPC has looked
             size = sum(len(k) + len(v) + _FIELD for k, v in context.invocation_metadata() or ())
@@ -110,7 +113,7 @@ class Place:
         self._hold(0)
         http = self._places.http
         if http.buffered >= http.limits.buffered_bytes:
-            raise _too_much(http.buffered)
+            raise self._too_much(http.buffered)
         return self._admitted(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
     async def strangers_message(self) -> bytes:
@@ -151,9 +154,15 @@ class Place:
             raise _too_large(size, http.bounds.max_body_bytes)
         if http.buffered + size > http.limits.buffered_bytes:
             # Whoever comes last makes room, as over HTTP.
-            raise _too_much(http.buffered + size)
+            raise self._too_much(http.buffered + size)
         self._hold(size)
         return found
+
+    def _too_much(self, size: int) -> Refused:
+        most = self._places.http.limits.buffered_bytes
+        what = f"a gRPC message of {self._address} is refused"
+        self._places.http.reached("buffered_bytes", most, what)
+        return _no_place(f"{size} bytes of requests are held, as many as may be")
 
     def _hold(self, size: int) -> None:
         if self._is_left:  # a question that came while its conversation ended
@@ -169,10 +178,6 @@ def _no_place(text: str) -> Refused:
 def _too_large(size: int, most: int) -> Refused:
     text = f"message of {size} bytes: larger than max ({most})"
     return Refused(_Code.RESOURCE_EXHAUSTED, text)
-
-
-def _too_much(size: int) -> Refused:
-    return _no_place(f"{size} bytes of requests are held, as many as may be")
 
 
 def _no_message() -> Refused:

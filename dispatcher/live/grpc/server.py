@@ -49,6 +49,10 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", http.limits.head_bytes),
                 ("grpc.absolute_max_metadata_size", http.limits.head_bytes),
+                # gRPC shows no connections, but bounds them itself, as they are at the start.
+                ("grpc.max_allowed_incoming_connections", http.limits.connections),
+                ("grpc.server_handshake_timeout_ms", _ms(http.limits.head_timeout)),
+                ("grpc.max_connection_idle_ms", _ms(http.limits.idle_timeout)),
                 # Off, lest two gateways share a port unnoticed.
                 ("grpc.so_reuseport", int(shared)),
             ],
@@ -114,6 +118,10 @@ class GrpcServer:
             return await Rpc(service, places, method, context).run()
 
         return run
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc carries no types

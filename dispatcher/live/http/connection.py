@@ -19,6 +19,7 @@ from dispatcher.live import routes
 from dispatcher.live.heads import Habit
 from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
 from dispatcher.live.messages import Response, content_length
+from roma.handshake import Handshake
 
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server
@@ -78,6 +79,7 @@ class Connection:
         "_waiting",
         "certificate",
         "due",
+        "handshake",
         "is_tls",
         "peer",
     )
@@ -120,6 +122,8 @@ class Connection:
         self.due = math.inf
         """When this connection has taken too long for what it does now, on the server's clock."""
         self.peer = ""
+        self.handshake: Handshake | None = None
+        """The one that secures it."""
         self.is_tls = False
         self.certificate: str | None = None
 
@@ -426,8 +430,10 @@ class Connection:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
-        if server.buffered > self._server.bounds.buffered_bytes:
+        if server.buffered > server.bounds.buffered_bytes:
             # Whoever comes last makes room: the others are further on.
+            most = server.bounds.buffered_bytes
+            server.reached("buffered_bytes", most, f"a request of {self.peer} is refused")
             self._refuse(503, f"{server.buffered} bytes of requests are held, as many as may be")
 
     def on_message_complete(self) -> None:

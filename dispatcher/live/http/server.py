@@ -13,6 +13,8 @@ from dispatcher.live.http.connection import Connection, Pending
 from dispatcher.live.http.request import Head, Request
 from dispatcher.live.messages import Response
 from roma.gateway_config import LimitsConfig
+from roma.handshake import Handshake, peer_of
+from roma.logs import Limited
 from roma.tls import certificate_name
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,10 @@ BACKLOG = 4096
 
 TOLD = 32
 """Connections beyond the limit that are told so, and stay while they are; more are just closed."""
+
+CROWDED = 1.0
+"""Seconds after which a TLS handshake makes room for the next client, once all places are taken: it
+takes milliseconds, so these are clients that say nothing."""
 
 SWEEP = 0.25
 """Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
@@ -82,6 +88,9 @@ class Server:
         self.buffered = 0
         self.is_draining = False
         self.connections: set[Connection] = set()
+        self.handshakes: dict[Handshake, Connection] = {}
+        """TLS connections that are not secured yet, the oldest first; they count as connections."""
+        self.handshakes_failed = 0
         self.turned_away = 0
         self._by_address: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
@@ -90,6 +99,7 @@ class Server:
         self._every = min(SWEEP, *timeouts, limits.write_timeout)
         self._sweeper = self._loop.call_later(self._every, self._sweep)
         self._listener: asyncio.Server | None = None
+        self._reached = Limited(log, self._loop)
 
     def __repr__(self) -> str:
         return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
@@ -105,14 +115,14 @@ class Server:
     ) -> None:
         """Accept connections; raise OSError. `shared`: others may listen there as well."""
         options: dict[str, Any] = {"reuse_port": True} if shared else {}
-        if tls is not None:
-            options["ssl"] = tls
+
+        def accepted() -> asyncio.Protocol:
+            if tls is None:
+                return cast(asyncio.Protocol, Connection(self))
+            return Handshake(self, tls, self.bounds.head_timeout)
+
         self._listener = await self._loop.create_server(
-            lambda: cast(asyncio.Protocol, Connection(self)),
-            host,
-            port,
-            backlog=BACKLOG,
-            **options,
+            accepted, host, port, backlog=BACKLOG, **options
         )
 
     @property
@@ -129,6 +139,8 @@ class Server:
         """Close all connections, and wait until they are or `timeout` has passed."""
         self.is_draining = True
         self.stop_listening()
+        for handshake in list(self.handshakes):
+            handshake.abort()
         for connection in list(self.connections):
             connection.close()
         ends = self._loop.time() + timeout
@@ -137,35 +149,81 @@ class Server:
         for connection in list(self.connections):
             connection.abort()
         self._sweeper.cancel()
+        self._reached.close()
         await asyncio.sleep(0)  # one turn of the loop lets the transports close
+
+    @property
+    def open(self) -> int:
+        """Connections of clients, those in their TLS handshake included."""
+        return len(self.connections) + len(self.handshakes)
 
     def on_connected(self, connection: Connection, transport: asyncio.Transport) -> str | None:
         """Take a connection up; return why it is turned away, if it is."""
-        peer = transport.get_extra_info("peername")
-        connection.peer = peer[0] if isinstance(peer, tuple) else ""
         tls = transport.get_extra_info("ssl_object")
+        self.connections.add(connection)
+        if connection.handshake is not None:  # it is counted
+            self.handshakes.pop(connection.handshake, None)
+            connection.handshake = None
         if tls is not None:
             connection.is_tls = True
             connection.certificate = certificate_name(tls.getpeercert())
-        self.connections.add(connection)
-        self._by_address[connection.peer] += 1
-        limits, per_address = self.limits, self.limits.connections_per_address
-        if len(self.connections) > limits.connections:
-            self.turned_away += 1
-            if len(self.connections) > limits.connections + TOLD:
-                transport.abort()
-            return f"{limits.connections} connections are open, as many as may be"
-        if per_address is not None and self._by_address[connection.peer] > per_address:
-            self.turned_away += 1
-            return f"{per_address} connections of one address are open, as many as may be"
-        return None
+            return None
+        connection.peer = peer_of(transport)
+        refused = self._counted(connection.peer)
+        if refused is not None and self.open > self.limits.connections + TOLD:
+            transport.abort()
+        return refused
 
     def on_disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
         self.connections.discard(connection)
-        self._by_address[connection.peer] -= 1
-        if not self._by_address[connection.peer]:
-            del self._by_address[connection.peer]
+        self._uncount(connection.peer)
+
+    # The owner of TLS handshakes
+
+    def on_accepted(self, handshake: Handshake) -> Connection | None:
+        """Count a connection that is to be secured; one too many is not worth a handshake."""
+        connection = Connection(self)
+        connection.peer, connection.handshake = handshake.peer, handshake
+        self.handshakes[handshake] = connection
+        if self.open > self.limits.connections:
+            oldest = next(iter(self.handshakes))
+            if self._loop.time() - oldest.since > CROWDED:
+                oldest.abort()
+                self.on_end(oldest)
+        return connection if self._counted(handshake.peer) is None else None
+
+    def on_end(self, handshake: Handshake) -> None:
+        """Forget a connection that was not secured."""
+        if handshake in self.handshakes:
+            del self.handshakes[handshake]
+            self.handshakes_failed += 1
+            self._uncount(handshake.peer)
+
+    def reached(self, key: str, bound: object, what: str) -> None:
+        """Log that a limit refuses somebody: a line a second for each `key` of `gateway.limits`."""
+        text = "gateway.limits.%s = %s is reached: %s"
+        self._reached.log(key, logging.WARNING, text, key, bound, what)
+
+    def _counted(self, peer: str) -> str | None:
+        """Count a connection of `self.open`; return why it is turned away, if it is."""
+        self._by_address[peer] += 1
+        most, per_address = self.limits.connections, self.limits.connections_per_address
+        if self.open > most:
+            self.turned_away += 1
+            self.reached("connections", most, f"a connection of {peer} is refused")
+            return f"{most} connections are open, as many as may be"
+        if per_address is not None and self._by_address[peer] > per_address:
+            self.turned_away += 1
+            key = "connections_per_address"
+            self.reached(key, per_address, f"a connection of {peer} is refused")
+            return f"{per_address} connections of one address are open, as many as may be"
+        return None
+
+    def _uncount(self, peer: str) -> None:
+        self._by_address[peer] -= 1
+        if not self._by_address[peer]:
+            del self._by_address[peer]
 
     def _sweep(self) -> None:
         now = self.now = self._loop.time()
