@@ -89,7 +89,8 @@ class ModelServer:
         )
 
     async def _look_up(self, request, body):
-        port = request.transport.get_extra_info("peername")[1]
+        peer = request.transport.get_extra_info("peername")
+        port = peer[1] if isinstance(peer, tuple) else None  # of a Unix socket
         self.lookups.append((port, request.path, dict(request.headers)))
         self.looking_up += 1
         self.most_looking_up = max(self.most_looking_up, self.looking_up)
