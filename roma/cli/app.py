@@ -352,8 +352,10 @@ def serve_model(
     """Serve SavedModels with TensorFlow Serving's APIs and the Open Inference Protocol."""
     import asyncio
 
+    from roma import frameworks
     from roma.serving.server import ServerSettings, run_model_server
 
+    frameworks.skip_keras()
     settings = ServerSettings(
         models=dict(_named_path(text) for text in model),
         host=host,

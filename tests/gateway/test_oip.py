@@ -107,7 +107,7 @@ async def test_overload_and_deadlines_are_as_for_the_other_paths(stage):
 
 
 async def test_the_document_is_valid_and_names_every_path_that_is_served(stage):
-    await stage.open()
+    await stage.open(gateway="client_metrics: true")
     async with stage.session.get(stage.url + "/openapi.json") as response:
         assert response.content_type == "application/json"
         document = await response.json()
@@ -142,5 +142,5 @@ async def test_the_document_has_every_path_of_the_router(stage):
     }
     expected |= {f"{base}{rest}" for base in v2 for rest in ("", "/ready", "/infer")}
     expected |= {"/v2", "/v2/health/live", "/v2/health/ready"}
-    expected |= {"/healthz", "/readyz", "/openapi.json"}
+    expected |= {"/healthz", "/readyz", "/openapi.json", "/monitoring/prometheus/metrics"}
     assert document["paths"].keys() == expected

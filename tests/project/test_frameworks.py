@@ -1,5 +1,6 @@
 """TensorFlow and PyTorch never share a process: what is asked for both refuses in words."""
 
+import subprocess
 import sys
 
 import pytest
@@ -31,3 +32,15 @@ def test_pytorch_is_refused_where_tensorflow_is(monkeypatch, tmp_path):
         registry.make(RuntimeKind.TORCH, {}, "cpu", 1)
     with pytest.raises(LaunchError, match=REFUSED):
         registry.save_sample(RuntimeKind.TORCH, tmp_path)
+
+
+def test_a_model_server_imports_tensorflow_without_keras():
+    program = (
+        "import sys\n"
+        "from roma import frameworks\n"
+        "from roma.serving import session\n"
+        "frameworks.skip_keras()\n"
+        "session.import_tensorflow()\n"
+        "assert 'keras' not in sys.modules and 'tensorflow' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -68,14 +68,14 @@ async def _run(options: argparse.Namespace, models: dict[str, Path]) -> int:
                     name: {
                         "path": str(path),
                         "sla": {"response_time": options.rest_api_timeout_in_ms / 1000},
-                        "cpu": {"max": 1, "initial": 1},
+                        "cpu": {"max": 2, "initial": 2},
                     }
                     for name, path in models.items()
                 },
                 "workers": [
                     {"name": "local", "cores": 4, "base_port": executables[0], "grpc_offset": 10}
                 ],
-                "control": {"port": control},
+                "control": {"port": control, "dry_run": True},
                 "gateway": {
                     "port": rest,
                     "grpc_port": grpc,
