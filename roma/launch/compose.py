@@ -139,6 +139,11 @@ def _renderable(config: Config) -> WorkerConfig:
         raise ConfigError(
             f"gateway.workers = {config.gateway.workers}: must be 1: containers share no port"
         )
+    if config.gateway.grpc_socket is not None:
+        raise ConfigError(
+            f"gateway.grpc_socket = {config.gateway.grpc_socket}: must be absent: clients do not "
+            "see a container's files"
+        )
     if config.control.story is not None:
         raise ConfigError(
             f"control.story = {config.control.story}: must be absent: containers write no files"

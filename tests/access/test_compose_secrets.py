@@ -111,6 +111,10 @@ def test_who_says_himself_who_may_call_gets_no_keys(tmp_path, gateway):
         ("tokens: {admin: t}", r"tokens\.admin = .*t: must be absent: rendering makes its own"),
         ("gateway: {keys: keys.yaml}", r"gateway\.keys = .*: must be in a directory of its own"),
         ("gateway: {admin_tls: {certificate: c, key: k}}", r"gateway\.admin_tls = .*: must be abs"),
+        (
+            "gateway: {grpc_socket: /run/g.sock}",
+            r"gateway\.grpc_socket = /run/g\.sock: must be absent",
+        ),
         ("control: {tls: {certificate: c, key: k}}", r"control\.tls = .*: must be absent"),
     ],
 )
