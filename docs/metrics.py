@@ -31,6 +31,7 @@ from roma.launch.alerts import ALERTS
 from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 from roma.stats import Histogram
 from roma.variants import Variant
+from roma.view.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.contention import HostReading
 from supervisor.core import Managed, Reading, Supervisor
@@ -62,6 +63,7 @@ def dispatcher() -> list[Metric]:
     return [
         *dispatcher_metrics.collect(core, 0.0),
         *dispatcher_metrics.collect_reasons(lost, reasons),
+        *dispatcher_metrics.collect_control([Worker("w", "", answers=True)]),
     ]
 
 

@@ -7,7 +7,7 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 
 from dispatcher.assembly import build_core
 from dispatcher.live import access, admin, metrics
+from dispatcher.live.access import Access
 from dispatcher.live.driver import Driver
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
@@ -26,7 +27,7 @@ from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
 from dispatcher.live.service import Scrape, Service
 from dispatcher.live.supervisors import Supervisors
-from dispatcher.live.watch import watching
+from dispatcher.live.watch import Watch, watching
 from roma import exposition, exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError, RomaError
@@ -113,8 +114,8 @@ async def running(
     )
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch, reasons))
-
-        collect = _collector(service, server, doorkeeper.denied, lambda: doors)
+        service.uncontrolled = lambda: watch.uncontrolled
+        collect = _collector(service, server, doorkeeper, watch, lambda: doors)
         service.scrape = _for_clients(gateway_config, collect)
         supervisors = Supervisors([w.name for w in config.workers], config.control.period)
         doors = admin.Admin(driver, watch, supervisors, epoch, collect)
@@ -287,15 +288,20 @@ async def _listen_for_grpc(
 
 
 def _collector(
-    service: Service, server: Server, denied: Mapping[int, int], doors: Callable[[], admin.Admin]
+    service: Service,
+    server: Server,
+    keeper: Access,
+    watch: Watch,
+    doors: Callable[[], admin.Admin],
 ) -> admin.Collect:
-    """Return what tells all metrics of a dispatcher; `doors` is asked at each scrape."""
+    """Return what a scrape is answered with; `doors` is asked at each one."""
     driver, exclusives = service.driver, service.exclusives
 
     def collect() -> Iterator[Metric]:
         yield from metrics.collect(driver.core, driver.clock())
         yield from metrics.collect_reasons(driver.core, service.reasons)
-        yield from metrics.collect_door(server, denied, service.lookups.counts)
+        yield from metrics.collect_control(watch.view.workers)
+        yield from metrics.collect_door(server, keeper.denied, service.lookups.counts)
         yield from metrics.collect_admin(doors().ports)
         if exclusives is not None:
             yield from metrics.collect_devices(driver.core, exclusives.devices)

@@ -305,6 +305,12 @@ class Gateway(Handler):
             response.body = orjson.dumps(body)
         return response
 
+    def _ready(self) -> Response:
+        why = self._service.unready()
+        if why is not None:
+            return error(503, why)
+        return Response(200, _TEXT, None, self._service.ready().encode())
+
     def _answer_other(self, request: Request, connection: Connection) -> Pending | None:
         """Answer a request that is for no model."""
         path = request.head.target.partition("?")[0]
@@ -317,8 +323,7 @@ class Gateway(Handler):
         if path == "/healthz":
             return Response(200, _TEXT, None, b"ok")
         if path == "/readyz":
-            why = self._service.unready()
-            return Response(200, _TEXT, None, b"ready") if why is None else error(503, why)
+            return self._ready()
         if path == "/openapi.json":
             return Response(200, _JSON, None, _document())
         if path == "/v2" or path.startswith("/v2/"):

@@ -1,6 +1,6 @@
 """The dispatcher's side of the metrics: requests, queues and executables."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
@@ -15,6 +15,7 @@ from roma.exchange import ModelReport
 from roma.exposition import counter, gauge, histogram
 from roma.model import Device
 from roma.stats import Histogram
+from roma.view.rows import Worker
 
 if TYPE_CHECKING:
     from dispatcher.live.devices import Device as ExclusiveDevice
@@ -300,6 +301,22 @@ def collect_reasons(core: Dispatcher, reasons: Reasons) -> Iterator[Metric]:
         "1 while the executable cannot serve for this reason.",
         [*_EXECUTABLE, "reason"],
         (((name, reason), 1.0) for name, reason in known if reason),
+    )
+
+
+def collect_control(workers: Sequence[Worker]) -> Iterator[Metric]:
+    """Yield how many executables are controlled, of those that are to be, as the last look saw."""
+    yield gauge(
+        "controllable_executables",
+        "Executables of the worker whose cores are to be controlled: 0 in a dry run.",
+        ["worker"],
+        [((w.worker,), float(w.controllable)) for w in workers],
+    )
+    yield gauge(
+        "controlled_executables",
+        "Those of them whose cores its supervisor sets.",
+        ["worker"],
+        [((w.worker,), float(w.controlled)) for w in workers],
     )
 
 

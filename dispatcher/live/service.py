@@ -4,7 +4,7 @@ Which models there are, whether new requests are taken, what a request brings al
 lines and traces of requests that ended.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,8 @@ class Service:
         self.max_body: dict[str, int] = {}
         """Largest request body in bytes of the models that have a bound of their own."""
         self.lookups = Lookups(driver, endpoints, timeout=backend_timeout)
+        self.uncontrolled: Callable[[], Sequence[str]] = tuple
+        """Names the workers whose cores nothing controls, though something should."""
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
         self.joining: set[str] = set()
@@ -109,6 +111,13 @@ class Service:
         if missing:
             return f"no executable is ready for: {', '.join(missing)}"
         return None
+
+    def ready(self) -> str:
+        """Return the words for whoever asks while it serves: what is amiss all the same."""
+        uncontrolled = self.uncontrolled()
+        if uncontrolled:
+            return f"ready; nothing controls the cores of worker {', '.join(uncontrolled)}"
+        return "ready"
 
     def not_ready(self, model: str) -> str:
         """Return the words for a client whose model has no executable that is ready."""

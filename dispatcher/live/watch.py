@@ -7,6 +7,7 @@ half a second is shown as silent.
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from dispatcher.live.reasons import Reasons
 from roma import chronicle, peers, story
 from roma.chronicle import Chronicle
 from roma.config import Config
+from roma.placement import executables
 from roma.tokens import Token, sent
 from roma.view.board import Board
+from roma.view.control import judged
 from roma.view.moments import Moment, record, refusal
 from roma.view.rows import View, Worker
 from roma.watched import Watched, keep_looking
@@ -70,6 +73,11 @@ class Watch:
         self._token = token
         self._reasons = reasons or Reasons(driver.core)
         self._supervisors = config.supervisor_urls
+        self._expected = (
+            Counter()
+            if config.control.dry_run
+            else Counter(e.spec.worker for e in executables(config) if e.controlled)
+        )
         self._heard = dict.fromkeys(self._supervisors, driver.clock())
         self._fresh = asyncio.Event()
         directory = config.control.story
@@ -81,6 +89,11 @@ class Watch:
     def view(self) -> View:
         """What the last look saw."""
         return self.board.view
+
+    @property
+    def uncontrolled(self) -> Sequence[str]:
+        """Workers none of whose executables are controlled, though they were to be."""
+        return [worker.worker for worker in self.view.workers if worker.uncontrolled]
 
     @property
     def models(self) -> list[str]:
@@ -175,10 +188,12 @@ class Watch:
     async def _ask(self, worker: str, url: str) -> tuple[Worker, Mapping[str, Any]]:
         answer, now = await self._get(url, "state", {}, ASK_LIMIT), self._driver.clock()
         if isinstance(answer, str):
-            return Worker(worker, url, False, now - self._heard[worker], answer), {}
+            silent = Worker(worker, url, False, now - self._heard[worker], answer)
+            return judged(silent, {}, self._expected[worker]), {}
         self._heard[worker] = now
         known = {key: answer[key] for key in _WORKER if key in answer}
-        return Worker(worker, url, True, **known), answer.get("executables", {})
+        states = answer.get("executables", {})
+        return judged(Worker(worker, url, True, **known), states, self._expected[worker]), states
 
     async def _get(
         self, url: str, what: str, query: Mapping[str, str], limit: float

@@ -77,7 +77,8 @@ def _headline(view: Mapping[str, Any]) -> Text:
 def _worker(worker: Mapping[str, Any]) -> Text:
     if not worker["answers"]:
         why = f"silent for {worker['silent_for']:.0f} s: {worker['error']}"
-        return Text.assemble(f"worker {worker['worker']}: ", (why, "bold red"))
+        lost = "  its cores are not controlled" if worker.get("uncontrolled") else ""
+        return Text.assemble(f"worker {worker['worker']}: ", (why + lost, "bold red"))
     eta = worker["eta"]
     short = eta is not None and eta < 1
     text = (
@@ -87,7 +88,10 @@ def _worker(worker: Mapping[str, Any]) -> Text:
     contended = worker.get("contended", False)
     more = "  its host is busy with others" if contended else "  short of cores" if short else ""
     mode = "" if worker["mode"] == "control" else f"  {worker['mode']}"
-    return Text.assemble(f"worker {worker['worker']}: {text}", (more, "red"), (mode, "yellow"))
+    style, uncontrolled = "yellow", worker.get("uncontrolled")
+    if uncontrolled:
+        style, mode = "bold red", f"  not controlled: {uncontrolled}"
+    return Text.assemble(f"worker {worker['worker']}: {text}", (more, "red"), (mode, style))
 
 
 def _columns(models: Sequence[Mapping[str, Any]], screen: Screen) -> dict[str, Cell]:

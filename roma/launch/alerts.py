@@ -117,6 +117,20 @@ ALERTS = (
         "out; nothing follows the load. See its log, and start it again: it reads everything back.",
     ),
     Alert(
+        "RomaNotControlling",
+        [
+            Condition("max by (worker) (roma_controllable_executables)", "> 0"),
+            Condition("max by (worker) (roma_controlled_executables)", "== 0"),
+        ],
+        "5m",
+        "page",
+        "Nothing controls the cores of worker {{ $labels.worker }}",
+        "Its requests are served, but none of its executables has its cores set: they do not "
+        "follow the load, and promises are kept by chance. The live page and roma status say why: "
+        "no right to write cgroups (observe-only), cgroups that cannot be read, or a supervisor "
+        "that does not answer. If that is meant, say so: control.dry_run.",
+    ),
+    Alert(
         "RomaActuationFails",
         [Condition("increase(roma_actuation_failures_total[2m])", "> 0")],
         "5m",

@@ -121,6 +121,8 @@ def _obstacle(case: Case) -> str:
             return f"{silent}, cores stay as they are"
         if worker.mode != "control":
             return f"cores cannot change on {worker.worker} ({worker.mode})"
+        if worker.uncontrolled:
+            return f"nothing controls the cores of {worker.worker}: {worker.uncontrolled}"
     gone = [e.reason or e.executable for e in case.executables if not e.live]
     if gone:
         return f"{'; '.join(gone)} not ready, the others carry the load"

@@ -30,7 +30,8 @@ class Worker:
 
     `silent_for` in seconds, `eta` the share of what is wanted that the worker has (None: nothing is
     wanted), `mode` is `control`, `dry-run` or `observe-only: <reason>`. `contended` if others
-    keep one of its executables from the host's CPUs.
+    keep one of its executables from the host's CPUs. Of `controllable` executables `controlled`
+    have their cores set; `uncontrolled` is why none has.
     """
 
     worker: str
@@ -45,6 +46,9 @@ class Worker:
     used: float | None = None
     eta: float | None = None
     contended: bool = False
+    controllable: int = 0
+    controlled: int = 0
+    uncontrolled: str = ""
     ticks: int | None = None
     missed_ticks: int | None = None
     jitter_p99: float | None = None

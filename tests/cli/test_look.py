@@ -202,6 +202,15 @@ def test_a_worker_whose_host_others_have_is_not_called_short():
     assert "short of cores" not in text
 
 
+def test_a_worker_that_nothing_controls_is_said_to_be_that():
+    loose = {"mode": "observe-only: read-only", "uncontrolled": "observe-only: read-only"}
+    text = shown(VIEW | {"workers": [WORKER | loose]})
+    assert "not controlled: observe-only: read-only" in text
+    silent = {"answers": False, "error": "refused", "uncontrolled": "no supervisor"}
+    assert "its cores are not controlled" in shown(VIEW | {"workers": [WORKER | silent]})
+    assert "not controlled" not in shown(VIEW | {"workers": [WORKER | {"mode": "dry-run"}]})
+
+
 def test_status_prints_the_board_or_its_json():
     with serving({"/control/v1/view": (200, VIEW)}) as url:
         assert "photos" in roma("status", "--url", url).stdout

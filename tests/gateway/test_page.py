@@ -29,6 +29,7 @@ class FakeSupervisor:
     def __init__(self, port):
         self.port, self.down, self.asked = port, False, []
         self.executable = ""
+        self.mode = "control"
 
     async def __aenter__(self):
         app = web.Application()
@@ -48,7 +49,8 @@ class FakeSupervisor:
             return web.Response()
         if request.match_info["what"] == "state":
             state = {"model": "m", "demand": 0.5, "applied": 0.5, "limit": "none", "why": "calm"}
-            return web.json_response(STATE | {"executables": {self.executable: state}})
+            more = {"mode": self.mode, "executables": {self.executable: state}}
+            return web.json_response(STATE | more)
         told = [{"at": 12.0, "executable": "m@local", "model": "m", "words": "It needs 0.5."}]
         return web.json_response({"worker": "local", "at": 13.0, "decisions": told})
 
@@ -112,6 +114,23 @@ async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sum(line["answered_cpu"] for line in lines) <= 3
     assert all(line["sla"] == 0.5 for line in lines)
+
+
+async def test_cores_that_nothing_controls_are_said_wherever_somebody_looks(stage, tmp_path):
+    fake, _ = await opened(stage, tmp_path)
+    for mode, controllable, controlled, why in (
+        ("observe-only: read-only", 1, 0, "observe-only: read-only"),
+        ("dry-run", 0, 0, ""),  # meant to be like that
+        ("control", 1, 1, ""),
+    ):
+        fake.mode = mode
+        view = await seen(stage, lambda v, m=mode: v["workers"] and v["workers"][0]["mode"] == m)
+        assert view["workers"][0]["uncontrolled"] == why
+        said = b"ready; nothing controls the cores of worker local" if why else b"ready"
+        assert await stage.get("/readyz") == (200, said)
+        metrics = (await stage.get("/metrics", stage.admin))[1].decode()
+        assert f'roma_controllable_executables{{worker="local"}} {controllable:.1f}' in metrics
+        assert f'roma_controlled_executables{{worker="local"}} {controlled:.1f}' in metrics
 
 
 async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(stage, tmp_path):

@@ -21,6 +21,10 @@ TICKS, PERIOD = 'roma_ticks_total{worker="w"}', 'roma_control_period_seconds{wor
 DISPATCHER, SUPERVISOR = 'up{job="dispatcher"}', 'up{job="supervisor"}'
 FAILURES = 'roma_actuation_failures_total{executable="m@w"}'
 MET = 'roma_worker_demand_met_ratio{worker="w"}'
+CONTROLLABLE = {
+    f'roma_controllable_executables{{worker="w", instance="{i}"}}': "2x30" for i in (1, 2)
+}
+CONTROLLED = [f'roma_controlled_executables{{worker="w", instance="{i}"}}' for i in (1, 2)]
 STARTS = 'roma_executable_starts_total{executable="m@w"}'
 
 
@@ -90,6 +94,25 @@ CASES = {
     "a quota failed once": ({FAILURES: counter((20, 0), (1, 1), (9, 0))}, set()),
     "quotas failed and move again": ({FAILURES: counter((20, 0), (9, 60), (5, 0))}, set()),
     "quotas fail": ({FAILURES: counter((20, 0), (9, 60))}, {"RomaActuationFails"}),
+    # Whether anything controls, as each of two dispatchers tells it.
+    "all are controlled": (CONTROLLABLE | {CONTROLLED[0]: "2x30", CONTROLLED[1]: "2x30"}, set()),
+    "one is controlled": (CONTROLLABLE | {CONTROLLED[0]: "1x30", CONTROLLED[1]: "1x30"}, set()),
+    "one dispatcher does not see it": (
+        CONTROLLABLE | {CONTROLLED[0]: "0x30", CONTROLLED[1]: "2x30"},
+        set(),
+    ),
+    "nothing is controlled": (
+        CONTROLLABLE | {CONTROLLED[0]: "0x30", CONTROLLED[1]: "0x30"},
+        {"RomaNotControlling"},
+    ),
+    "nothing is controlled yet": (
+        CONTROLLABLE | {CONTROLLED[0]: "0x4 2x26", CONTROLLED[1]: "0x4 2x26"},
+        set(),
+    ),
+    "nothing is to be controlled": (
+        dict.fromkeys((*CONTROLLABLE, *CONTROLLED), "0x30"),
+        set(),
+    ),
     # A worker.
     "idle": ({MET: " ".join(["Inf"] * 30)}, set()),
     "enough cores": ({MET: "1.2x30"}, set()),

@@ -187,6 +187,11 @@ def test_one_of_two_is_gone():
         ({}, {"mode": "dry-run"}, "cores cannot change on w (dry-run)"),
         (
             {},
+            {"uncontrolled": "no cgroup of its executables can be read"},
+            "nothing controls the cores of w: no cgroup of its executables can be read",
+        ),
+        (
+            {},
             {"answers": False, "silent_for": 7.2},
             "supervisor of w is silent for 7 s, cores stay as they are",
         ),

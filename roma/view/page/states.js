@@ -98,6 +98,8 @@ function are(n, all) {
 function trouble(workers) {
   const silent = workers.find((w) => !w.answers);
   if (silent) return `supervisor of ${silent.worker} is silent`;
+  const loose = workers.find((w) => w.uncontrolled);
+  if (loose) return `nothing controls the cores of worker ${loose.worker}`;
   const passive = workers.find((w) => w.mode && w.mode !== 'control');
   if (passive) return `${passive.worker} only watches`;
   const contended = workers.find((w) => w.answers && w.contended);

@@ -38,6 +38,7 @@ class Worker {
 /** @returns {{state: string, word: string}} */
 function condition(worker) {
   if (!worker.answers) return { state: 'down', word: `supervisor silent for ${wait(worker.silent_for)}` };
+  if (worker.uncontrolled) return { state: 'late', word: `not controlled: ${worker.uncontrolled}` };
   if (worker.mode === 'dry-run') return { state: 'tight', word: 'dry run: nothing is applied' };
   if (worker.mode !== 'control') return { state: 'tight', word: worker.mode || 'unknown mode' };
   if (worker.contended) return { state: 'late', word: 'host busy with others' };
