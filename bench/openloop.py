@@ -225,7 +225,7 @@ def _run(plan: dict[str, Any]) -> Report:
 
 def _request(stream: Stream) -> bytes:
     body = stream["body"].encode()
-    head = f"{stream['method']} {stream['target']} HTTP/1.1\r\nHost: bench\r\n"
+    head = f"{stream['method']} {stream['target']} HTTP/1.1\r\nHost: localhost\r\n"
     if body:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body
@@ -253,7 +253,7 @@ def held(port: int, count: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: bench\r\n\r\n")
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             if not sock.recv(4096).startswith(b"HTTP/1.1 200"):
                 sys.exit("bench: an idle connection was refused")
         yield

@@ -12,6 +12,9 @@ from roma.security_config import OidcConfig, PeerUrl, TlsConfig, reachable
 from roma.strict_yaml import Fault, FilePath, Section
 from roma.workers import AbsolutePath, Host, Name, Port, Seconds, check_socket
 
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?)$")]
+"""A page's origin as browsers send it, or any."""
+
 
 class LimitsConfig(Section):
     """What clients may take: bytes, connections and seconds."""
@@ -66,6 +69,14 @@ class GatewayConfig(Section):
     """Tokens of an identity provider, beside the keys or instead of them."""
     tls: TlsConfig | None = None
     """Certificate of the clients' port; default: no TLS."""
+    names: tuple[Host, ...] = ()
+    """Names under which clients reach it, beside addresses, localhost and its host: any other Host
+    is refused with 421, a page of another site with 403. Where it is not set, that holds on a port
+    of this machine alone without keys, provider and TLS, which a foreign page could call through
+    its user's browser (DNS rebinding). For HTTP: no browser speaks gRPC."""
+    cors_origins: tuple[Origin, ...] = ()
+    """Origins of web pages whose scripts may call it and read answers (CORS), https://app.example
+    say, or "*"; default: none."""
     insecure: bool = False
     """Listen for clients beyond this machine though nothing says who may call."""
     admin_host: Host = "127.0.0.1"

@@ -20,6 +20,7 @@ from dispatcher.live.access import Access
 from dispatcher.live.driver import Driver
 from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
+from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
 from dispatcher.live.reasons import following
@@ -32,6 +33,7 @@ from roma import exposition, exposure
 from roma.config import Config
 from roma.errors import ConfigError, LaunchError, RomaError
 from roma.gateway_config import GatewayConfig, LimitsConfig
+from roma.security_config import is_loopback
 from roma.tls import server_context
 from roma.watched import keep_looking
 
@@ -110,7 +112,10 @@ async def running(
         reasons=reasons,
     )
     server = Server(
-        Gateway(service), gateway_config.limits, max_body_bytes=gateway_config.max_body_bytes
+        Gateway(service),
+        gateway_config.limits,
+        max_body_bytes=gateway_config.max_body_bytes,
+        origins=_origins(gateway_config),
     )
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch, reasons))
@@ -313,6 +318,13 @@ def _for_clients(config: GatewayConfig, collect: admin.Collect) -> Scrape | None
     if not config.client_metrics:
         return None
     return lambda: exposition.encoded("", collect())
+
+
+def _origins(config: GatewayConfig) -> Origins:
+    """Return which names and pages the clients' port is for."""
+    is_open = not (config.keys or config.oidc or config.tls) and is_loopback(config.host)
+    is_guarded = is_open or bool(config.names)
+    return Origins((config.host, *config.names), config.cors_origins, is_guarded=is_guarded)
 
 
 def _exclusives(config: Config, driver: Driver) -> "Exclusives | None":

@@ -1,8 +1,10 @@
 """A lean HTTP/1.1 client towards model servers: keep-alive, one request per connection at a time.
 
 Callbacks instead of a task per request, bytes passed through: the aiohttp client costs more than
-everything else on the way together (four times the throughput is at stake). A request is repeated
-only if it never left: once bytes were written, a broken connection is an error.
+everything else on the way together (four times the throughput is at stake). A request is sent a
+second time, on a new connection, only if a connection that had been idle was closed meanwhile, and
+the kernel says that the request never arrived; else a broken connection is an error. (RFC 9112
+§9.3.1; nginx and Envoy do not repeat a POST that was sent, for they cannot tell.)
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from dispatcher.live import tcp
 from dispatcher.live.heads import Habit, Heads
 from dispatcher.live.messages import (
     Form,
@@ -40,6 +43,10 @@ CONNECT_TIMEOUT: Final = 1.5
 
 MAX_IDLE: Final = 64
 """Idle connections kept per backend."""
+
+MOST_REST: Final = 4.0
+"""Seconds after which an idle connection is closed, half of it at the least: before the other side
+does. uvicorn, behind most model servers in Python, closes after five."""
 
 MOST_ANSWER: Final = 256 * 2**20
 """Default limit of an answer's body, in bytes."""
@@ -91,17 +98,22 @@ class Connection:
         "_content_type",
         "_done",
         "_habit",
+        "_head",
         "_is_framed",
         "_is_fresh",
         "_is_odd",
         "_keeps",
+        "_message",
         "_more",
         "_parser",
         "_pool",
+        "_repeated",
         "_room",
         "_size",
         "_until_close",
+        "_written",
         "deadline",
+        "is_stale",
         "most",
         "timeout",
         "transport",
@@ -121,6 +133,14 @@ class Connection:
         """More came than was asked for."""
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
+        self._head = self._message = b""
+        """The request that was sent last."""
+        self._written = 0
+        """Bytes of all requests."""
+        self._repeated: Attempt | None = None
+        """The last request on its way once more."""
+        self.is_stale = False
+        """It has been idle since the pool last looked."""
         self.deadline = math.inf
         self.timeout = math.inf
         self.most = 0
@@ -147,6 +167,9 @@ class Connection:
         self.timeout = timeout
         self.most, self._room, self._size = most, MOST_HEAD, 0
         self.deadline = self._pool.deadline(timeout)
+        self.is_stale = False
+        self._head, self._message = head, body
+        self._written += len(head) + len(body)
         self.transport.write(head + body)
 
     def fail(self) -> None:
@@ -157,6 +180,8 @@ class Connection:
     def abort(self) -> None:
         """Close at once; a request in flight is given up silently."""
         self._done = None
+        if self._repeated is not None:
+            self._repeated.abort()
         if self.transport is not None:
             self.transport.abort()
 
@@ -231,9 +256,15 @@ class Connection:
         """Do nothing, likewise."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what was in flight."""
-        self.transport = None
+        """Fail what was in flight, or send it once more."""
+        transport, self.transport = self.transport, None
         self._pool.forget(self)
+        if self._done is not None and transport is not None and self._may_repeat(transport, exc):
+            done, self._done = self._done, None
+            left = max(0.0, self.deadline - _monotonic())
+            self.deadline = math.inf
+            self._repeated = self._pool.connect(self._head, self._message, done, left, self.most)
+            return
         if exc is None and self._until_close and self._done is not None:
             # The end of the connection is the end of the body (RFC 9112 §6.3).
             status = self._parser.get_status_code()
@@ -243,6 +274,12 @@ class Connection:
             )
             return
         self._finish(BackendLost(f"connection closed before the answer: {exc or 'end of file'}"))
+
+    def _may_repeat(self, transport: asyncio.Transport, exc: Exception | None) -> bool:
+        """Return whether the request in flight never arrived: the connection was closed before."""
+        if not self._is_fresh or self._written == len(self._head) + len(self._message):
+            return False  # an answer has begun; or it is the first request, so nobody was idle
+        return tcp.is_unreceived(transport.get_extra_info("socket"), self._written, exc)
 
     # httptools
 
@@ -298,6 +335,7 @@ class Connection:
 
     def _finish(self, result: Response | BackendError) -> None:
         self.deadline = math.inf
+        self._message = b""
         if self._done is not None:
             done, self._done = self._done, None
             done(result)
@@ -322,6 +360,7 @@ class Pool:
         self._all: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._ager: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Pool {self.where}: {len(self._all)} open, {len(self._idle)} idle>"
@@ -349,6 +388,10 @@ class Pool:
             if connection.transport is not None and not connection.transport.is_closing():
                 connection.send(head, body, done, timeout, most)
                 return connection
+        return self.connect(head, body, done, timeout, most)
+
+    def connect(self, head: bytes, body: bytes, done: Done, timeout: float, most: int) -> Attempt:
+        """Send a request on a new connection, as `Connection.send` does."""
         connecting = Connecting(done)
         task = asyncio.get_running_loop().create_task(
             self._connect(head, body, connecting, timeout, most)
@@ -414,8 +457,23 @@ class Pool:
         """Take back a connection that can be used again."""
         if len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
+            if self._ager is None:
+                self._ager = asyncio.get_running_loop().call_later(MOST_REST / 2, self._age)
         elif connection.transport is not None:
             connection.transport.close()
+
+    def _age(self) -> None:
+        """Close what was idle since the last look; the next look is at what is idle now."""
+        self._ager = None
+        stale = [connection for connection in self._idle if connection.is_stale]
+        self._idle = [connection for connection in self._idle if not connection.is_stale]
+        for connection in stale:
+            if connection.transport is not None:
+                connection.transport.close()
+        for connection in self._idle:
+            connection.is_stale = True
+        if self._idle:
+            self._ager = asyncio.get_running_loop().call_later(MOST_REST / 2, self._age)
 
     def forget(self, connection: Connection) -> None:
         """Drop a closed connection."""
@@ -425,8 +483,9 @@ class Pool:
 
     async def close(self) -> None:
         """Close every connection; requests in flight end with an error."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for timer in (self._sweeper, self._ager):
+            if timer is not None:
+                timer.cancel()
         for task in list(self._connecting):
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)

@@ -32,6 +32,7 @@ from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.endpoint import GrpcResponse
 from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.origins import PREFLIGHT
 from dispatcher.live.http.request import Head, Request
 from dispatcher.live.http.server import Handler
 from dispatcher.live.messages import Form, Message, Response, form
@@ -53,9 +54,6 @@ _REJECTED = {
 }
 
 _MAX_TIMEOUT_DIGITS: Final = 9
-_OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
-"""What a load balancer asks without a key."""
-
 CODINGS: Final = ("gzip", "deflate")
 """Of request bodies, as model servers know them."""
 
@@ -63,6 +61,7 @@ LEAST_READ: Final = 2**16
 MOST_READ: Final = 2**22
 """Bytes of a compressed body that are unpacked to learn its size, at least and at most: nobody is
 answered meanwhile (about 3 ms for each MiB)."""
+
 METRICS: Final = "/monitoring/prometheus/metrics"
 """TensorFlow Serving's path; `gateway.client_metrics`."""
 
@@ -122,8 +121,11 @@ class Gateway(Handler):
 
     def screen(self, request: Request) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
-        route = request.head.route
-        if not self._service.is_open and (route is not None or request.head.target not in _OPEN):
+        head = request.head
+        route = head.route
+        if not self._service.is_open and (
+            route is not None or not (head.target in routes.OPEN or head.is_preflight)
+        ):
             model = None if route is None else route.model
             try:
                 request.grant = self._service.admit(_credentials(request), model)
@@ -313,6 +315,10 @@ class Gateway(Handler):
 
     def _answer_other(self, request: Request, connection: Connection) -> Pending | None:
         """Answer a request that is for no model."""
+        if request.head.is_preflight:
+            allowed = Response(204, _TEXT, None, b"", PREFLIGHT)
+            connection.respond(self._told(request, allowed))
+            return None
         path = request.head.target.partition("?")[0]
         if path == METRICS and request.head.method == "GET" and self._service.scrape is not None:
             return self._scrape(request, connection)

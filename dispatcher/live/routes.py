@@ -34,6 +34,9 @@ _NAMELESS = re.compile(r"/v1/models(?:/versions/[0-9]+|/labels/[^/:]+)?(?:/metad
 USUAL: Final = 256
 """Length of a path that is remembered: strangers name what they like."""
 
+OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+"""What a load balancer asks, without a key and by any name."""
+
 _INFERENCES = frozenset({":predict", ":classify", ":regress", "/infer"})
 
 

@@ -229,7 +229,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, limits: {limits}, {gateway}}}
+gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, names: {names}, limits: {limits}, {gateway}}}
 log: {{requests: {requests}}}
 """
 
@@ -257,6 +257,7 @@ class Stage:
         limits="{}",
         gateway="",
         model="",
+        names="[x]",
         speaks_grpc=False,
         with_grpc=False,
         sockets=None,
@@ -287,6 +288,7 @@ class Stage:
             limits=limits,
             gateway=gateway,
             model=model,
+            names=names,
         )
         for backend in [*self.backends, *self.grpc_backends]:
             if start:

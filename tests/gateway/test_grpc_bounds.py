@@ -437,6 +437,17 @@ async def test_questions_of_reflection_are_bounded_as_well(stage, tmp_path):
     assert stage.server.buffered == 0
 
 
+@pytest.mark.parametrize("name", ["x-api-key", "authorization"])
+async def test_two_keys_are_none_as_over_http(guarded, name):
+    value = TOKENS["c"] if name == "x-api-key" else f"Bearer {TOKENS['c']}"
+    for count, expected in ((1, Code.OK), (2, Code.UNAUTHENTICATED)):
+        pairs = count * ((name, value),)
+        code, *_ = await guarded.call(PREDICT, asking(PREDICT), metadata=pairs)
+        assert code is expected
+        async with guarded.session.get(f"{guarded.url}/v1/models/m", headers=pairs) as response:
+            assert response.status == (200 if count == 1 else 401)
+
+
 # Connections, which gRPC bounds itself
 
 

@@ -225,6 +225,15 @@ async def test_the_absolute_form_of_a_target_is_understood(stage, connect):
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501),
         (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}", 501),
         (HEAD + b"Expect: a miracle\r\nContent-Length: 2\r\n\r\n{}", 417),
+        (b"GET /v1/models/m RTSP/1.0\r\nHost: x\r\n\r\n", 400),
+        (HEAD.replace(b"HTTP", b"RTSP") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (b"\r\n" + HEAD.replace(b"T /", b"T  /") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b" HTTP", b"  HTTP") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"Host: x", b"Host: x y") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"Host: x", b"Host: x\ty") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"Host: x", b"Host: x, y") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD.replace(b"Host: x", b"Host: http://x/") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
     ],
 )
 async def test_what_two_servers_could_read_in_two_ways_ends_the_connection(
@@ -239,6 +248,74 @@ async def test_what_two_servers_could_read_in_two_ways_ends_the_connection(
     assert await client.ended()
     assert stage.backends[0].seen == []
     assert stage.server.buffered == 0
+
+
+CHUNKS = b"3;why=not\r\n[1,\r\n2\r\n2]\r\n0\r\n%s\r\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        post(b"[1]"),
+        HEAD + b"\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKS % b"",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKS % b"X: trailer\r\n",
+        b"\r\n" + post(b"GET  / RTSP/1.0\r\n\r\n") + b"\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("pieces", [1, 7, 10_000])
+async def test_a_request_line_is_looked_at_wherever_it_begins(stage, connect, before, pieces):
+    await stage.open()
+    client = await connect()
+    bad = HEAD.replace(b" HTTP", b"  HTTP") + b"Content-Length: 2\r\n\r\n{}"
+    data = 2 * before + bad + post(b"smuggled")
+    for start in range(0, len(data), pieces):
+        client.send(data[start : start + pieces])
+        await asyncio.sleep(0)
+    assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 400]
+    assert await client.ended()
+    assert len(stage.backends[0].seen) == 2
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 10_000])
+async def test_a_chunk_too_large_is_refused_before_it_comes(stage, connect, pieces):
+    await stage.open(max_body=2000)
+    client = await connect()
+    chunks = b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n"
+    data = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+    data += HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    data += b"5\r\n12345\r\n" + b"7cc;x=y\r\n"
+    for start in range(0, len(data), pieces):
+        client.send(data[start : start + pieces])
+        await asyncio.sleep(0)
+    assert (await client.answer())[2] == b"x" * 2000
+    status, _, body = await client.answer()
+    assert (status, json.loads(body)["error"]) == (413, "request body is larger than 2000 bytes")
+    assert await client.ended()
+
+
+async def test_http_1_0_hears_no_100_continue(stage, connect):
+    await stage.open()
+    client = await connect()
+    old = b"POST /v1/models/m:predict HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n"
+    client.send(old + b"\r\n")
+    client.send(b"{}")
+    assert (await client.answer())[::2] == (200, b"{}")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_what_has_no_body_says_nothing_of_its_length(stage, connect, status):
+    await stage.open()
+
+    async def nothing(request, body):
+        return web.Response(status=status)
+
+    stage.backends[0].behave = nothing
+    client = await connect()
+    for _ in range(3):
+        client.send(post(b"{}"))
+        found, headers, _ = await client.answer()
+        assert (found, "content-length" in headers) == (status, False)
 
 
 async def test_a_bad_request_behind_good_ones_is_answered_after_them(stage, connect):

@@ -17,7 +17,7 @@ from tests.support.mutations import connection, pieces
 
 CONNECTIONS = 150
 AT_ONCE = 10
-STATUSES = {200, 400, 404, 408, 413, 417, 431, 501, 503}
+STATUSES = {200, 400, 404, 408, 413, 417, 421, 431, 501, 503}
 ANSWER = re.compile(
     rb"HTTP/1\.1 ([1-5]\d\d) [\t -~]*\r\n((?:[A-Za-z-]+: [\t -~\x80-\xff]*\r\n)*)\r\n"
 )

@@ -11,8 +11,7 @@ TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 # §2.2: empty lines before a request line. The gateway's parser takes a lone CR for one: the only
 # liberty here, and it moves no boundary.
 EMPTY = re.compile(rb"[\r\n]*")
-# §3: "recipients MAY instead parse on whitespace-delimited word boundaries"
-LINE = re.compile(rb"(%s) +([!-~]+) +HTTP/1\.([01])\r\n" % TOKEN)
+LINE = re.compile(rb"(%s) ([!-~]+) HTTP/1\.([01])\r\n" % TOKEN)  # §3
 FIELD = re.compile(rb"(%s):[ \t]*([\t -~\x80-\xff]*)\r\n" % TOKEN)  # §5
 CHUNK = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;[\t -~\x80-\xff]*)?\r\n")  # §7.1
 LENGTH = re.compile(rb"[0-9]+")

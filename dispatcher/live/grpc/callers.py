@@ -29,10 +29,9 @@ CODES = {
 
 def credentials(context: Any) -> Credentials:
     """Return what a call brings along; `context` is a grpc.aio.ServicerContext."""
-    found = dict(context.invocation_metadata() or ())
     return Credentials(
-        _text(found.get("authorization")),
-        _text(found.get("x-api-key")),
+        _metadata(context, "authorization"),
+        _metadata(context, "x-api-key"),
         context.peer(),
         certificate_name(context.auth_context()),
     )
@@ -61,7 +60,7 @@ def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
 
 def priority(context: Any, highest: Priority) -> Priority:
     """Return with which priority a call waits; raise BadRequest."""
-    asked = _text(dict(context.invocation_metadata() or ()).get("x-request-priority"))
+    asked = _metadata(context, "x-request-priority")
     if asked is not None and asked not in list(Priority):
         known = " or ".join(Priority)
         raise BadRequest(f"x-request-priority: {asked}: must be {known}")
@@ -109,8 +108,12 @@ class ServerTls:
         return grpc.ssl_server_certificate_configuration([pair], ca)
 
 
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+def _metadata(context: Any, name: str) -> str | None:
+    """Return a value of a call's metadata; those of one name are one list, as in HTTP."""
+    found = [value for key, value in context.invocation_metadata() or () if key == name]
+    if not found:
+        return None
+    return ",".join(v.decode("latin-1") if isinstance(v, bytes) else v for v in found)
 
 
 def _is_address(name: str) -> bool:

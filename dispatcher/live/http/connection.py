@@ -10,15 +10,17 @@ import asyncio
 import logging
 import math
 from collections import deque
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
 from dispatcher.live import routes
 from dispatcher.live.heads import Habit
+from dispatcher.live.http.answers import LARGE, written
+from dispatcher.live.http.cursor import Cursor
+from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK
 from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
-from dispatcher.live.messages import Response, content_length
+from dispatcher.live.messages import Response
 from roma.handshake import Handshake
 
 if TYPE_CHECKING:
@@ -26,18 +28,16 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-LARGE: Final = 64 * 1024
-"""Bytes. A larger body is not copied behind its head."""
-
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 LINGER: Final = 2.0
 """Seconds for which a client may go on sending what will not be read."""
 
 _LARGE_HEAD: Final = "request head is larger than"
-_REASON: Final = {status.value: status.phrase for status in HTTPStatus}
-_HEADS: Final[dict[tuple[int, str, str | None, str], bytes]] = {}
-_MAX_HEADS: Final = 1024
+_RARE: Final = frozenset({"CONNECT", "HEAD"})
+"""Methods that are looked at once more."""
+
+_LINE: Final = "a request line is METHOD SP TARGET SP HTTP/1.1"
 
 
 class Pending(Protocol):
@@ -56,6 +56,7 @@ class Connection:
     __slots__ = (
         "_body",
         "_current",
+        "_cursor",
         "_habit",
         "_is_deaf",
         "_is_heard",
@@ -87,6 +88,7 @@ class Connection:
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
+        self._cursor = Cursor()
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         """The one that is being read; None between two."""
@@ -217,8 +219,10 @@ class Connection:
         before, self._is_heard = self._request, False
         is_idle = before is None and self._current is None
         is_idle = is_idle and not self._waiting and not self._is_unread
-        if is_idle and self._takes(data):
-            return
+        if is_idle:
+            if self._takes(data):
+                return
+            self._cursor.reset()
         self._feed(data)
         last, self._last = self._last, None
         if is_idle and last is not None and self._habit.may_repeat and last.head.will_return:
@@ -231,6 +235,7 @@ class Connection:
 
     def _feed(self, data: bytes) -> None:
         """Feed the parser; what it cannot read ends the connection."""
+        self._cursor.read(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -241,6 +246,7 @@ class Connection:
         except httptools.HttpParserError as error:
             if not self._is_deaf:
                 self._refuse(400, f"Malformed request: {error}")
+        self._cursor.keep()
 
     def _takes(self, data: bytes) -> bool:
         """Take a request that is all of a read and whose head is known, without the parser."""
@@ -343,17 +349,24 @@ class Connection:
             return
         self._is_reading_head = False
         head = request.head
-        head.method = decoded(parser.get_method())
+        method: bytes = parser.get_method()
+        head.method = decoded(method)
         head.target = decoded(self._target)
         head.keep_alive = parser.should_keep_alive()
-        objection = None
-        if self._is_odd or self._size > self._server.bounds.head_bytes or not self._is_plain(head):
-            objection = self._objection(head)
+        objection, is_large = None, self._size > self._server.bounds.head_bytes
+        if not self._cursor.on_request_line(method, self._target):
+            objection = 400, f"Malformed request: {_LINE}"
+        elif self._is_odd or is_large or not self._is_plain(head):
+            objection = self._objection(head) or self._origin_objection(head)
+            head.is_usual = head.method != "HEAD" and head.version != "1.0" and not head.cors
         self._size = self._quiet = 0
         self._is_heard = True
         if objection is not None:
             self._refuse(*objection)
             return
+        length = head.headers.get(b"content-length")
+        if length is not None:
+            self._cursor.on_length(int(length))
         head.route = routes.parse(head.method, head.target)
         head.has_wishes = not WISHES.isdisjoint(head.headers)
         if self._current is None and not self._waiting and not self._is_unread:
@@ -367,7 +380,9 @@ class Connection:
             return
         self._is_screened = True
         self.due = self._server.now + self._server.bounds.body_timeout
-        if b"expect" in request.head.headers and self._transport is not None:
+        head = request.head
+        # HTTP/1.0 knows no interim responses (RFC 9110 §10.1.1).
+        if b"expect" in head.headers and head.version != "1.0" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _screened(self, request: Request) -> Response | None:
@@ -381,8 +396,7 @@ class Connection:
         """Return whether there is nothing to object to a head without odd headers."""
         headers = head.headers
         host, length = headers.get(b"host"), headers.get(b"content-length")
-        # Not `b"," in host`, which makes an exception and throws it away.
-        if host is None or host.find(b",") >= 0 or head.method == "CONNECT":
+        if host is None or head.method in _RARE or self._server.origins.host(host) != OK:
             return False
         if not head.keep_alive:  # without a word about it: of another version than 1.1
             return False
@@ -398,8 +412,9 @@ class Connection:
         if head.version not in VERSIONS:
             # Whoever is in front of us may have read such a line as HTTP/0.9, which has no head.
             return 400, f"Malformed request: HTTP/{head.version}: only 1.0 and 1.1 are known"
-        if b"," in headers.get(b"host", b"" if head.version == "1.0" else b","):
-            return 400, "Malformed request: exactly one Host is needed"  # RFC 9112 §3.2
+        host = headers.get(b"host", b"" if head.version == "1.0" else b",")
+        if self._server.origins.host(host) == MALFORMED:  # RFC 9112 §3.2
+            return 400, "Malformed request: exactly one Host is needed, NAME or NAME:PORT"
         if head.method == "CONNECT" or (b"connection" in headers and self._parser.should_upgrade()):
             # The parser takes no body of these, and what follows for another protocol.
             return 501, "Upgrade: only HTTP/1.1 is known"
@@ -413,6 +428,26 @@ class Connection:
             return 417, f"Expect: {decoded(expected)}: only 100-continue is known"
         return None
 
+    def _origin_objection(self, head: Head) -> tuple[int, str] | None:
+        """Return likewise how a name that is not ours, or a page of another site, is refused."""
+        host, origin = head.headers.get(b"host", b""), head.headers.get(b"origin")
+        if self._server.origins.host(host) == FOREIGN and head.target not in routes.OPEN:
+            return 421, "not known by this name: gateway.names lists those that are"
+        if origin is not None:
+            lines = self._server.origins.cors(origin)
+            if lines is None:
+                return 403, f"Origin: {decoded(origin)}: gateway.cors_origins lists those that may"
+            head.cors = lines
+        return None
+
+    def on_chunk_header(self) -> None:
+        """Refuse a chunk that will be too large before it comes."""
+        if self._is_deaf or self._request is None:
+            return
+        size = self._cursor.on_chunk()
+        if self._size + size > self._server.bounds.max_body_bytes:
+            self._refuse_body()
+
     def on_body(self, body: bytes) -> None:
         """Collect the body within its bound."""
         if self._is_deaf or self._request is None:
@@ -421,7 +456,7 @@ class Connection:
         self._is_heard = True
         server = self._server
         if self._size > server.bounds.max_body_bytes:
-            self._refuse(413, f"request body is larger than {server.bounds.max_body_bytes} bytes")
+            self._refuse_body()
             return
         server.buffered += len(body)
         if not self._body:
@@ -442,6 +477,8 @@ class Connection:
         if request is None or self._is_deaf:
             return
         self._request = None
+        if self._is_odd and b"transfer-encoding" in request.head.headers:
+            self._cursor.on_end_of_chunks()
         body, self._body = self._body, b""
         request.body = bytes(body)  # no copy of what came in one piece
         self._last = request
@@ -505,6 +542,10 @@ class Connection:
             if self._request is not None and not self._is_reading_head and not self._is_screened:
                 self._let_pass(self._request)
 
+    def _refuse_body(self) -> None:
+        most = self._server.bounds.max_body_bytes
+        self._refuse(413, f"request body is larger than {most} bytes")
+
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that ends the connection, after what was asked before it."""
         request = self._request or Request(self.peer)
@@ -557,42 +598,17 @@ class Connection:
         *,
         keep_alive: bool,
     ) -> None:
-        connection, body, has_body = "", response.body, request.head.method != "HEAD"
-        kind = response.kind if has_body else None
-        if not keep_alive:
-            connection = "Connection: close\r\n"
-        elif request.head.version == "1.0":
-            connection = "Connection: keep-alive\r\n"
-        elif kind is not None and kind.lines and not response.more:
-            transport.write(kind.lines + body)
+        kind = response.kind
+        is_alike = keep_alive and request.head.is_usual and not response.more
+        if is_alike and kind is not None and kind.lines:
+            transport.write(kind.lines + response.body)
             return
-        key = (response.status, response.content_type, response.content_encoding, connection)
-        head = _HEADS.get(key) or _head(*key)
-        if response.more:
-            head += response.more.encode("latin-1", "replace")
-        length = content_length(len(body))
-        if kind is not None and not connection and not response.more and len(body) <= LARGE:
-            kind.lines = head + length
-        if not has_body:
-            transport.write(head + length)
-        elif len(body) <= LARGE:
-            transport.write(b"".join((head, length, body)))
+        head, body = written(response, request.head, keep_alive=keep_alive)
+        if len(body) <= LARGE:
+            transport.write(head + body)
         else:
-            transport.write(head + length)
+            transport.write(head)
             # In pieces: TLS would encrypt all at once, and hide it from `unsent`.
             for at in range(0, len(body), LARGE):
                 transport.write(memoryview(body)[at : at + LARGE])
             self._left = self.unsent  # `pause_writing` saw a part of it
-
-
-def _head(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:
-    """Return the lines of a head that many answers share."""
-    encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
-    head = (
-        f"HTTP/1.1 {status} {_REASON.get(status, '')}\r\n"
-        f"Content-Type: {content_type}\r\n{encoding}{connection}"
-    ).encode("latin-1", "replace")
-    if len(_HEADS) >= _MAX_HEADS:  # model servers that name types as they like
-        _HEADS.clear()
-    _HEADS[status, content_type, content_encoding, connection] = head
-    return head

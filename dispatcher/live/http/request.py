@@ -10,6 +10,7 @@ from dispatcher.live.routes import Route
 
 WANTED: Final = frozenset(
     {
+        b"access-control-request-method",
         b"authorization",
         b"connection",
         b"content-encoding",
@@ -18,6 +19,7 @@ WANTED: Final = frozenset(
         b"expect",
         b"host",
         b"inference-header-content-length",
+        b"origin",
         b"traceparent",
         b"tracestate",
         b"transfer-encoding",
@@ -39,7 +41,7 @@ NAMES: Final = {spelt: name for name in WANTED for spelt in (name, name.title())
 USUAL: Final = 256
 """Bytes of a target that is remembered: strangers name what they like."""
 
-ODD: Final = frozenset({b"connection", b"expect", b"transfer-encoding"})
+ODD: Final = frozenset({b"connection", b"expect", b"origin", b"transfer-encoding"})
 """Those that most requests do without."""
 
 WISHES: Final = frozenset(
@@ -57,14 +59,18 @@ class Head(Known):
     """What came before a request's body. Requests that repeat it to the byte share it.
 
     `headers` has the `WANTED` ones in lower case; fields of one name are one list (RFC 9110 §5.3).
-    `has_wishes` if there is one of `WISHES`. `form` is what model servers get of it, once that was
+    `has_wishes` if there is one of `WISHES`. `cors` are lines of its answers, for a page of another
+    origin that may read them. `is_usual` unless its answers are written in another way than those
+    of most. `form` is what model servers get of it, once that was
     asked for.
     """
 
     __slots__ = (
+        "cors",
         "form",
         "has_wishes",
         "headers",
+        "is_usual",
         "keep_alive",
         "method",
         "route",
@@ -80,8 +86,16 @@ class Head(Known):
         self.headers: dict[bytes, bytes] = {}
         self.keep_alive = True
         self.has_wishes = False
+        self.cors = b""
+        self.is_usual = True
         self.route: Route | None = None
         self.form: Form | None = None
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether a browser asks if a page that may read answers may send a request."""
+        asks = b"access-control-request-method" in self.headers
+        return asks and self.method == "OPTIONS" and bool(self.cors)
 
     @property
     def will_return(self) -> bool:

@@ -10,6 +10,7 @@ from mypy_extensions import mypyc_attr
 
 from dispatcher.live.heads import Heads
 from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.request import Head, Request
 from dispatcher.live.messages import Response
 from roma.gateway_config import LimitsConfig
@@ -82,8 +83,16 @@ class Server:
     `now` is the loop's time at the last sweep: exact enough for timeouts, and free.
     """
 
-    def __init__(self, handler: Handler, limits: LimitsConfig, *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: LimitsConfig,
+        *,
+        max_body_bytes: int,
+        origins: Origins | None = None,
+    ) -> None:
         self.handler = handler
+        self.origins = Origins() if origins is None else origins
         self.bound(limits, max_body_bytes)
         self.buffered = 0
         self.is_draining = False

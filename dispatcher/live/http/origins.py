@@ -1,0 +1,122 @@
+"""From which pages of browsers a request may come: by the name it was sent to, and by its Origin.
+
+A page of another site can point a name of its own at this machine (DNS rebinding), or send a POST
+whose answer it will not see. Where nothing else says who may call (no key, no provider, no TLS) and
+only this machine reaches the port, its user's browser would let every site in. So names that nobody
+gave us are refused there with 421, and pages of other sites with 403. Addresses are not names: no
+foreign page is at one of ours. Verdicts are remembered by their bytes, and asked for where a head
+is parsed, not for each request.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final
+
+OK: Final = 0
+MALFORMED: Final = 400
+FOREIGN: Final = 421
+
+MOST: Final = 1024
+"""Values of Host or Origin that are remembered, …"""
+
+LONGEST: Final = 256
+"""… of so many bytes at most: clients name what they like."""
+
+HEADERS: Final = (
+    "Authorization, Content-Type, Content-Encoding, Inference-Header-Content-Length, X-API-Key, "
+    "X-Request-Id, X-Request-Timeout-Ms, X-Request-Soft-Timeout-Ms, X-Request-Start, "
+    "X-Request-Priority, X-Roma-Variant, X-Roma-Min-Accuracy, traceparent, tracestate"
+)
+"""What pages may send beside a body."""
+
+PREFLIGHT: Final = (
+    "Access-Control-Allow-Methods: GET, POST\r\n"
+    f"Access-Control-Allow-Headers: {HEADERS}\r\n"
+    "Access-Control-Max-Age: 600\r\n"
+)
+"""Header lines of the answer to a browser that asks whether a page may (CORS, Fetch §3.2)."""
+
+_EXPOSED: Final = (
+    b"Access-Control-Expose-Headers: Inference-Header-Content-Length, Retry-After, X-Request-Id\r\n"
+)
+_HOST: Final = re.compile(rb"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?::[0-9]*)?")
+"""uri-host [":" port] (RFC 9112 §3.2), but for the comma: two values of one field are a list."""
+
+
+class Origins:
+    """What is let in. `names` are ours; without `is_guarded` every name and every page is."""
+
+    __slots__ = ("_any", "_cors", "_hosts", "_listed", "_names", "is_guarded")
+
+    def __init__(
+        self, names: Iterable[str] = (), cors: Iterable[str] = (), *, is_guarded: bool = False
+    ) -> None:
+        self.is_guarded = is_guarded
+        self._names = frozenset(name.lower().rstrip(".") for name in names)
+        self._listed = frozenset(cors)
+        self._any = "*" in self._listed
+        self._hosts: dict[bytes, int] = {}
+        self._cors: dict[bytes, bytes | None] = {}
+
+    def host(self, value: bytes) -> int:
+        """Return OK, or the status that refuses a Host."""
+        verdict = self._hosts.get(value)
+        if verdict is None:
+            verdict = self._host(value)
+            if len(value) <= LONGEST:
+                if len(self._hosts) >= MOST:
+                    self._hosts.clear()
+                self._hosts[value] = verdict
+        return verdict
+
+    def cors(self, origin: bytes) -> bytes | None:
+        """Return the header lines of answers to a page of this origin; None if it is refused."""
+        if origin in self._cors:
+            return self._cors[origin]
+        lines = self._lines(origin)
+        if len(origin) <= LONGEST:
+            if len(self._cors) >= MOST:
+                self._cors.clear()
+            self._cors[origin] = lines
+        return lines
+
+    def _host(self, value: bytes) -> int:
+        match = _HOST.fullmatch(value)
+        if match is None:
+            return MALFORMED
+        name = match[1].decode().strip("[]")
+        if not self.is_guarded or not name or self._is_ours(name) or _address(name) is not None:
+            return OK
+        return FOREIGN
+
+    def _is_ours(self, name: str) -> bool:
+        name = name.lower().rstrip(".")
+        return name == "localhost" or name.endswith(".localhost") or name in self._names
+
+    def _lines(self, origin: bytes) -> bytes | None:
+        text = origin.decode("latin-1")
+        if self._any:
+            return b"Access-Control-Allow-Origin: *\r\n" + _EXPOSED
+        if text in self._listed:
+            allow = b"Access-Control-Allow-Origin: " + origin + b"\r\nVary: Origin\r\n"
+            return allow + _EXPOSED
+        if not self.is_guarded or self._is_local(text):
+            return b""
+        return None
+
+    def _is_local(self, origin: str) -> bool:
+        """Return whether a page is this machine's, or of one of our names."""
+        match = _HOST.fullmatch(origin.partition("://")[2].encode("latin-1"))
+        if match is None:
+            return False
+        name = match[1].decode().strip("[]")
+        address = _address(name)
+        return self._is_ours(name) if address is None else address.is_loopback
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

@@ -1,0 +1,165 @@
+"""Names and web pages that the clients' port is for: other ones are refused, or not told answers."""
+
+import json
+
+import pytest
+
+from dispatcher.live.app import _origins
+from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK, Origins
+from roma.config import parse
+from roma.gateway_config import GatewayConfig
+from roma.security_config import TlsConfig
+
+PAGE = "https://app.example"
+
+
+async def post(stage, host, **headers):
+    headers = {k.replace("_", "-"): v for k, v in headers.items()}
+    return await stage.predict(headers={"Host": host, **headers})
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST.:8501", 200),
+        ("demo.localhost:8501", 200),
+        ("127.0.0.1:1", 200),
+        ("192.0.2.7", 200),
+        ("[::1]:8501", 200),
+        ("evil.example", 421),
+        ("evil.example:8501", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("evil.example,localhost", 400),
+        ("localhost evil.example", 400),
+        ("localhost@evil.example", 400),
+    ],
+)
+async def test_a_name_that_nobody_gave_us_is_refused_on_a_port_of_this_machine(stage, host, status):
+    await stage.open(names="[]")
+    for _ in range(3):  # whether the head is known or not
+        found, body, _ = await post(stage, host)
+        assert found == status
+    if status == 421:
+        assert "gateway.names" in json.loads(body)["error"]
+        assert (
+            await stage.session.get(stage.url + "/healthz", headers={"Host": host})
+        ).status == 200
+        assert stage.backends[0].seen == []
+
+
+async def test_names_of_the_file_are_ours(stage):
+    await stage.open(names="[roma.example]")
+    assert [(await post(stage, host))[0] for host in ("ROMA.example:80", "x")] == [200, 421]
+
+
+def test_the_port_is_guarded_where_nothing_else_says_who_may_call(tmp_path):
+    def foreign(**fields):
+        return _origins(GatewayConfig(**fields)).host(b"evil.example") == FOREIGN
+
+    tls = TlsConfig(certificate=tmp_path / "c", key=tmp_path / "k")
+    assert foreign()
+    assert foreign(host="localhost")
+    assert not foreign(host="0.0.0.0", insecure=True)
+    assert not foreign(keys=tmp_path / "keys.yaml")
+    assert not foreign(tls=tls)
+    assert foreign(keys=tmp_path / "keys.yaml", names=("roma.example",))
+    assert not _origins(GatewayConfig(host="roma.example", names=("a",))).host(b"roma.example")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("http://192.0.2.7", 403),
+        ("null", 403),
+        ("file://", 403),
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1:8888", 200),
+        ("http://[::1]", 200),
+        ("http://x", 200),
+    ],
+)
+async def test_a_page_of_another_site_is_refused(stage, origin, status):
+    await stage.open()
+    found, _, headers = await post(stage, "localhost", Origin=origin, Content_Type="text/plain")
+    assert found == status
+    assert "Access-Control-Allow-Origin" not in headers
+    assert len(stage.backends[0].seen) == (status == 200)
+
+
+async def test_pages_that_may_read_answers_are_told_so_in_each(stage):
+    await stage.open(gateway=f"cors_origins: ['{PAGE}']")
+    for _ in range(3):
+        for origin, path, status in (
+            (PAGE, "/v1/models/m:predict", 200),
+            (PAGE, "/v1/models/unknown:predict", 404),
+            ("http://localhost", "/v1/models/m:predict", 200),
+            (None, "/v1/models/m:predict", 200),
+        ):
+            sent = {} if origin is None else {"Origin": origin}
+            found, _, headers = await stage.predict(path=path, headers=sent)
+            assert found == status
+            allowed = headers.get("Access-Control-Allow-Origin")
+            assert allowed == (PAGE if origin == PAGE else None)
+            assert headers.get("Vary") == ("Origin" if origin == PAGE else None)
+    assert (await post(stage, "localhost", Origin="https://evil.example"))[0] == 403
+
+
+async def preflight(stage, origin):
+    headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    url = stage.url + "/v1/models/m:predict"
+    async with stage.session.options(url, headers=headers) as response:
+        return response.status, response.headers
+
+
+async def test_a_browser_that_asks_first_is_answered_without_a_key(stage, tmp_path):
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: {}")
+    keys.chmod(0o600)
+    await stage.open(gateway=f"keys: {keys}, cors_origins: ['{PAGE}']")
+    for _ in range(2):
+        status, headers = await preflight(stage, PAGE)
+        assert (status, headers["Access-Control-Allow-Origin"]) == (204, PAGE)
+        assert headers["Access-Control-Allow-Methods"] == "GET, POST"
+        assert "X-API-Key" in headers["Access-Control-Allow-Headers"]
+    assert (await preflight(stage, "https://evil.example"))[0] == 403
+    status, _, headers = await post(stage, "x", Origin=PAGE)
+    assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
+
+
+async def test_every_page_may_where_the_file_says_so(stage):
+    await stage.open(gateway="cors_origins: ['*']")
+    status, headers = await preflight(stage, "null")
+    assert (status, headers["Access-Control-Allow-Origin"]) == (204, "*")
+
+
+async def test_without_a_guard_pages_are_served_and_told_nothing(stage, tmp_path):
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: {}")
+    keys.chmod(0o600)
+    await stage.open(names="[]", gateway=f"keys: {keys}")
+    status, headers = await preflight(stage, PAGE)
+    assert status == 401
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_what_clients_name_is_remembered_within_bounds():
+    origins = Origins(is_guarded=True)
+    for i in range(3000):
+        assert origins.host(b"evil%d.example" % i) == FOREIGN
+        assert origins.cors(b"https://evil%d.example" % i) is None
+    assert max(len(origins._hosts), len(origins._cors)) <= 1024
+    assert origins.host(b"x" * 10_000) == FOREIGN
+    assert b"x" * 10_000 not in origins._hosts
+    assert (origins.host(b""), origins.host(b"[::1"), Origins().host(b"any")) == (OK, MALFORMED, OK)
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://app.example/", "app.example", "ftp://a", "https://a b"]
+)
+def test_an_origin_that_no_browser_sends_is_named(origin):
+    text = f"models: {{m: {{}}}}\nworkers: []\ngateway: {{cors_origins: ['{origin}']}}"
+    with pytest.raises(Exception, match=r"gateway.cors_origins"):
+        parse(text)
