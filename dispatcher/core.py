@@ -75,6 +75,7 @@ _FAIL: Final = REQUEST.step(RequestStep.FAIL)
 _CANCEL: Final = REQUEST.step(RequestStep.CANCEL)
 _REJECT: Final = REQUEST.step(RequestStep.REJECT)
 _OK: Final = Result.OK
+_FAILURE: Final = Result.FAILURE
 _ERROR: Final = Result.ERROR
 _TIMEOUT: Final = Result.TIMEOUT
 _INTERACTIVE: Final = Priority.INTERACTIVE
@@ -242,11 +243,11 @@ class Dispatcher:
             executor.exclusive.end(execution.id, execution.variant, execution.size, now, measured)
         if result is _OK or result is _TIMEOUT:
             self._learn(execution, executor, queue, result, now)
-        is_error = result is _ERROR or result is _TIMEOUT
+        is_error = result is _ERROR or result is _FAILURE or result is _TIMEOUT
         if not is_error:
             executor.completed += 1
-        if is_error or executor.errors or executor.is_on_trial:
-            self._ejections.on_ended(executor, result, now)
+        if is_error or executor.errors or executor.is_on_trial or executor.fault_share:
+            self._ejections.on_ended(executor, execution.model, result, now)
         step, device = _FAIL if is_error else _ANSWER, executor.spec.device
         for request in execution.requests:
             ticket = self._tickets.get(request.id)

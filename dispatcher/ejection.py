@@ -1,8 +1,13 @@
-"""Executors that fail again and again are left alone for a while, then tried with one request.
+"""Outlier ejection: an executor that fails leaves rotation, and is probed with one request.
 
 An executable can be reachable and answer its status calls, and still fail every request: out of
 GPU memory, say, or with a broken version. Others of its model then take its share. Nothing is
 ejected that is the only one left for a model: a fault of some inputs must not become an outage.
+
+Two signs, after Envoy's outlier detection. Gateway errors (502, 503, 504, resets, timeouts) and
+answers that are no error object: five in a row, whatever others do. Failures that a working server
+explains in an error object may be the input's fault, wherever it runs: they eject only where
+executors beside it answer the same model's requests (`dispatcher/live/verdicts.py`).
 """
 
 from heapq import heapify, heappop, heappush
@@ -11,7 +16,17 @@ from dispatcher.executors import Executor, Executors
 from roma.events import Result
 
 ERRORS = 5
-"""Errors in a row before an executor is left alone (Envoy's consecutive_5xx)."""
+"""Errors in a row before an ejection (Envoy's consecutive_gateway_failure)."""
+
+WEIGHT = 0.05
+"""Of an execution in the share of those that failed: the last twenty or so count."""
+
+EXCESS = 0.6
+"""By which that share exceeds another executor's before an ejection. Where half of a model's inputs
+fail on two executors alike, the difference of their shares has a standard deviation of 0.11."""
+
+ANSWERS = 10
+"""Requests that the other one answered meanwhile: that it idles says nothing."""
 
 SHORTEST = 1.0
 """Seconds of the first ejection; each one that follows a failed try lasts twice as long."""
@@ -27,17 +42,23 @@ class Ejections:
         self.ends: list[tuple[float, str]] = []
         """When ejections end, and whose; a heap."""
 
-    def on_ended(self, executor: Executor, result: Result, now: float) -> None:
-        """Note how an execution ended; its executor may be ejected, or trusted again."""
-        if result is not Result.ERROR and result is not Result.TIMEOUT:
-            executor.errors = 0
-            if not executor.is_ejected:  # else it began before that
-                executor.ejections, executor.is_on_trial = 0, False
+    def on_ended(self, executor: Executor, model: str, result: Result, now: float) -> None:
+        """Note how an execution of `model` ended; its executor may be ejected, or trusted again."""
+        if result is Result.OK or result is Result.INVALID:
+            self._on_answered(executor)
             return
-        executor.errors += 1
+        if not executor.fault_share:
+            executor.marks = {
+                other.spec.name: other.completed
+                for other in self._beside(executor, executor.spec.models)
+            }
+        executor.fault_share += WEIGHT * (1 - executor.fault_share)
+        explained = result is Result.FAILURE
+        executor.errors = 0 if explained else executor.errors + 1
         if executor.is_ejected:
             return
-        if (executor.is_on_trial or executor.errors >= ERRORS) and not self._is_needed(executor):
+        is_broken = executor.errors > 0 and (executor.is_on_trial or executor.errors >= ERRORS)
+        if (is_broken or self._is_worse(executor, model)) and not self._is_needed(executor):
             span = min(LONGEST, SHORTEST * 2**executor.ejections)
             executor.ejections += 1
             executor.is_ejected, executor.is_on_trial = True, False
@@ -45,6 +66,33 @@ class Ejections:
         elif result is Result.TIMEOUT:
             # It may still compute what nobody waits for: one request at a time, until one ends.
             executor.is_on_trial = True
+        elif explained:
+            executor.is_on_trial = False
+
+    def _on_answered(self, executor: Executor) -> None:
+        executor.errors = 0
+        executor.fault_share *= 1 - WEIGHT
+        if executor.is_ejected:  # it began before that
+            return
+        if executor.is_on_trial or executor.fault_share < WEIGHT / 2:
+            executor.fault_share = 0.0
+        executor.ejections, executor.is_on_trial = 0, False
+
+    def _is_worse(self, executor: Executor, model: str) -> bool:
+        """Return whether another executor answers the requests of `model`, which this one fails."""
+        for other in self._beside(executor, (model,)):
+            since = executor.marks.get(other.spec.name, other.completed)
+            if (
+                executor.fault_share - other.fault_share > EXCESS
+                and other.completed - since >= ANSWERS
+            ):
+                return True
+        return False
+
+    def _beside(self, executor: Executor, models: tuple[str, ...]) -> list[Executor]:
+        """Return the other live executors of these models."""
+        found = [other for model in models for other in self._executors.of(model)]
+        return [other for other in found if other is not executor]
 
     def on_lost(self) -> list[Executor]:
         """Return the executors that are needed again now that another one is lost."""

@@ -77,10 +77,12 @@ class Executor:
         "ejections",
         "errors",
         "exclusive",
+        "fault_share",
         "is_ejected",
         "is_on_trial",
         "limit",
         "losses",
+        "marks",
         "part",
         "running",
         "share",
@@ -95,9 +97,12 @@ class Executor:
         self.state = ExecutorState.LOADING
         self.suspect = False
         self.exclusive: Exclusive | None = None
-        # See dispatcher/ejection.py: errors in a row, ejections in a row.
+        # See dispatcher/ejection.py: errors in a row, ejections in a row, the share of recent
+        # executions that failed, and how many requests others had answered when that began.
         self.errors = self.ejections = 0
         self.is_ejected = self.is_on_trial = False
+        self.fault_share = 0.0
+        self.marks: dict[str, int] = {}
         self.share = self._granted = self._since = 0.0
         self.resize(spec.cores, 0.0)
         self.running: dict[int, Execution] = {}
@@ -170,6 +175,7 @@ class Executor:
             self.starts += 1
             self.errors = self.ejections = 0
             self.is_ejected = self.is_on_trial = False
+            self.fault_share = 0.0
         elif step is ExecutorStep.LOSE:
             self.losses += 1
             self.exclusive = None

@@ -19,8 +19,10 @@ class Result(StrEnum):
     OK = "ok"
     INVALID = "invalid"
     """Answered, but the client's input was wrong: says nothing about the model's speed."""
+    FAILURE = "failure"
+    """A broken promise, however fast it came, of a server that works and says what failed."""
     ERROR = "error"
-    """A violation of the promise, however fast it came."""
+    """A broken promise of a server that may not work: five in a row take it out of rotation."""
     TIMEOUT = "timeout"
     """No answer within `gateway.backend_timeout`; the executable may still be computing."""
 

@@ -19,6 +19,7 @@ from dispatcher.live.callers import Grant
 from dispatcher.live.context import Context
 from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
 from dispatcher.live.messages import Message, Response
+from dispatcher.live.verdicts import judge, judge_grpc
 from roma.errors import (
     BackendError,
     BackendLost,
@@ -58,13 +59,10 @@ Outcome = Answer | Reject | Fail
 
 _INTERACTIVE: Final = Priority.INTERACTIVE
 
+_FAULTS: Final = (Result.ERROR, Result.FAILURE)
+
 EARLY: Final = 0.05
 """Seconds before a client's own deadline in which a model server may have given up for it."""
-
-_CLIENTS_FAULT: Final = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
-"""gRPC statuses that the same call would meet again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
-PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED, UNAUTHENTICATED. The others
-speak of the server or of the moment."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -344,7 +342,7 @@ class Driver:
         if call.context is not None and call.context.trace is not None and call.id in self._calls:
             call.context.trace.on_executed(result, self.clock())
         if isinstance(result, Response):
-            self._end(command, call, result, judge(result.status))
+            self._end(command, call, result, judge(result))
         elif isinstance(result, GrpcResponse):
             self._end(command, call, result, judge_grpc(result.code))
         elif isinstance(result, BackendUnreached):
@@ -366,7 +364,7 @@ class Driver:
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
-        if verdict is Result.ERROR and call.deadline is not None:
+        if verdict in _FAULTS and call.deadline is not None:
             # A model server that was told the client's own deadline, and kept it, is not at fault.
             late = self.clock() >= call.arrived + call.deadline - EARLY
             verdict = Result.INVALID if late else verdict
@@ -413,21 +411,3 @@ def _give_back(call: Call) -> None:
     """Release what an execution held of its caller's grant."""
     if call.grant is not None:
         call.grant.release()
-
-
-def judge(status: int) -> Result:
-    """Return what a model server's HTTP status says about the promise."""
-    if status < 400:
-        return Result.OK
-    # 408 and 429 are the server's own overload, not the client's fault; 501 is what the client asks
-    # for and this model cannot do, as gRPC's UNIMPLEMENTED.
-    if (status < 500 and status not in (408, 429)) or status == 501:
-        return Result.INVALID
-    return Result.ERROR
-
-
-def judge_grpc(code: int) -> Result:
-    """Return the same of a gRPC status."""
-    if code == 0:
-        return Result.OK
-    return Result.INVALID if code in _CLIENTS_FAULT else Result.ERROR

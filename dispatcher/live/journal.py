@@ -8,13 +8,16 @@ import asyncio
 import logging
 from typing import Literal, assert_never
 
-from dispatcher.live.driver import Call, Outcome, judge, judge_grpc
+from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.endpoint import GrpcResponse
 from dispatcher.live.messages import Response
+from dispatcher.live.verdicts import judge, judge_grpc
 from roma.events import Fail, Reject, Result
 from roma.logs import Limited
 
 log = logging.getLogger(__name__)
+
+_FAULTS = (Result.ERROR, Result.FAILURE)
 
 Requests = Literal["none", "failed", "all"]
 
@@ -87,10 +90,10 @@ def verdict(outcome: Outcome) -> tuple[str, str | None]:
     """Return how a request ended (answered, failed, rejected), and why if it was not answered."""
     match outcome:
         case Response(status):
-            failed = judge(status) is Result.ERROR
+            failed = judge(outcome) in _FAULTS
             return ("failed", f"status_{status}") if failed else ("answered", None)
         case GrpcResponse(code):
-            failed = judge_grpc(code) is Result.ERROR
+            failed = judge_grpc(code) in _FAULTS
             return ("failed", f"grpc_{code}") if failed else ("answered", None)
         case Reject(_, reason):
             return "rejected", reason.value

@@ -1,8 +1,10 @@
 """An executor that fails every request is left alone and tried again, if another can take over."""
 
+import random
+
 import pytest
 
-from dispatcher.ejection import ERRORS, LONGEST
+from dispatcher.ejection import ANSWERS, ERRORS, LONGEST
 from roma.events import (
     Execute,
     ExecutionEnded,
@@ -133,3 +135,81 @@ def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(de
     (trial,) = [c for _ in range(2) for c in desk.arrive("m", 1.1) if c.executor == "bad"]
     core.handle(ExecutionEnded(trial.execution, Result.OK), now=1.2)
     assert not core.executors["bad"].is_on_trial
+
+
+def run(desk, count, is_bad, now=0.0):
+    """Feed requests; where one is bad, by number and executor, a working server says so."""
+    core = desk.core
+    for number in range(count):
+        (command,) = [c for c in desk.arrive("m", now) if isinstance(c, Execute)]
+        result = Result.FAILURE if is_bad(number, command.executor) else Result.OK
+        core.handle(ExecutionEnded(command.execution, result), now=now)
+
+
+def test_inputs_that_fail_everywhere_eject_nobody(desk, pair):
+    run(desk, 100, lambda number, executor: True)
+    assert not any(e.is_ejected for e in pair.executors)
+    assert pair.queues["m"].failed == 100  # but nobody's promise was kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_inputs_that_fail_now_and_then_eject_nobody(desk, pair, seed):
+    bad = random.Random(seed)
+    run(desk, 500, lambda number, executor: bad.random() < 0.5)
+    assert not any(e.is_ejected for e in pair.executors)
+
+
+def test_one_that_fails_what_others_answer_is_ejected(desk, pair):
+    run(desk, 2 * ANSWERS, lambda number, executor: executor == "bad")
+    assert not pair.executors["bad"].is_ejected
+    run(desk, 4 * ANSWERS, lambda number, executor: executor == "bad")
+    assert pair.executors["bad"].is_ejected
+    failed = pair.queues["m"].failed
+    run(desk, 20, lambda number, executor: executor == "bad")
+    assert pair.queues["m"].failed == failed
+    # It is tried with one request, and ejected again if that fails too.
+    pair.handle(Woken(), now=1.0)
+    run(desk, 20, lambda number, executor: executor == "bad", now=1.0)
+    assert (pair.queues["m"].failed, pair.executors["bad"].is_ejected) == (failed + 1, True)
+    # One answer, and it is trusted.
+    pair.handle(Woken(), now=4.0)
+    run(desk, 20, lambda number, executor: False, now=4.0)
+    assert "bad" in targets(desk, 4, 4.0)
+    assert pair.executors["bad"].fault_share == 0
+
+
+def test_one_that_answers_nothing_is_no_reason_to_eject_another(desk):
+    core = desk.build("m")
+    desk.cpu("bad", "m", cores=1)
+    desk.cpu("slow", "m", cores=1)
+    first, second = [c for _ in range(2) for c in desk.arrive("m", 0.0)]
+    bad = first if first.executor == "bad" else second  # the other one runs until the end
+    for _ in range(100):
+        core.handle(ExecutionEnded(bad.execution, Result.FAILURE), now=0.0)
+        (bad,) = desk.arrive("m", 0.0)
+        assert bad.executor == "bad"
+    assert not core.executors["bad"].is_ejected
+
+
+def test_what_fails_of_one_model_is_not_compared_with_another(desk):
+    core = desk.build("a", "b")
+    desk.gpu()
+    desk.cpu("a@w", "a")
+    desk.cpu("b@w", "b")
+    for _ in range(60):
+        running = [c for model in ("b", "a", "b") for c in desk.arrive(model, 0.0)]
+        assert [c.executor for c in running] == ["gpu", "a@w", "b@w"]
+        for command in running:
+            result = Result.OK if command.model == "a" else Result.FAILURE
+            core.handle(ExecutionEnded(command.execution, result), now=0.0)
+    assert not any(e.is_ejected for e in core.executors)
+
+
+def test_a_failure_that_is_explained_ends_a_row_of_errors(desk, pair):
+    left = [*([Result.ERROR] * (ERRORS - 1)), Result.FAILURE, *([Result.ERROR] * (ERRORS - 1))]
+    for _ in range(100):
+        (command,) = desk.arrive("m", 0.0)
+        result = left.pop() if left and command.executor == "bad" else Result.OK
+        pair.handle(ExecutionEnded(command.execution, result), now=0.0)
+    assert left == []
+    assert not pair.executors["bad"].is_ejected

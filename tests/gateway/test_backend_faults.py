@@ -387,3 +387,48 @@ async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
     send(Message(form("/v1/models/m:predict"), b"{}"), answered.set_result, timeout=5)
     looking.cancel()
     assert (await asyncio.wait_for(answered, 10)).status == 200
+
+
+TRITON = "Unable to set 'classification': attempt to access JSON non-unsigned-integer as …"
+
+
+async def test_a_server_that_calls_a_wrong_input_500_breaks_no_promise(stage):
+    """Triton with a `class_count` that is none, twelve times, and two executables."""
+    await stage.open(backends=2)
+
+    async def behave(request, body):
+        return web.json_response({"error": TRITON}, status=500)
+
+    for backend in stage.backends:
+        backend.behave = behave
+    answers = [await stage.predict(path="/v2/models/m/infer") for _ in range(12)]
+    assert {(status, json.loads(body)["error"]) for status, body, _ in answers} == {(500, TRITON)}
+    assert (stage.queue.invalid, stage.queue.failed, stage.queue.late) == (12, 0, 0)
+    assert not any(e.is_ejected for e in stage.core.executors)
+
+
+async def test_what_a_working_server_fails_is_late_and_ejects_nobody(stage):
+    await stage.open(backends=2)
+
+    async def behave(request, body):
+        return web.json_response({"error": "no kernel for this shape"}, status=500)
+
+    for backend in stage.backends:
+        backend.behave = behave
+    for _ in range(30):
+        await stage.predict()
+    assert (stage.queue.invalid, stage.queue.failed) == (0, 30)
+    assert not any(e.is_ejected for e in stage.core.executors)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_gateway_errors_and_bare_ones_eject(stage, status):
+    await stage.open(backends=2)
+
+    async def behave(request, body):
+        return web.Response(status=status, text="Internal Server Error")
+
+    stage.backends[0].behave = behave
+    first = stage.core.executors["m.0@local"]
+    await asyncio.gather(*(stage.predict() for _ in range(60)))
+    assert first.ejections

@@ -1,12 +1,14 @@
 """The live driver in virtual time: the same code, a clock that only moves when all wait."""
 
 import asyncio
+import json
 
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.driver import Call, Driver, judge
+from dispatcher.live.driver import Call, Driver
 from dispatcher.live.messages import Message, Response, form
+from dispatcher.live.verdicts import judge, judge_grpc
 from dispatcher.schedulers import registry
 from roma.errors import BackendLost, BackendUnreached
 from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result, Woken
@@ -168,15 +170,66 @@ async def test_an_unreached_request_runs_elsewhere(looptime):
         (200, Result.OK),
         (400, Result.INVALID),
         (404, Result.INVALID),
-        (408, Result.ERROR),
-        (429, Result.ERROR),
+        (408, Result.FAILURE),
+        (429, Result.FAILURE),
         (500, Result.ERROR),
         (501, Result.INVALID),
+        (502, Result.ERROR),
         (503, Result.ERROR),
+        (504, Result.ERROR),
+        (507, Result.ERROR),
     ],
 )
 def test_what_a_status_says_about_the_promise(status, result):
-    assert judge(status) is result
+    assert judge(Response(status, "text/html", None, b"<html>")) is result
+
+
+def said(text):
+    return json.dumps({"error": text}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "result"),
+    [
+        (500, said("out of memory"), Result.FAILURE),
+        (507, said("no room"), Result.FAILURE),
+        (502, said("upstream"), Result.ERROR),
+        (503, said("Exceeds maximum queue size"), Result.ERROR),
+        (504, said("too slow"), Result.ERROR),
+        # Triton's words for what is wrong with the input.
+        (500, said("Unable to set 'classification': attempt to access JSON …"), Result.INVALID),
+        (500, said("Unable to parse 'shape': attempt to access JSON …"), Result.INVALID),
+        (500, said("failed to parse the request JSON buffer: Invalid value. at 0"), Result.INVALID),
+        (500, said("attempt to access JSON non-string as string"), Result.INVALID),
+        (500, said("the GPU was Unable to parse 'shape'"), Result.FAILURE),
+        # No error object.
+        (500, b"", Result.ERROR),
+        (500, b"[" * 60_000, Result.ERROR),
+        (500, b'{"error": 7}', Result.ERROR),
+        (500, said(""), Result.ERROR),
+        (500, b'["error"]', Result.ERROR),
+        (500, said("x" * 70_000), Result.ERROR),
+    ],
+)
+def test_what_an_error_object_says(status, body, result):
+    assert judge(Response(status, "application/json", None, body)) is result
+
+
+def test_what_is_compressed_is_not_read():
+    assert judge(Response(500, "application/json", "gzip", said("x"))) is Result.ERROR
+
+
+@pytest.mark.parametrize(
+    ("result", "codes"),
+    [
+        (Result.OK, {0}),
+        (Result.INVALID, {3, 5, 6, 7, 9, 11, 12, 16}),
+        (Result.FAILURE, {1, 2, 8, 10, 13, 15}),
+        (Result.ERROR, {4, 14}),
+    ],
+)
+def test_what_a_grpc_status_says(result, codes):
+    assert {code for code in range(17) if judge_grpc(code) is result} == codes
 
 
 async def test_an_outcome_may_bring_the_next_request_while_others_end(looptime):
