@@ -10,10 +10,20 @@ from hypothesis import HealthCheck, settings
 
 import dispatcher.core
 from roma.demo import models
+from tests.support import caretaker
+
+# Before any module copies the environment.
+caretaker.mark()
 
 # A test must not fail because its machine was busy.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_outlives_the_session() -> Iterator[None]:
+    with caretaker.watching():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import caretaker
+
 ROOT = Path(__file__).parents[2]
 SOCKET = Path("/var/run/docker.sock")
 SCRATCH = "/var/tmp"
@@ -63,6 +65,7 @@ def started():
     if missing:
         raise Unavailable(f"no engine answers on {SOCKET}; to start one: {', '.join(missing)}")
     scratch = Path(tempfile.mkdtemp(prefix="roma-engine-", dir=SCRATCH))
+    caretaker.expect("directory", scratch)
     try:
         command = [
             "dockerd",
@@ -78,7 +81,7 @@ def started():
             stop(daemon)
     finally:
         # The engine mounts its data on itself, and leaves that where mounts are not shared.
-        _run("umount", "--lazy", str(scratch / "data"))
+        caretaker.sweep(scratch)
         shutil.rmtree(scratch)
 
 
@@ -126,6 +129,7 @@ def _make_base():
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         raise Unavailable(f"there is no image {BASE}, and making it takes root and debootstrap")
     with tempfile.TemporaryDirectory(prefix="roma-base-", dir=SCRATCH) as scratch:
+        caretaker.expect("directory", scratch)
         # A folder inside: the scratch folder's mode 0700 would become that of the image's /.
         root = Path(scratch) / "root"
         made = _run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(root))

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from supervisor.cgroups import container_hierarchy
+from tests.support import caretaker
 from tests.support import engine as engines
 from tests.support.engine import Unavailable, docker
 
@@ -115,20 +115,7 @@ class Host:
             engines.stop(self._daemon)
         if self._containerd is not None:
             engines.stop(self._containerd)
-        self._sweep()
-
-    def _sweep(self):
-        """Remove what an engine leaves behind that could not be stopped in order."""
-        hierarchy = container_hierarchy()
-        for container in (self._scratch / "data/containers").glob("*"):
-            hierarchy.group(f"docker/{container.name}", 0.1).remove()
-        for command in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if str(self._scratch).encode() in command.read_bytes():  # a shim
-                    os.kill(int(command.parent.name), signal.SIGKILL)
-        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for mount in reversed([m for m in mounts if m.startswith(f"{self._scratch}/")]):
-            subprocess.run(["umount", "--lazy", mount], check=False)
+        caretaker.sweep(self._scratch)  # however they ended
 
 
 @contextmanager
@@ -141,6 +128,7 @@ def host():
         raise Unavailable(f"missing for an engine of our own: {', '.join(missing)}")
     with ExitStack() as stack:
         scratch = Path(tempfile.mkdtemp(prefix="roma-host-", dir=engines.SCRATCH))
+        caretaker.expect("directory", scratch)
         stack.callback(shutil.rmtree, scratch)
         made = Host(scratch)
         stack.enter_context(_network(made))
@@ -152,6 +140,7 @@ def host():
 
 @contextmanager
 def _network(host):
+    caretaker.expect("netns", host.name)
     inside, outside = f"{host.name}i", f"{host.name}o"
     _ip("netns", "add", host.name)
     try:

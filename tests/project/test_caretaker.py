@@ -1,0 +1,78 @@
+"""A test session that is killed leaves no process, no directory and no mount behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import caretaker
+
+SESSION = """
+import subprocess, sys
+from pathlib import Path
+from tests.support import caretaker
+
+caretaker.mark()
+scratch = Path(sys.argv[1])
+with caretaker.watching():
+    scratch.mkdir()
+    caretaker.expect("directory", scratch)
+    (scratch / "file").touch()
+    # As an engine does: of its own session, and with a child that has another one.
+    shell = "setsid sleep 1000 & exec sleep 1000"
+    child = subprocess.Popen(["sh", "-c", shell], start_new_session=True)
+    print(child.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def marked(value):
+    """Processes of a session, by what their environment says."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{caretaker.MARK}={value}".encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def until(condition):
+    """Wait for something that must happen; the limit only bounds a failing test."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("end", ["killed", "ended"])
+def test_what_a_session_started_ends_with_it(tmp_path, end):
+    scratch = tmp_path / "scratch"
+    session = subprocess.Popen(
+        [sys.executable, "-c", SESSION, scratch],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=caretaker.ROOT,
+        text=True,
+    )
+    child = int(session.stdout.readline())
+    until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")
+    environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    (value,) = [e.partition(b"=")[2] for e in environment if e.startswith(caretaker.MARK.encode())]
+    assert len(marked(value.decode())) >= 3  # the two that sleep, and the caretaker
+    if os.geteuid() == 0:
+        (scratch / "data").mkdir()
+        subprocess.run(["mount", "--bind", scratch / "data", scratch / "data"], check=True)
+    if end == "killed":
+        session.send_signal(signal.SIGKILL)
+    session.stdin.close()
+    session.wait(timeout=120)
+    session.stdout.close()
+    until(lambda: not marked(value.decode()))
+    until(lambda: not scratch.exists())
+    assert str(scratch) not in Path("/proc/self/mountinfo").read_text()
