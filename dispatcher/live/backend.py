@@ -34,6 +34,7 @@ from roma.errors import (
     BackendTooLarge,
     BackendUnreached,
 )
+from roma.reachability import reason
 
 log: Final = logging.getLogger(__name__)
 
@@ -517,7 +518,7 @@ class Pool:
             )
             return
         except ConnectionError as error:
-            connecting.done(BackendUnreached(f"cannot connect to {self.where}: {error!r}"))
+            connecting.done(BackendUnreached(f"cannot connect to {self.where}: {reason(error)}"))
             return
         except OSError as error:
             kind = _UNREACHED.get(error.errno or 0, BackendError)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import orjson
-from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from dispatcher import reports
 from dispatcher.live.driver import Driver
@@ -21,6 +21,7 @@ from roma import chronicle, peers, story
 from roma.chronicle import Chronicle
 from roma.config import Config
 from roma.placement import executables
+from roma.reachability import reason
 from roma.tokens import Token, sent
 from roma.view.board import Board
 from roma.view.control import judged
@@ -212,10 +213,8 @@ class Watch:
                 answer = orjson.loads(body)
         except TimeoutError:  # an OSError too
             return f"no answer within {limit:g} s"
-        except ClientConnectorError as error:
-            return str(error.os_error)  # without aiohttp's description of the connection
         except (ClientError, OSError, ValueError) as error:
-            return str(error) or type(error).__name__
+            return reason(error)
         return answer if isinstance(answer, dict) else "its answer is no object"
 
     def _records(self, moments: Sequence[Moment], now: float) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from roma import peers, tokens
 from roma.cli.board_table import Screen, board, clock
 from roma.cli.wide import wide_console
 from roma.errors import ExchangeError
+from roma.reachability import reason
 from roma.tls import client_context
 from roma.tokens import Token
 
@@ -137,9 +138,7 @@ async def _top(at: Target) -> None:
 
 
 def _why(error: Exception) -> str:
-    """Return the reason without aiohttp's description of the connection."""
-    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    return str(inner) or f"nothing within {LIMIT:g} s"
+    return f"nothing within {LIMIT:g} s" if isinstance(error, TimeoutError) else reason(error)
 
 
 async def _fetch(at: Target, what: str, query: Mapping[str, str]) -> dict[str, Any]:

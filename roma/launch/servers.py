@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -16,7 +17,9 @@ from supervisor.cgroups import Group, Hierarchy
 
 log = logging.getLogger(__name__)
 
-_QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
+"""Environment of model servers, unless ours says otherwise. Without a GPU TensorFlow calls it an
+error that there is none; what fails a request or a model is an exception, at any level."""
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +81,7 @@ def model_server(
             f"--inter-op={executable.concurrency}",
             f"--max-body-bytes={max_body_bytes}",
         ],
-        env=_QUIET_TENSORFLOW,
+        env={name: os.environ.get(name, value) for name, value in _TENSORFLOW.items()},
         log_dir=log_dir,
         on_start=limit,
         keeps_trying=keeps_trying,

@@ -25,6 +25,7 @@ from roma.launch.child import GRACE, Child
 from roma.launch.containers import WorkerContainers, containers
 from roma.launch.lease import keep_safe
 from roma.launch.preference import last_until_ready
+from roma.launch.ready import announce
 from roma.launch.servers import cgroups, model_server
 from roma.placement import Executable, on_worker
 from roma.reload import Watch
@@ -269,13 +270,27 @@ async def _serve(config: Config, file: Path, insecure: bool) -> None:
             asyncio.create_task(deployment.failed()),
             asyncio.create_task(_follow(deployment, file)),
         ]
+        telling = asyncio.create_task(_announce(deployment))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
+            for task in (*tasks, telling):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, telling, return_exceptions=True)
         raise done.pop().result()
+
+
+async def _announce(deployment: Deployment) -> None:
+    """Say when the models are served, again when they are others."""
+    while True:
+        config = deployment.config
+        saying = asyncio.create_task(announce(config, deployment.executables))
+        try:
+            while deployment.config is config:
+                await asyncio.sleep(LOOK)
+        finally:
+            saying.cancel()
+            await asyncio.gather(saying, return_exceptions=True)
 
 
 async def _follow(deployment: Deployment, file: Path) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from roma import frameworks
 from roma.serving.errors import Code, RequestError
 from roma.serving.examples import Features
+from roma.serving.quiet import LEVEL, without_notices
 from roma.tensors.arrays import Array, Signature, TensorSpec
 
 SERVE_TAG = "serve"
@@ -123,9 +124,9 @@ def import_tensorflow() -> Any:
     """
     frameworks.claim("tensorflow")
     # Quiet by default: a model server's stderr is for its operator. The environment may say more.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault(LEVEL, "2")
     # Its modules import each other, which two threads at once would find half made.
-    with _IMPORTING:
+    with _IMPORTING, without_notices():
         import tensorflow as tf  # noqa: PLC0415
 
     # Otherwise it warns that a session is TensorFlow 1's way, which is meant here.

@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 
 from roma.errors import ActuationError, BrokerRefused, EngineError
+from roma.reachability import reason
 from supervisor.broker.containers import Container
 from supervisor.core import Reading
 
@@ -84,7 +85,7 @@ class BrokerClient:
                 ) as response:
                     answer = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise EngineError(f"broker {self._path}: {error!r}") from error
+            raise EngineError(f"broker {self._path}: {reason(error)}") from error
         if response.status >= 400:
             kind = EngineError if response.status >= 500 else BrokerRefused
             raise kind(f"broker {self._path}: {_message(answer)}")

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aiohttp
 
 from roma.errors import ConfigError, EngineError
+from roma.reachability import reason
 from roma.workers import DockerConfig
 from supervisor.broker.tunnel import tunnel
 
@@ -146,7 +147,7 @@ class Engine:
             ) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            said = self._explain(error) or repr(error)
+            said = self._explain(error) or reason(error)
             raise EngineError(f"engine {self._address}: {method} {path}: {said}") from error
         if response.status >= 400:
             kind = NotFound if response.status == 404 else EngineError

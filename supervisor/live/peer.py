@@ -6,6 +6,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from roma import exchange
 from roma.errors import ExchangeError
+from roma.reachability import reason
 from roma.tokens import Token, sent
 from roma.watched import Watched
 from supervisor.live.identity import is_gone
@@ -29,6 +30,7 @@ class Peer:
         self._token = token
         self._session = session
         self._timeout = ClientTimeout(total=timeout)
+        self._has_answered = False
 
     async def report(self) -> exchange.ExchangeReply:
         """Fetch what happened."""
@@ -41,7 +43,8 @@ class Peer:
                 if response.status != 200:
                     raise ExchangeError(f"{url}: status {response.status}")
         except (ClientError, TimeoutError, OSError) as error:
-            raise ExchangeError(f"{url}: {error!r}") from error
+            raise self._silent(url, error) from error
+        self._has_answered = True
         return exchange.parse_reply(body)
 
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
@@ -65,8 +68,13 @@ class Peer:
                 if response.status != 204:
                     raise ExchangeError(f"{url}: status {response.status}: {_text(said)}")
         except (ClientError, TimeoutError, OSError) as error:
-            raise ExchangeError(f"{url}: {error!r}") from error
+            raise self._silent(url, error) from error
         return None
+
+    def _silent(self, url: str, error: Exception) -> ExchangeError:
+        """Return the words for a dispatcher that does not answer, or not yet."""
+        yet = "" if self._has_answered else " yet"
+        return ExchangeError(f"{url}: not reachable{yet}: {reason(error)}")
 
 
 def _text(body: bytes) -> str:

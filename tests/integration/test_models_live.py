@@ -82,6 +82,11 @@ async def test_why_a_model_cannot_be_served_is_told_wherever_somebody_asks(
             AssertionError, match=r"twin cannot be served: twin@local ended \(1\): "
         ):
             await up.models("add", "twin", *said)
+        log = up.log.read_text()
+        assert "ready: 1 model\n" in log
+        assert "ready: 1 of 2 models; unavailable: twin@local ended (1): " in log
+        assert "absl::InitializeLog" not in log
+        assert "ClientConnectorError" not in log
         assert "twin:" in file.read_text()
         status, body = up.get(up.url, "/v1/models/twin")
         (version,) = json.loads(body)["model_version_status"]
@@ -101,6 +106,7 @@ async def test_why_a_model_cannot_be_served_is_told_wherever_somebody_asks(
         shutil.copytree(demo_models["digits"], wrong)
         await up.until(lambda: up.get(up.url, "/v1/models/twin")[0] == 200)
         await up.until(lambda: row(up)["state"] == "idle")
+        await up.until(lambda: "ready: 2 models" in up.tail())
         assert "twin is gone" in await up.models("remove", "twin")
 
 

@@ -7,6 +7,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import expect
 
+from roma.model import Device
 from roma.view.rows import Worker
 from tests.support.scene import WORKER, Actor, Scene, fleet, running
 
@@ -74,6 +75,114 @@ async def test_a_late_model_is_on_top_and_says_why(stage, visit):
         ["demanded2.00", "allocated0.90", "applied0.90", "used0.88"]
     )
     assert await order(page) == ["busy", "calm"]
+
+
+OVERLAPS = """() => {
+  const shown = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = texts.nextNode());) {
+    const holder = node.parentElement;
+    if (!node.data.trim() || !holder.checkVisibility() || holder.closest('.skip')) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      let { left, top, right, bottom } = box;
+      for (let e = holder; e; e = e.parentElement) {
+        const style = getComputedStyle(e);
+        if (style.clipPath !== 'none') right = left;
+        if (style.overflow === 'visible') continue;
+        const edge = e.getBoundingClientRect();
+        [left, right] = [Math.max(left, edge.left), Math.min(right, edge.right)];
+        [top, bottom] = [Math.max(top, edge.top), Math.min(bottom, edge.bottom)];
+      }
+      if (right > left && bottom > top) shown.push({ node, left, top, right, bottom });
+    }
+  }
+  const found = [];
+  shown.forEach((a, i) => shown.slice(i + 1).forEach((b) => {
+    const width = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const height = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    // Line boxes are a little higher than what is written in them.
+    if (a.node !== b.node && width > 1 && height > 4) found.push([a.node.data, b.node.data]);
+  }));
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("width", [1920, 1440, 1361, 1280, 1185, 1100, 760, 390])
+async def test_no_text_stands_on_another(stage, visit, width):
+    scene = crowd()
+    scene.actors["busy"].waiting, scene.actors["busy"].oldest = 12_345, 99.9
+    scene.actors["calm"].aim = 0.9
+    scene.actors["calm"].time = 2.0  # the scale of its chart is four times the SLA: labels are near
+    scene.look()
+    url = (await stage(scene)).url
+    for address in (url, f"{url}/#model=busy", f"{url}/#model=calm"):
+        page = (await visit(address, viewport={"width": width, "height": 3000})).page
+        await expect(page.locator("#headline")).to_contain_text("late")
+        if "#" in address:
+            await expect(page.locator(".levels text.sla")).to_be_visible()
+        assert await page.evaluate(OVERLAPS) == []
+
+
+async def test_gpus_have_a_column_where_there_are_some(stage, visit):
+    scene = Scene(Actor("m"))
+    scene.past(10)
+    page = (await visit((await stage(scene)).url)).page
+    await expect(row(page, "m").locator("td.queue")).to_be_visible()
+    await expect(row(page, "m").locator("td.gpu")).to_be_hidden()
+    await row(page, "m").click()
+    fact = page.locator(".facts div", has_text="On GPU")
+    await expect(fact).to_be_hidden()
+    scene.actors["m"].device = Device.GPU
+    scene.actors["m"].on_gpu = 5
+    scene.look()
+    await expect(fact).to_be_visible()
+    await expect(fact).to_contain_text("25 %")
+    await page.keyboard.press("Escape")
+    await expect(row(page, "m").locator("td.gpu")).to_contain_text("25 %")
+
+
+async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(stage, visit):
+    scene = Scene(
+        Actor("m", time=None, rate=1, waiting=3, oldest=0.4), Actor("n", time=None, rate=0)
+    )
+    scene.past(10)
+    page = (await visit((await stage(scene)).url)).page
+    await expect(row(page, "m").locator("td.time .value")).to_have_text("> 400 ms")
+    await expect(row(page, "n").locator("td.time .value")).to_have_text("–")
+    scene.actors["m"].time = 0.3
+    scene.look()
+    await expect(row(page, "m").locator("td.time .value")).to_have_text("300 ms")
+
+
+async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_own(stage, visit):
+    why = "others use 1.75 of its host's 2 CPUs"
+    taken = {"limit": "contended", "contention": why}
+    loose = "observe-only: no rights"
+    scene = Scene(
+        Actor("m", time=0.9, cores=taken, worker="taken"),
+        Actor(
+            "n", executor="loading", reason="n@loose cannot run here: no such file", worker="loose"
+        ),
+        workers=(
+            replace(WORKER, worker="taken", capacity=0.1, contended=True),
+            replace(WORKER, worker="loose", mode=loose, uncontrolled=loose),
+        ),
+    )
+    scene.past(10)
+    page = (await visit((await stage(scene)).url)).page
+    await expect(row(page, "m").locator(".why")).to_have_text(f"900 ms of 500 ms: {why}")
+    await expect(row(page, "n").locator(".state")).to_have_text("Down")
+    await expect(row(page, "n").locator(".why")).to_have_text(
+        "unavailable: n@loose cannot run here: no such file"
+    )
+    await expect(page.locator("#workers .badge")).to_have_text(
+        ["host busy with others", f"not controlled: {loose}"]
+    )
+    await expect(page.locator("#headline")).to_contain_text(
+        "nothing controls the cores of worker loose"
+    )
 
 
 async def test_numbers_move_and_the_sla_is_drawn(stage, visit):

@@ -37,6 +37,9 @@ class Actor:
     oldest: float = 0.0
     on_gpu: int = 0
     executor: str = "idle"
+    reason: str = ""
+    device: Device = Device.CPU
+    aim: float = 0.5
     worker: str = "local"
     cores: dict = field(default_factory=dict)
 
@@ -113,13 +116,14 @@ class Scene:
         self.board.take(
             reply,
             {a.name: _spec(a) for a in actors},
-            [ExecutorSpec(a.executable, Device.CPU, (a.name,), worker=a.worker) for a in actors],
+            [ExecutorSpec(a.executable, a.device, (a.name,), worker=a.worker) for a in actors],
             {
                 name: (self._worker(w, states[name]), states[name])
                 for name, w in self.workers.items()
             },
             now=float(self.looks),
             at=self.at,
+            reasons={a.executable: a.reason for a in actors},
         )
 
     def _report(self, a):
@@ -275,4 +279,4 @@ def fleet(count, seed=1, seconds=200):
 
 
 def _spec(actor):
-    return ModelSpec(actor.name, Sla(0.5, Statistic.P95, 0.5), deadline=1.0)
+    return ModelSpec(actor.name, Sla(0.5, Statistic.P95, actor.aim), deadline=1.0)

@@ -2,7 +2,7 @@
 
 import { arrange, el, put, say, show } from './dom.js';
 import { roundUp } from './lines.js';
-import { Row } from './row.js';
+import { Row, onGpu } from './row.js';
 import { Mark, WORDS, shown, tally } from './states.js';
 
 /** Rows in the document at most. Of a fleet of thousands the worst are shown, others when asked for. */
@@ -62,6 +62,7 @@ export class Board {
     this.looks += 1;
     this.#sort();
     this.#show();
+    put(this.table, 'data-gpus', view.models.some(onGpu));
     say(this.span, `Last ${Math.round(memory.span / 60)} min`);
     const counts = tally(view.models.map(shown));
     for (const [state, chip] of Object.entries(this.chips)) {

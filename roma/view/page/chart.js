@@ -16,6 +16,9 @@ const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 20;
 
+/** Pixels between two levels from which on both labels have room at the same end. */
+const LABEL = 14;
+
 const DRAWN = { line, step: steps, area };
 
 /** Ids of clip paths are the document's. */
@@ -165,9 +168,9 @@ export class Chart {
       if (x(t) > LEFT && x(t) < right - 12) drawn.push(svg('text', { x: x(t), y: HEIGHT - 5, 'text-anchor': 'middle' }, text(t)));
     }
     arrange(this.grid, drawn);
-    arrange(this.levels, this.marks.flatMap((m) => [
+    arrange(this.levels, this.marks.flatMap((m, i) => [
       svg(`path.${m.name}`, { d: `M${LEFT} ${y(m.value).toFixed(1)}H${right}` }),
-      svg(`text.${m.name}`, { x: LEFT + 5, y: y(m.value) - 4 }, `${m.label} ${this.plan.text(m.value)}`),
+      svg(`text.${m.name}`, label(i, this.marks.map((other) => y(other.value)), right), `${m.label} ${this.plan.text(m.value)}`),
     ]));
   }
 
@@ -197,6 +200,17 @@ export class Chart {
   #time(offset) {
     return this.now - ((this.width - RIGHT - offset) * this.span) / (this.width - LEFT - RIGHT);
   }
+}
+
+/**
+ * Where the label of a level stands: above its line, and at the other end where another one's would
+ * be in its way.
+ * @param {number} i @param {number[]} ys of all levels @param {number} right
+ */
+function label(i, ys, right) {
+  const crowded = ys.some((y, j) => j > i && Math.abs(y - ys[i]) < LABEL);
+  const end = crowded ? { x: right - 5, 'text-anchor': 'end' } : { x: LEFT + 5 };
+  return { ...end, y: ys[i] - 4 };
 }
 
 /** @param {any[]} points in the order of time @param {number} at */

@@ -4,10 +4,14 @@ import { Chart } from './chart.js';
 import { Decisions, LIMITS } from './decisions.js';
 import { arrange, el, put, say, show } from './dom.js';
 import { clock, cores, covered, duration, percent, rate, whole } from './format.js';
+import { onGpu, responseTime } from './row.js';
 import { Series } from './series.js';
 import { Mark, shown } from './states.js';
 import { Story } from './story.js';
 import { terms } from './terms.js';
+
+const FACTS = ['Response time', 'Promise', 'Requests', 'Late, last minute', 'Queue', 'On GPU', 'Cores', 'Throttled'];
+const GPU = FACTS.indexOf('On GPU');
 
 const milliseconds = (v) => (v >= 1 ? `${Number(v.toFixed(2))} s` : `${Math.round(v * 1000)} ms`);
 const trimmed = (v) => String(Number(v.toFixed(2)));
@@ -74,7 +78,7 @@ export class Detail {
     this.heading = el('h1', { tabindex: '-1' });
     this.why = el('p.why');
     this.charts = plans().map((plan) => new Chart(plan, (at) => this.#point(at)));
-    this.facts = ['Response time', 'Promise', 'Requests', 'Late, last minute', 'Queue', 'On GPU', 'Cores', 'Throttled'].map((name) => {
+    this.facts = FACTS.map((name) => {
       const value = el('dd');
       return { value, element: el('div', {}, el('dt', {}, name), value) };
     });
@@ -187,18 +191,18 @@ export class Detail {
 
   #facts(row) {
     const late = row.oldest_age > row.set_point ? `, oldest ${duration(row.oldest_age)}` : '';
-    const gpu = row.executables.some((e) => e.device === 'gpu');
     const texts = [
-      `${duration(row.response_time)} ${row.statistic}`,
+      `${responseTime(row)} ${row.statistic}`,
       `${duration(row.sla)} ${covered(row)}, aims for ${duration(row.set_point)}`,
       `${rate(row.arrivals)} per second`,
       percent(row.late_share),
       `${row.waiting} waiting, ${row.in_flight} running${late}`,
-      gpu ? percent(row.gpu_share) : 'CPU only',
+      percent(row.gpu_share),
       `${cores(row.demanded)} demanded, ${cores(row.allocated)} allocated, ${cores(row.applied)} applied, ${cores(row.used)} used`,
       percent(row.applied == null ? null : row.throttled),
     ];
     texts.forEach((text, i) => say(this.facts[i].value, text));
+    show(this.facts[GPU].element, onGpu(row));
   }
 
   #told(story) {

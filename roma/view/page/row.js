@@ -79,7 +79,7 @@ export class Row {
     this.mark.update(this.state);
     say(this.why, row.why);
     put(this.why, 'title', row.why);
-    this.time.update(duration(row.response_time), `of ${duration(row.sla)} ${covered(row)}`, row.response_time > row.sla ? 'late' : '');
+    this.time.update(responseTime(row), `of ${duration(row.sla)} ${covered(row)}`, row.response_time > row.sla ? 'late' : '');
     this.bullet.update(row);
     if (drawn || news) say(this.highest, this.spark.update(row, series, scale));
     this.rate.update(rate(row.arrivals));
@@ -98,7 +98,18 @@ export class Row {
   }
 }
 
+/** @param {{executables: {device: string}[]}} row @returns {boolean} whether a GPU can run the model */
+export function onGpu(row) {
+  return row.executables.some((e) => e.device === 'gpu');
+}
+
+/** The response time, or the age of the oldest request: the first time will be more than that. */
+export function responseTime(row) {
+  const waits = row.response_time == null && (row.waiting > 0 || row.in_flight > 0);
+  return waits ? `> ${duration(row.oldest_age)}` : duration(row.response_time);
+}
+
 function gpu(row) {
-  if (row.executables.some((e) => e.device === 'gpu')) return [percent(row.gpu_share)];
+  if (onGpu(row)) return [percent(row.gpu_share)];
   return ['–', row.executables.length ? 'CPU only' : ''];
 }
