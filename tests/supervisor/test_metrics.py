@@ -8,11 +8,13 @@ from controllers import registry
 from controllers.measurement import Demand, hold
 from dispatcher.core import Dispatcher
 from dispatcher.live.metrics import collect as collect_dispatcher
+from dispatcher.live.metrics import collect_control
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.events import ExecutorAdded
 from roma.exchange import ExchangeReply, ExecutorReport
 from roma.launch import alerts, dashboard
 from roma.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.view.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live.gpus import GpuReading
@@ -113,7 +115,11 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     gpu = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
     names = {
         sample.name
-        for metrics in (collect_dispatcher(core, 0.0), collect(ticked(), "w", [gpu]))
+        for metrics in (
+            collect_dispatcher(core, 0.0),
+            collect_control([Worker("w", "", answers=True)]),
+            collect(ticked(), "w", [gpu]),
+        )
         for metric in metrics
         for sample in metric.samples
     }

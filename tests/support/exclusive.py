@@ -99,8 +99,10 @@ class Tap:
         self.change = lambda message: message
         """What becomes of a message of either side; None: it is lost."""
         self.submits = asyncio.Event()
-        self.results = asyncio.Event()
         """Set while these pass; else they wait, and everything behind them."""
+        self.results = asyncio.Event()
+        """Set while these pass; else they wait. What is said beside them does not: who says nothing
+        for seconds is lost."""
         self.submits.set()
         self.results.set()
         self._tasks = set()
@@ -155,17 +157,27 @@ class Tap:
         with contextlib.suppress(OSError):
             while data := await reader.read(2**16):
                 for message in decoder.feed(data):
+                    if isinstance(message, Result) and not self.results.is_set():
+                        self._tasks.add(asyncio.create_task(self._pass_later(message, writer)))
+                        continue
                     await self._gate(message)
-                    changed = self.change(message)
-                    if changed is not None:
-                        writer.writelines(encode(changed))
+                    self._write(message, writer)
+
+    async def _pass_later(self, result, writer):
+        await self.results.wait()  # tasks that wait wake in the order in which they began to
+        await self._gate(result)
+        self._write(result, writer)
+
+    def _write(self, message, writer):
+        changed = self.change(message)
+        if changed is not None:
+            writer.writelines(encode(changed))
 
     async def _gate(self, message):
         if isinstance(message, Submit):
             self.asked.append(message)
             await self.submits.wait()
         elif isinstance(message, Result):
-            await self.results.wait()
             self.told.append(message)
         elif isinstance(message, Hello):
             self.hellos.append(message)
