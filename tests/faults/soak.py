@@ -1,8 +1,9 @@
-"""`python -m tests.faults.soak MINUTES`: load and faults for long, and what is left of the memory.
+"""`python -m tests.faults.soak MINUTES`: load, faults and hostile clients, and what is left of them.
 
-Two stand-ins, 70 % of what they can do, and every few seconds another fault, in turn. It fails, and
-writes nothing, if a request was lost or computed twice, if counters disagree, if descriptors leak,
-or if the dispatcher's memory grew by GROWTH or more after warming up.
+Two stand-ins, 42 % of what they can do, two fifths of all requests from hostile clients, and every
+few seconds another fault, in turn. It ends with status 1, and writes nothing, if a request was lost
+or computed twice, if counters disagree, if a hostile client saw what it should not, or if after
+warming up, at equal load, the dispatcher's memory grew by GROWTH or more or its descriptors changed.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,6 +19,7 @@ from statistics import median
 from roma.load import Load, Stream
 from roma.load.client import RestClient
 from tests.faults.drive import Steady, as_counted
+from tests.faults.hostile import MODEL, TIMEOUTS, Hostile, surprises
 from tests.support.ground import Ground, paused
 
 PAGE = Path(__file__).parents[2] / "docs/soak.md"
@@ -27,13 +30,20 @@ WAIT = 0.04
 CORES = 2
 SERVERS = 2
 RATE = 0.7 * SERVERS * CORES / (WAIT + 0.001)
+"""Requests per second in all."""
+
+HOSTILE = 0.4
+"""Share of them that hostile clients send."""
+
 EVERY = 10.0
 """Seconds from one fault to the next."""
 
 LOOK = 2.0
-WARM = 1 / 3
-"""Share of the run in which memory may grow: pools, caches and a quarter of an hour of history
-fill."""
+WARM = 300.0
+"""Seconds in which memory may grow, or a third of a shorter run: pools and caches fill."""
+
+SPREAD = 3
+"""Descriptors by which two medians may differ: faults open and close connections all the time."""
 
 GROWTH = 0.01
 CALM = 20
@@ -94,32 +104,44 @@ class Sample:
 async def soak(directory, seconds):
     """Run it; return the load's report, the samples, and how many faults there were."""
     async with Ground(
-        directory, servers=SERVERS, cores=CORES, in_flight=CORES, deadline=2.0, controlled=True
+        directory,
+        servers=SERVERS,
+        cores=CORES,
+        in_flight=CORES,
+        deadline=2.0,
+        controlled=True,
+        beside=(MODEL,),
+        gateway={"limits": TIMEOUTS},
     ) as ground:
         for server in ground.servers:
             server.say(f"wait {WAIT}")
         async with RestClient(ground.url) as client:
-            steady = Steady(RATE, int(RATE * seconds))
+            rate, hostile = RATE * (1 - HOSTILE), Hostile(ground.port, RATE * HOSTILE)
+            steady = Steady(rate, int(rate * seconds))
             stream = Stream("m", steady, lambda index: b'{"instances": ["%d"]}' % index)
             running = asyncio.create_task(Load([stream], client).run())
-            others = [asyncio.create_task(_strike(ground)), asyncio.create_task(_look(ground))]
+            others = [asyncio.create_task(act) for act in (_strike(ground), _look(ground))]
+            attacking = asyncio.create_task(hostile.run())
             try:
                 done, _ = await asyncio.wait(
-                    [running, *others], return_when=asyncio.FIRST_COMPLETED
+                    [running, attacking, *others], return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
                     task.result()
                 report = await running
             finally:
-                for task in others:
+                for task in (attacking, *others):
                     task.cancel()
-                struck, samples = await asyncio.gather(*others, return_exceptions=True)
+                struck, samples, _ = await asyncio.gather(
+                    *others, attacking, return_exceptions=True
+                )
         assert not ground.gateway.ended, ground.tail()
         await _check(ground, report.total)
+        assert not surprises(hostile.ends), surprises(hostile.ends)
         # The clients have gone; connections to executables may stay.
         most = samples[0].descriptors + 2 * CORES * SERVERS
         await ground.until(lambda: ground.gateway.descriptors() <= most)
-        return report.total, samples, struck
+        return report.total, samples, struck, hostile.ends
 
 
 async def _strike(ground):
@@ -152,16 +174,30 @@ async def _check(ground, total):
     assert +ground.outcomes() == +expected, (ground.outcomes(), expected)
 
 
-def growth(samples):
-    """Return by which share the memory grew, from warm to the end: medians of looks."""
-    warm = samples[int(len(samples) * WARM) :]
+def grown(samples):
+    """Return by which share the memory grew, and by how many the descriptors, from warm to the end.
+
+    Both are of medians of looks.
+    """
+    began = min(WARM, samples[-1].at / 3)
+    warm = [sample for sample in samples if sample.at >= began]
     few = max(1, min(CALM, len(warm) // 4))
-    first, last = (median(s.memory for s in part) for part in (warm[:few], warm[-few:]))
-    return last / first - 1
+    ends = warm[:few], warm[-few:]
+    memory = [median(sample.memory for sample in end) for end in ends]
+    descriptors = [median(sample.descriptors for sample in end) for end in ends]
+    return memory[1] / memory[0] - 1, descriptors[1] - descriptors[0]
 
 
-def page(seconds, total, samples, struck):
+def page(seconds, total, samples, struck, ends):
     """Return the document."""
+    memory, descriptors = grown(samples)
+    kinds = Counter()
+    for (kind, _), count in ends.items():
+        kinds[kind] += count
+    hostile = "\n".join(
+        f"| {kind} | {count:,} | {', '.join(sorted(str(e) for k, e in ends if k == kind))} |"
+        for kind, count in sorted(kinds.items())
+    )
     faults = "\n".join(f"- {name}" for name in FAULTS)
     tenths = [samples[i * (len(samples) - 1) // 10] for i in range(11)]
     rows = "\n".join(
@@ -169,13 +205,14 @@ def page(seconds, total, samples, struck):
     )
     times = total.response_time.percentiles
     return f"""\
-# A long run with faults
+# A long run with faults and hostile clients
 
 Written by `make soak` (`MINUTES=30` by default), which fails unless all of this holds: every request
-has one end, none was computed twice, `/metrics` agrees with the clients, and from warm (after a third
-of the run) to the end the dispatcher's memory grew by less than {GROWTH:.0%}.
+has one end, none was computed twice, `/metrics` agrees with the clients, each hostile client met what it
+should, and from warm (minute {min(WARM, seconds / 3) / 60:.2g}) to the end, at equal load, the dispatcher's memory grew by
+less than {GROWTH:.0%} and its descriptors stayed the same, within {SPREAD}.
 
-This run: **{seconds / 60:g} minutes** at {RATE:.0f} req/s, {RATE * (WAIT + 0.001) / SERVERS / CORES:.0%} of what the
+This run: **{seconds / 60:g} minutes** at {RATE:.0f} req/s, {HOSTILE:.0%} of them hostile, the rest {(1 - HOSTILE) * RATE * (WAIT + 0.001) / SERVERS / CORES:.0%} of what the
 {SERVERS} stand-in model servers can do, and {struck} faults, one {EVERY:g} s after the other:
 
 {faults}
@@ -184,11 +221,17 @@ This run: **{seconds / 60:g} minutes** at {RATE:.0f} req/s, {RATE * (WAIT + 0.00
 |---|---|---|---|---|---|
 | {total.sent:,} | {total.answered:,} | {total.rejected:,} | {total.failed:,} | {times["p50"] * 1000:.0f} ms | {times["p99"] * 1000:.0f} ms |
 
-Growth of the dispatcher's memory (RSS) after warm-up: **{growth(samples):+.2%}**.
+Growth of the dispatcher's memory (RSS) after warm-up: **{memory:+.2%}**, of its descriptors: **{descriptors:+g}**.
 
 | minute | RSS, MiB | descriptors |
 |---|---|---|
 {rows}
+
+Hostile clients (`tests/faults/hostile.py`), from an address and for a model of their own:
+
+| kind | clients | what came of them |
+|---|---|---|
+{hostile}
 """
 
 
@@ -196,10 +239,14 @@ def main():
     """Run for the minutes that the command line says."""
     seconds = 60 * float(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="roma-soak-") as directory:
-        total, samples, struck = asyncio.run(soak(Path(directory), seconds))
-    text = page(seconds, total, samples, struck)
+        total, samples, struck, ends = asyncio.run(soak(Path(directory), seconds))
+    text = page(seconds, total, samples, struck, ends)
     sys.stdout.write(text)
-    assert growth(samples) < GROWTH, growth(samples)
+    memory, descriptors = grown(samples)
+    if memory >= GROWTH or abs(descriptors) > SPREAD:
+        sys.exit(
+            f"RSS {memory:+.2%}: must be < {GROWTH:.0%}; descriptors {descriptors:+g}: ±{SPREAD}"
+        )
     PAGE.write_text(text)
 
 

@@ -100,7 +100,8 @@ class Ground:
     `gateway`, `control` and `log` are sections of roma.yaml; `descriptors` bounds the dispatcher's,
     `env` is its environment and the supervisor's, `logs` is where it logs. The stand-ins listen on
     `hosts`, and `entered` stands in front of their command lines; `under` is kept for the test. With `controlled` they have
-    cgroups, and a supervisor sets their quotas.
+    cgroups, and a supervisor sets their quotas. `beside` are more models, with a stand-in each that
+    nothing is counted of.
     """
 
     def __init__(
@@ -124,15 +125,16 @@ class Ground:
         admin_port=None,
         logs=None,
         under=None,
+        beside=(),
     ):
         self.under = under
         self.directory = Path(directory)
-        self.port, free, self.control_port, *ports = free_ports(3 + servers)
+        self.port, free, self.control_port, *ports = free_ports(3 + servers + len(beside))
         self.admin_port = admin_port or free
         hosts = hosts or ["127.0.0.1"] * servers
         self.servers = [
             Server(self.directory, port, f"server{i}", host=host, before=entered)
-            for i, (port, host) in enumerate(zip(ports, hosts, strict=True))
+            for i, (port, host) in enumerate(zip(ports, hosts, strict=False))
         ]
         self.url = f"http://127.0.0.1:{self.port}"
         self.admin = f"http://127.0.0.1:{self.admin_port}"
@@ -140,22 +142,33 @@ class Ground:
         name = f"ground-{os.getpid()}"
         self.groups = []
         self.controlled = controlled
+        self.beside = [
+            Server(self.directory, port, model)
+            for model, port in zip(beside, ports[servers:], strict=True)
+        ]
         executables = [{"url": server.url, "model": "m"} for server in self.servers]
         if controlled:
             for i, executable in enumerate(executables):
                 executable["cgroup"] = f"{name}/m{i}"
                 self.groups.append(find_hierarchy().group(executable["cgroup"], 0.05))
+        executables += [
+            {"url": server.url, "model": model}
+            for model, server in zip(beside, self.beside, strict=True)
+        ]
+        model = {
+            "sla": {"response_time": 0.5, "deadline": deadline},
+            "cpu": {"min": 0.1, "max": cores, "initial": cores, "in_flight": in_flight},
+            "max_waiting": max_waiting,
+        }
         data = {
             "name": name,
-            "models": {
-                "m": {
-                    "sla": {"response_time": 0.5, "deadline": deadline},
-                    "cpu": {"min": 0.1, "max": cores, "initial": cores, "in_flight": in_flight},
-                    "max_waiting": max_waiting,
-                }
-            },
+            "models": dict.fromkeys(("m", *beside), model),
             "workers": [
-                {"backend": "static", "cores": 2 * cores * servers, "executables": executables}
+                {
+                    "backend": "static",
+                    "cores": 2 * cores * len(executables),
+                    "executables": executables,
+                }
             ],
             "control": {
                 "port": self.control_port,
@@ -193,6 +206,8 @@ class Ground:
                 group.create()
             for i in range(len(self.servers)):
                 self.start_server(i)
+            for server in self.beside:
+                server.start()
             self.gateway.start()
             if self.controlled:
                 self.supervisor.start()
@@ -206,7 +221,7 @@ class Ground:
         self._end()
 
     def _end(self):
-        for program in (self.supervisor, self.gateway, *self.servers):
+        for program in (self.supervisor, self.gateway, *self.servers, *self.beside):
             program.kill()
         for group in self.groups:
             group.remove()
@@ -259,10 +274,10 @@ class Ground:
         }
 
     def outcomes(self):
-        """Return how many requests ended how, as the dispatcher counts them."""
+        """Return how many requests of `m` ended how, as the dispatcher counts them."""
         found = Counter()
-        for (_, _, outcome), count in self.metrics("roma_requests_total").items():
-            found[outcome] += int(count)
+        for (_, model, outcome), count in self.metrics("roma_requests_total").items():
+            found[outcome] += int(count) * (model == "m")
         return found
 
     def computed(self):

@@ -87,7 +87,7 @@ class ModelServer:
             return self.send(writer, 200, AVAILABLE)
         try:
             (number,) = json.loads(body)["instances"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             number = None  # not for us to judge
         else:
             os.write(self.log, f"{number}\n".encode())
