@@ -13,12 +13,15 @@ import time
 from pathlib import Path
 
 import aiohttp
+import yaml
 from aiohttp import web
 
 from roma.demo.ports import free_ports
 from roma.report.read import read
 from tests.faults.drive import CALM
+from tests.faults.hostile import Hostile, surprises
 from tests.support.cable import Cable
+from tests.support.ground import Program
 
 DAY = 86_400
 
@@ -131,6 +134,67 @@ def state(ground):
     """What the supervisor says of itself."""
     status, text = ground.get(ground.supervised, "/control/v1/state")
     return json.loads(text) if status == 200 else {"ticks": 0}
+
+
+@contextlib.asynccontextmanager
+async def second_supervisor(ground):
+    await ground.until(lambda: state(ground)["ticks"] > 1)
+    (port,) = free_ports(1)
+    file = ground.directory / "second.yaml"
+    loaded = yaml.safe_load(ground.file.read_text())
+    loaded["control"]["port"] = port
+    file.write_text(yaml.safe_dump(loaded))
+    second = Program(["roma", "supervisor", file], ground.directory / "second.log")
+    second.start()
+    try:
+        await ground.until(lambda: second.ended)
+    finally:
+        second.kill()
+    assert second.process.returncode == 1
+    first = f"process {ground.supervisor.process.pid} of this host controls it"
+    assert second.log.read_text().splitlines()[-1].endswith(first)
+    ticks = state(ground)["ticks"]
+    yield
+    await ground.until(lambda: state(ground)["ticks"] > ticks)
+
+
+@contextlib.asynccontextmanager
+async def attacked(ground):
+    clients = Hostile(ground.port, 100.0)
+    attacking = asyncio.create_task(clients.run())
+    try:
+        await ground.until(lambda: clients.sent > 0)
+        yield
+        assert not attacking.done()
+        assert not surprises(clients.ends), surprises(clients.ends)
+    finally:
+        attacking.cancel()
+        await asyncio.gather(attacking, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def looked_up(ground):
+    async def ask(session):
+        while True:
+            async with session.get(ground.url + "/v1/models/m/metadata") as answer:
+                assert answer.status == 200
+            answered[0] += 1
+
+    answered, began = [0], time.monotonic()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        asking = [asyncio.create_task(ask(session)) for _ in range(200)]
+        try:
+            yield
+            await ground.until(lambda: answered[0] > 1000)
+            assert not any(task.done() for task in asking)
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+    sent = ground.metrics("roma_gateway_lookups_total")[("executable",)]
+    assert sent <= 2 + time.monotonic() - began
+    assert sum(ground.metrics("roma_gateway_lookups_total").values()) >= answered[0]
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from tests.faults import around
+from tests.faults import around, hostile
 from tests.faults.drive import Fault
 from tests.support import ground as grounds
 
@@ -179,7 +179,8 @@ MATRIX = (
     Fault(
         "one of two executables answers 500",
         "for 200 requests, at once and reachable all the time",
-        "after five errors in a row it is left alone, and tried with one request now and then",
+        "after about twenty failures of what the other one answers, it is taken out of rotation, and "
+        "tried with one request now and then",
         told("error"),
         frozenset({500}),
         most_failed=100,
@@ -283,6 +284,14 @@ MATRIX = (
         ground={"controlled": True},
     ),
     Fault(
+        "second supervisor",
+        "of the same cgroups; started while the first one controls, for 200 requests",
+        "no client notices: it names the first one's process and ends with status 1",
+        around.second_supervisor,
+        lasts=200,
+        ground={"controlled": True},
+    ),
+    Fault(
         "exchange delayed",
         "each message between supervisor and dispatcher 0.6 s late, for 200 requests",
         "no client notices: the supervisor holds, and goes on when answers are in time",
@@ -322,6 +331,22 @@ MATRIX = (
         at_the_door=True,
         lasts=200,
         ground={"descriptors": 128},
+    ),
+    Fault(
+        "hostile clients",
+        "100 a second, of 13 kinds, from one address and for a model of their own; for 200 requests",
+        "no client notices; each of them is refused, cut off or answered as its kind should be",
+        around.attacked,
+        lasts=200,
+        ground={"beside": (hostile.MODEL,), "gateway": {"limits": hostile.TIMEOUTS}},
+    ),
+    Fault(
+        "look-ups by the hundred",
+        "200 clients at once ask for metadata, again and again, for 200 requests",
+        "no client notices: the executable gets one look-up a second",
+        around.looked_up,
+        lasts=200,
+        ground={"gateway": {"limits": {"connections_per_address": 1000}}},
     ),
     Fault(
         "disk full",
