@@ -600,11 +600,12 @@ def demo(
     picture: Annotated[
         Path | None, typer.Option(help="Save the live table and the result as an SVG file.")
     ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Keep two real TensorFlow models under their SLAs on this machine, and report honestly."""
     from roma.demo.run import Options, run
 
-    sys.exit(run(Options(cache, seconds, law, compare, seed, picture)))
+    sys.exit(run(Options(cache, seconds, law, compare, seed, picture, json_output)))
 
 
 def _checked(file: Path) -> "Config":

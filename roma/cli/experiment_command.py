@@ -1,16 +1,13 @@
 """`roma experiment`: list the experiments, run one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from roma.cli.progress import progress
 from roma.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 experiment_app = typer.Typer(
     help="Rerun the evaluation: the paper's tables, laws compared, robustness, ablation.",
@@ -19,13 +16,20 @@ experiment_app = typer.Typer(
 
 
 @experiment_app.command("list")
-def list_() -> None:
+def list_(
+    json_output: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
     """Print every experiment and its question."""
     from rich.table import Table
 
     from roma.cli.wide import wide_console
     from roma.experiments.registry import EXPERIMENTS
 
+    if json_output:
+        found = EXPERIMENTS.values()
+        listed = [{"name": e.name, "question": e.question, "seeds": e.seeds} for e in found]
+        print(json.dumps(listed, indent=2))
+        return
     table = Table("experiment", "question", "seeds")
     for experiment in EXPERIMENTS.values():
         table.add_row(experiment.name, experiment.question, str(experiment.seeds))
@@ -64,7 +68,7 @@ def run(
     count = seeds if seeds is not None else experiment.seeds
     chosen = tuple(range(first_seed, first_seed + count))
     directory = recorded.directory(traces, {}) if traces is not None else None
-    with _progress(name) as on_progress:
+    with progress(name) as on_progress:
         found = experiment.run(Lab(chosen, traces=directory, on_progress=on_progress))
     if json_output:
         print(output.to_json(name, chosen, found))
@@ -73,22 +77,3 @@ def run(
     if out is not None:
         for path in output.save(found, out):
             typer.echo(f"wrote {path}", err=True)
-
-
-@contextmanager
-def _progress(name: str) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar on standard error: standard output is for results."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

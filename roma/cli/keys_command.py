@@ -6,6 +6,7 @@ hash. A gateway that runs reads the file within a second.
 
 import contextlib
 import io
+import json
 import os
 import secrets
 from collections.abc import Callable, MutableMapping
@@ -78,8 +79,16 @@ def add(
 
 
 @keys_app.command("list")
-def list_(file: File) -> None:
+def list_(
+    file: File,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the keys as JSON.")] = False,
+) -> None:
     """Show who may call what; no secret is in it."""
+    if json_output:
+        entries = keys.load(file).keys.items()
+        shown = [{"id": id_, **e.model_dump(mode="json", exclude={"hash"})} for id_, e in entries]
+        print(json.dumps(shown, indent=2))
+        return
     table = Table("id", "name", "models", "limits", "expires")
     for id_, entry in keys.load(file).keys.items():
         limits = {

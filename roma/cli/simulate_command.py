@@ -3,8 +3,9 @@
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,6 +15,7 @@ from rich.table import Table
 from controllers.registry import LAWS
 from roma import chronicle
 from roma.chronicle import Chronicle
+from roma.cli.progress import OnProgress, progress
 from roma.cli.wide import wide_console
 from roma.config import Config
 from roma.errors import ConfigError
@@ -44,13 +46,23 @@ def run(config: Config, options: Options) -> None:
         if law not in LAWS:
             raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
     stories = {law: _story(config, law, options) for law in laws}
-    found = {law: _simulate(_under(config, law), options, stories[law]) for law in laws}
+    found: dict[str, list[Result]] = {}
+    with progress("simulate", counts=False) as on_progress:
+        tell = partial(_tell, on_progress, len(laws) * options.seeds)
+        for law in laws:
+            before = partial(tell, len(found) * options.seeds)
+            found[law] = _simulate(_under(config, law), options, stories[law], before)
     if options.json_output:
         print(json.dumps({law: [_plain(r) for r in rs] for law, rs in found.items()}, indent=2))
     else:
         _show(found)
     if options.record is not None:
         _save(found[laws[0]][0], options.record)
+
+
+def _tell(on_progress: OnProgress, runs: int, before: int, done: int, share: float) -> None:
+    """Tell a bar of the runs of all laws: those of laws before, those of this one, and a part."""
+    on_progress(before + done + share, runs)
 
 
 def _under(config: Config, law: str) -> Config:
@@ -74,12 +86,19 @@ def _story(config: Config, law: str, options: Options) -> Chronicle | None:
     return Chronicle(directory, fresh=True, largest=sys.maxsize)
 
 
-def _simulate(config: Config, options: Options, story: Chronicle | None) -> list[Result]:
-    found = []
+def _simulate(
+    config: Config,
+    options: Options,
+    story: Chronicle | None,
+    on_progress: Callable[[int, float], None],
+) -> list[Result]:
+    """Simulate under one law; `on_progress` takes the runs done and the present one's share."""
+    found: list[Result] = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         told = story.write if story is not None and seed == options.first_seed else None
         scenario = from_config(config, seed=seed)
-        found.append(Simulation(scenario, record=options.record is not None, story=told).run())
+        simulation = Simulation(scenario, record=options.record is not None, story=told)
+        found.append(simulation.run(partial(on_progress, len(found))))
     return found
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import io
+import json
 import math
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,11 +58,12 @@ class Options:
     compare: bool
     seed: int
     picture: Path | None = None
+    json_output: bool = False
 
 
 def run(options: Options) -> int:
-    """Run the demo; return the exit status."""
-    out = console()
+    """Run the demo; return the exit status. With JSON all else goes to standard error."""
+    out = console(stderr=options.json_output)
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     for model in prepared.values():
         held_out = "" if model.accuracy is None else f", held-out accuracy {model.accuracy:.3f}"
@@ -72,6 +75,8 @@ def run(options: Options) -> int:
         again = replace(options, picture=None)
         runs.append(asyncio.run(_Demo(again, paths, "rules", profiles, out).run()))
         out.print(verdict.comparison(runs))
+    if options.json_output:
+        sys.stdout.write(json.dumps([verdict.plain(e) for e in runs], indent=2) + "\n")
     failures = verdict.failures(runs[0])
     for failure in failures:
         out.print(f"[red]FAILED[/]: {failure}")

@@ -61,10 +61,10 @@ class LiveTable:
         ]
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Return the console; wide enough for the table where nothing tells the width."""
-    found = Console()
-    return found if found.is_terminal else Console(width=130)
+    found = Console(stderr=stderr)
+    return found if found.is_terminal else Console(width=130, stderr=stderr)
 
 
 def _cores(value: float | None) -> str:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 from rich.table import Table
 
 from roma import units
@@ -103,6 +105,24 @@ def summary(evidence: Evidence) -> Table:
     noise = "-" if lag is None else f"{units.milliseconds(lag.percentiles['p99']):.1f} ms"
     table.add_row("noise: generator lag p99, CPU steal", f"{noise}, {evidence.steal:.1%}")
     return table
+
+
+def plain(evidence: Evidence) -> dict[str, Any]:
+    """Return the facts of one run for JSON; seconds, cores and shares."""
+    return {
+        "law": evidence.law,
+        "seconds": evidence.seconds,
+        "core_seconds": evidence.core_seconds,
+        "used_seconds": evidence.used_seconds,
+        "static_max": evidence.static_max,
+        "saved": evidence.saved,
+        "changes": dict(evidence.changes),
+        "checked": evidence.checked,
+        "correct": evidence.correct,
+        "steal": evidence.steal,
+        "failures": failures(evidence),
+        "load": orjson.loads(evidence.report.to_json()),
+    }
 
 
 def comparison(runs: list[Evidence]) -> Table:

@@ -146,7 +146,9 @@ ALERTS = (
         "ticket",
         "Worker {{ $labels.worker }} has too few cores",
         "Demands have been cut for a quarter of an hour, now to {{ $value | humanizePercentage }}. "
-        "Add cores or a worker, move a model to another one, or relax a promise.",
+        "Add cores or a worker, move a model to another one, or relax a promise. If others use its "
+        "host (roma_host_others_cores, roma_host_stolen_cores; roma status says so), demands grow "
+        "without need: move those others instead.",
     ),
     Alert(
         "RomaExecutableRestarts",

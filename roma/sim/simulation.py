@@ -113,10 +113,15 @@ class Simulation:
             for spec in config.model_specs
         }
 
-    def run(self) -> Result:
-        """Simulate the whole scenario."""
+    def run(self, on_progress: Callable[[float], None] | None = None) -> Result:
+        """Simulate the whole scenario; tell after each hundredth of it which share is done."""
         self._begin()
-        self.agenda.run(self._scenario.duration)
+        duration = self._scenario.duration
+        if on_progress is not None:
+            for hundredth in range(1, 100):
+                self.agenda.run(duration * hundredth / 100)
+                on_progress(hundredth / 100)
+        self.agenda.run(duration)
         if self._teller is not None:
             supervisors = {name: worker.core for name, worker in self.workers.items()}
             self._teller.end(self.dispatcher, supervisors, self.agenda.now)

@@ -1,6 +1,7 @@
 """The keys file: what it says, what is wrong with it, and that nothing of it is ever shown."""
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -164,6 +165,11 @@ def test_add_prints_the_token_once_and_keeps_its_hash(tmp_path):
     assert "checkout" in listed
     assert "5 req/s" in listed
     assert key.hash[7:] not in listed
+    as_json = roma("list", file, "--json").stdout
+    (shown,) = json.loads(as_json)
+    assert (shown["name"], shown["models"], shown["rate"]) == ("checkout", ["m"], 5)
+    assert "hash" not in shown
+    assert key.hash[7:] not in as_json
 
 
 def test_what_people_wrote_stays(tmp_path):

@@ -36,6 +36,9 @@ def test_every_experiment_is_listed_under_its_name():
     assert {name: e.name for name, e in EXPERIMENTS.items()} == {name: name for name in EXPERIMENTS}
     listed = CliRunner().invoke(app, ["experiment", "list"]).stdout
     assert all(name in listed for name in EXPERIMENTS)
+    as_json = json.loads(CliRunner().invoke(app, ["experiment", "list", "--json"]).stdout)
+    assert [e["name"] for e in as_json] == list(EXPERIMENTS)
+    assert all(set(e) == {"name", "question", "seeds"} for e in as_json)
 
 
 def test_the_paper_s_figures_belong_to_systems_and_tests_that_are_run():

@@ -1,7 +1,13 @@
 """`roma simulate`: the example of the repository, laws side by side, records to identify from."""
 
+import contextlib
 import csv
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +52,35 @@ def test_laws_are_compared_under_the_same_requests(short):
 
 def test_the_same_command_prints_the_same(short):
     assert simulate(short, "--json").stdout == simulate(short, "--json").stdout
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(short):
+    quiet = subprocess.run(
+        [sys.executable, "-m", "roma", "simulate", str(short), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert quiet.stderr == ""
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "roma", "simulate", str(short), "--json", "--seeds", "2"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    ) as process:
+        os.close(terminal)
+        told = b""
+        # EIO: the other end was closed.
+        with contextlib.suppress(OSError):
+            while part := os.read(main, 4096):
+                told += part
+        document = json.loads(process.stdout.read())
+    os.close(main)
+    assert len(document["adaptive"]) == 2
+    assert b"simulate" in told
+    assert re.search(rb"\d+%", told)
 
 
 def test_the_table_names_every_model_and_law(short):

@@ -128,6 +128,14 @@ def test_core_seconds_are_the_integral_of_what_was_applied(delay):
     assert result.used_seconds <= result.core_seconds
 
 
+def test_whoever_hears_of_progress_sees_the_same_run():
+    (alone, _, trace), seen, shares = spied(CASES["faults"]()), [], []
+    other = Simulation(CASES["faults"](), trace=lambda t, c: seen.append((t, c)))
+    assert other.run(shares.append) == alone
+    assert seen == trace
+    assert shares == [n / 100 for n in range(1, 100)]
+
+
 def test_cores_that_nobody_changes_cost_their_product_with_time():
     result = Simulation(scenario(duration=50.0)).run()
     assert result.core_seconds == pytest.approx(50.0)
