@@ -23,6 +23,7 @@ from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.server import Server
 from dispatcher.live.journal import Journal
+from dispatcher.live.memory import FreeMemory
 from dispatcher.live.reasons import following
 from dispatcher.live.reloading import Reloading
 from dispatcher.live.roster import Roster
@@ -208,10 +209,15 @@ async def run(
 
 
 async def _tidy() -> None:
-    """Collect the young garbage now and then: a failed connection leaves cycles behind."""
+    """Collect the young garbage now and then: a failed connection leaves cycles behind.
+
+    Also give back what is free after a peak: no memory is in need of it here.
+    """
+    free = FreeMemory()
     while True:
         await asyncio.sleep(TIDY)
         gc.collect(1)
+        await asyncio.to_thread(free.release)  # of a gigabyte it takes a tenth of a second
 
 
 def within(limits: LimitsConfig, descriptors: int, ports: int = 1) -> LimitsConfig:

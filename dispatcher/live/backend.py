@@ -132,6 +132,7 @@ class Connection:
         """Nothing of the answer is here yet."""
         self._is_odd = False
         """More came than was asked for."""
+        self._body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self._head = self._message = b""
@@ -159,7 +160,6 @@ class Connection:
         assert self.transport is not None
         self._done = done
         self._is_fresh = True
-        self._body: list[bytes] = []
         self._is_framed = self._until_close = False
         self._content_type = "application/json"
         self._content_encoding: str | None = None
@@ -322,7 +322,7 @@ class Connection:
             return
         if self._answer is not None:
             return
-        body = self._body
+        body, self._body = self._body, []  # an idle connection keeps no answer
         whole = body[0] if len(body) == 1 else b"".join(body)
         self._keeps = bool(self._parser.should_keep_alive())
         self._answer = Response(

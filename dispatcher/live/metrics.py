@@ -133,9 +133,21 @@ def collect_door(
     )
     yield gauge(
         "gateway_buffered_bytes",
-        "Bodies of requests, and gRPC messages, that are read or answered.",
+        "Bodies of requests, and gRPC messages, that are read or answered, and unread answers.",
         [],
         [((), server.buffered)],
+    )
+    yield gauge(
+        "gateway_unsent_bytes",
+        "Those of them that are answers which clients have not read yet.",
+        [],
+        [((), server.unsent)],
+    )
+    yield counter(
+        "gateway_unread_answers_closed",
+        "Clients closed for leaving an answer unread, to make room for others' requests.",
+        [],
+        [((), server.closed_unread)],
     )
     yield counter(
         "gateway_denied_requests",

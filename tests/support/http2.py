@@ -53,6 +53,10 @@ class Client:
         """Begin a message of so many bytes."""
         self._data(struct.pack("!BI", 0, size))
 
+    def whole(self, message):
+        """Send all of a short message."""
+        self._data(struct.pack("!BI", 0, len(message)) + message, END_STREAM)
+
     async def pour(self, size):
         """Send so many bytes of it, unless the call ends before."""
         while size and not self.ended.is_set():
@@ -65,11 +69,11 @@ class Client:
             size -= piece
             await self.writer.drain()
 
-    def _data(self, data):
+    def _data(self, data, flags=0):
         for stream in self.windows:
             self.windows[stream] -= len(data)
         self.sent += len(data)
-        self._frame(DATA, 0, 1, data)
+        self._frame(DATA, flags, 1, data)
 
     def _frame(self, kind, flags, stream, payload=b""):
         self.writer.write(struct.pack("!IBI", len(payload) << 8 | kind, flags, stream) + payload)

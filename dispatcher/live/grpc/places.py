@@ -15,8 +15,10 @@ from typing import Any, Self
 
 import grpc
 
+from dispatcher.live.endpoint import GrpcResponse
 from dispatcher.live.grpc import callers
 from dispatcher.live.grpc.answers import Refused
+from dispatcher.live.http.answers import LARGE
 from dispatcher.live.http.server import Server
 
 RETRY = 1.0
@@ -80,6 +82,30 @@ class Places:
         if not self._by_address[address]:
             del self._by_address[address]
 
+    def no_room(self, address: str) -> Refused:
+        """Return the answer to a call whose message or answer is one too many."""
+        return _no_place(self.http.no_room(address))
+
+    def hold_answer(self, context: _ServicerContext, answer: GrpcResponse) -> GrpcResponse:
+        """Count an answer until gRPC has sent it; return it, or a refusal if there is no room.
+
+        gRPC sends no more than a client reads, and ends the call when it has sent all.
+        """
+        http, size = self.http, len(answer.body)
+        if size <= LARGE:
+            return answer
+        if http.unsent and not http.make_room(size):
+            return self.no_room(callers.address(context)).answer
+
+        def sent(_: object) -> None:
+            http.buffered -= size
+            http.unsent -= size
+
+        http.buffered += size
+        http.unsent += size
+        context.add_done_callback(sent)
+        return answer
+
 
 class Place:
     """One call's: what it holds is given back when the block ends, whichever way."""
@@ -112,8 +138,8 @@ class Place:
         """Read one more message, None after the last; the one before it is held no longer."""
         self._hold(0)
         http = self._places.http
-        if http.buffered >= http.limits.buffered_bytes:
-            raise self._too_much(http.buffered)
+        if http.buffered >= http.limits.buffered_bytes and not http.make_room(1):
+            raise self._places.no_room(self._address)
         return self._admitted(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
     async def strangers_message(self) -> bytes:
@@ -152,17 +178,11 @@ class Place:
         http, size = self._places.http, len(found or b"")
         if size > http.bounds.max_body_bytes:
             raise _too_large(size, http.bounds.max_body_bytes)
-        if http.buffered + size > http.limits.buffered_bytes:
+        if not http.make_room(size):
             # Whoever comes last makes room, as over HTTP.
-            raise self._too_much(http.buffered + size)
+            raise self._places.no_room(self._address)
         self._hold(size)
         return found
-
-    def _too_much(self, size: int) -> Refused:
-        most = self._places.http.limits.buffered_bytes
-        what = f"a gRPC message of {self._address} is refused"
-        self._places.http.reached("buffered_bytes", most, what)
-        return _no_place(f"{size} bytes of requests are held, as many as may be")
 
     def _hold(self, size: int) -> None:
         if self._is_left:  # a question that came while its conversation ended

@@ -102,7 +102,7 @@ class Rpc:
         """Return the answer's message; an error ends the call. What it held is free by then."""
         try:
             with self._places.take(self._context) as place:
-                answer = await self._answer(place)
+                answer = self._places.hold_answer(self._context, await self._answer(place))
         except (Refused, BadRequest, Denied) as error:
             answer = refused(error)
             if self._carried is not None:

@@ -58,6 +58,7 @@ class Connection:
         "_current",
         "_cursor",
         "_habit",
+        "_held",
         "_is_deaf",
         "_is_heard",
         "_is_odd",
@@ -69,6 +70,7 @@ class Connection:
         "_last",
         "_last_words",
         "_left",
+        "_looked",
         "_parser",
         "_pending",
         "_quiet",
@@ -120,7 +122,11 @@ class Connection:
         self._is_unread = False
         """The client leaves answers unread."""
         self._left = 0
-        """Bytes that it had left unread when that was last looked at."""
+        """Bytes that it had left unread when that was last looked at, …"""
+        self._looked = 0.0
+        """… or when they were last seen to become fewer, on the server's clock."""
+        self._held = 0
+        """Those of them that the server counts."""
         self.due = math.inf
         """When this connection has taken too long for what it does now, on the server's clock."""
         self.peer = ""
@@ -157,6 +163,12 @@ class Connection:
             request.end()
         if transport is None or transport.is_closing():
             return
+        if (
+            len(response.body) > LARGE
+            and server.unsent
+            and not server.make_room(len(response.body))
+        ):
+            response = server.handler.error(request, 503, server.no_room(self.peer))
         keep_alive = request.head.keep_alive and not response.close and not server.is_draining
         self._write(transport, response, request, keep_alive=keep_alive)
         if not keep_alive:
@@ -170,8 +182,7 @@ class Connection:
         """Give up a client that takes too long."""
         left = self.unsent
         if left and left < self._left:  # slow, but it reads
-            self._left = left
-            self.due = self._server.now + self._server.bounds.write_timeout
+            self._see_read(left)
         elif self._is_deaf or self._is_unread or left:
             self.abort()
         elif self._request is None:
@@ -182,6 +193,29 @@ class Connection:
             if self._is_reading_head:
                 what, limit = "head", bounds.head_timeout
             self._refuse(408, f"request {what} took longer than {limit:g} s")
+
+    def is_stuck(self) -> bool:
+        """Return whether the client has taken nothing of its answer for a while."""
+        left = self.unsent
+        if left < self._left:
+            self._see_read(left)
+            return False
+        return self._server.now - self._looked >= self._server.patience
+
+    def _see_read(self, left: int) -> None:
+        """Note that the client reads: it has this much left now, and all of its time again."""
+        self._left = left
+        self._looked = self._server.now
+        self.due = self._looked + self._server.bounds.write_timeout
+        if self._is_unread:
+            self._hold(left)
+
+    def _hold(self, size: int) -> None:
+        """Let the server count so many bytes of answers that the client leaves unread."""
+        server = self._server
+        server.buffered += size - self._held
+        server.unsent += size - self._held
+        self._held = size
 
     def close(self) -> None:
         """Close once what was written has been sent."""
@@ -198,6 +232,7 @@ class Connection:
     def abort(self) -> None:
         """Close at once."""
         self._is_deaf = True
+        self._hold(0)
         if self._transport is not None:
             self._transport.abort()
 
@@ -272,12 +307,14 @@ class Connection:
     def pause_writing(self) -> None:
         """Stop: the client leaves answers unread."""
         self._is_unread = True
-        self._left = self.unsent
-        self.due = self._server.now + self._server.bounds.write_timeout
+        self._server.unread[self] = None
+        self._see_read(self.unsent)
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
         self._is_unread = False
+        self._server.unread.pop(self, None)
+        self._hold(0)
         self._left = self.unsent
         self.due = (
             self._server.now + self._server.bounds.write_timeout if self._is_deaf else math.inf
@@ -291,6 +328,8 @@ class Connection:
         self._is_deaf = True
         self._forget_body()
         server = self._server
+        self._hold(0)
+        server.unread.pop(self, None)
         server.on_disconnected(self)
         self._forget_waiting()
         pending, self._pending = self._pending, None
@@ -465,11 +504,9 @@ class Connection:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
-        if server.buffered > server.bounds.buffered_bytes:
+        if server.buffered > server.bounds.buffered_bytes and not server.make_room(0):
             # Whoever comes last makes room: the others are further on.
-            most = server.bounds.buffered_bytes
-            server.reached("buffered_bytes", most, f"a request of {self.peer} is refused")
-            self._refuse(503, f"{server.buffered} bytes of requests are held, as many as may be")
+            self._refuse(503, server.no_room(self.peer))
 
     def on_message_complete(self) -> None:
         """Hand the request over, or let it wait for its turn."""
@@ -611,4 +648,10 @@ class Connection:
             # In pieces: TLS would encrypt all at once, and hide it from `unsent`.
             for at in range(0, len(body), LARGE):
                 transport.write(memoryview(body)[at : at + LARGE])
-            self._left = self.unsent  # `pause_writing` saw a part of it
+            self._see_written()
+
+    def _see_written(self) -> None:
+        """Note how much of a large answer is left: `pause_writing` saw a part of it."""
+        self._left = self.unsent
+        if self._is_unread:
+            self._hold(self._left)

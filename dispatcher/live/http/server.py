@@ -30,6 +30,10 @@ CROWDED = 1.0
 """Seconds after which a TLS handshake makes room for the next client, once all places are taken: it
 takes milliseconds, so these are clients that say nothing."""
 
+STUCK = 1.0
+"""Seconds after which a client that takes nothing of its answer makes room for others, where all
+`buffered_bytes` are taken."""
+
 SWEEP = 0.25
 """Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
 
@@ -95,6 +99,14 @@ class Server:
         self.origins = Origins() if origins is None else origins
         self.bound(limits, max_body_bytes)
         self.buffered = 0
+        """Bytes of requests that are read or answered, and of answers that clients leave unread."""
+        self.unsent = 0
+        """Those of answers."""
+        self.unread: dict[Connection, None] = {}
+        """Connections whose clients leave answers unread, the longest first."""
+        self.patience = STUCK
+        self.closed_unread = 0
+        """Clients that did, and were closed to make room."""
         self.is_draining = False
         self.connections: set[Connection] = set()
         self.handshakes: dict[Handshake, Connection] = {}
@@ -104,6 +116,7 @@ class Server:
         self._by_address: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time()
+        self._crowded = 0.0
         timeouts = (limits.head_timeout, limits.body_timeout, limits.idle_timeout)
         self._every = min(SWEEP, *timeouts, limits.write_timeout)
         self._sweeper = self._loop.call_later(self._every, self._sweep)
@@ -208,6 +221,30 @@ class Server:
             del self.handshakes[handshake]
             self.handshakes_failed += 1
             self._uncount(handshake.peer)
+
+    def make_room(self, size: int) -> bool:
+        """Return whether so many bytes more may be held, if need be without clients that are stuck.
+
+        It looks for these once a sweep: there may be thousands.
+        """
+        most = self.bounds.buffered_bytes
+        if self.buffered + size > most and self._crowded != self.now:
+            self._crowded = self.now
+            for connection in list(self.unread):
+                if self.buffered + size <= most:
+                    break
+                if connection.is_stuck():
+                    self.closed_unread += 1
+                    what = f"{connection.peer} does not read its answer and is closed"
+                    self.reached("buffered_bytes", most, what)
+                    connection.abort()
+        return self.buffered + size <= most
+
+    def no_room(self, peer: str) -> str:
+        """Return what a client is told whose request or answer is one too many."""
+        most = self.bounds.buffered_bytes
+        self.reached("buffered_bytes", most, f"a request of {peer} is refused")
+        return f"{self.buffered} bytes of requests and answers are held, as many as may be"
 
     def reached(self, key: str, bound: object, what: str) -> None:
         """Log that a limit refuses somebody: a line a second for each `key` of `gateway.limits`."""
