@@ -42,11 +42,12 @@ LOOK = 2.0
 WARM = 300.0
 """Seconds in which memory may grow, or a third of a shorter run: pools and caches fill."""
 
-SPREAD = 3
-"""Descriptors by which two medians may differ: faults open and close connections all the time."""
+SPREAD = 5
+"""Descriptors by which two medians may differ: a third of what is open at any moment are hostile
+clients'. A leak of one per fault would be 150 in half an hour."""
 
 GROWTH = 0.01
-CALM = 20
+CALM = 60
 """Looks at each end of what is compared, at most."""
 
 

@@ -27,7 +27,7 @@ class ModelServer:
         self.path = path  # a Unix socket in place of the port
         self.seen = []
         self.looks = []  # headers of status requests
-        self.lookups = []  # client's port, path and headers of metadata and OIP look-ups
+        self.lookups = []  # client's address, path and headers of metadata and OIP look-ups
         self.lookup_gate = None  # an asyncio.Event that their answers wait for
         self.lookup_status = 200
         self.looking_up = self.most_looking_up = 0
@@ -89,9 +89,8 @@ class ModelServer:
         )
 
     async def _look_up(self, request, body):
-        peer = request.transport.get_extra_info("peername")
-        port = peer[1] if isinstance(peer, tuple) else None  # of a Unix socket
-        self.lookups.append((port, request.path, dict(request.headers)))
+        peer = request.transport.get_extra_info("peername")  # of a Unix socket it is empty
+        self.lookups.append((peer, request.path, dict(request.headers)))
         self.looking_up += 1
         self.most_looking_up = max(self.most_looking_up, self.looking_up)
         try:

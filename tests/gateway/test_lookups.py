@@ -78,7 +78,7 @@ async def test_different_look_ups_are_a_few_at_once(stage):
         f"/v2/models/m/versions/{n}/ready" for n in range(100)
     ]
     assert backend.most_looking_up == MAX_LOOKUPS
-    assert len({port for port, _, _ in backend.lookups}) <= MAX_LOOKUPS + 2
+    assert len({peer for peer, _, _ in backend.lookups}) <= MAX_LOOKUPS + 2
 
 
 async def test_an_answer_is_kept_for_a_second(stage):
