@@ -22,8 +22,8 @@ class LimitsConfig(Section):
     head_bytes: Annotated[int, Field(ge=1024, le=2**20)] = 32 * 2**10
     """A larger request head is refused with 431, larger metadata of a gRPC call by gRPC itself."""
     buffered_bytes: Annotated[int, Field(ge=2**20)] = 2**30
-    """Bodies of all requests that are being read or answered, and answers that are left unread;
-    beyond it, clients that have read nothing for a second are closed, and if that is not enough the
+    """Bodies of all requests that are read or answered, and answers that clients leave unread.
+    Beyond it, clients that have read nothing for a second are closed; if that is not enough, the
     next request or large answer is a 503. A gRPC message counts once it is whole, its answer until
     it is sent; beyond it, RESOURCE_EXHAUSTED."""
     connections: Annotated[int, Field(ge=1)] = 20_000

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import io
 import math
+import resource
 import socket
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -124,6 +126,11 @@ async def test_answers_of_grpc_count_until_they_are_sent(stage):
     assert (code, len(body)) == (Code.OK, SIZE)
 
 
+def resident():
+    """Return the bytes of memory that this process has of the system."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def test_free_memory_is_given_back_after_a_peak_and_not_before():
     free = FreeMemory()
     if free._trim is None or free._info is None:
@@ -134,5 +141,7 @@ def test_free_memory_is_given_back_after_a_peak_and_not_before():
     held = [bytearray(60_000) for _ in range(2 * KEPT // 60_000)]
     assert not free.release()
     del held[: len(held) - 1]
+    before = resident()
     assert free.release()
+    assert resident() < before - KEPT
     assert not free.release()
