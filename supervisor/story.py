@@ -77,7 +77,8 @@ class Decision:
         m, found, used = self.measurement, self.contention, self.used
         if m is None or found is None or used is None or not (m.waiting or m.in_flight):
             return False
-        late = max(m.response_time or 0.0, m.oldest_age) > m.set_point
+        # Those that were refused, or gave up, count too: what is admitted may be in time.
+        late = m.violations > 0 or max(m.response_time or 0.0, m.oldest_age) > m.set_point
         starved = used < STARVED * m.applied and m.throttled <= THROTTLED
         return late and starved and found.matters
 

@@ -28,10 +28,19 @@ class Host:
         self.core = core or build("static", {"level": "max"}, capacity=1.4)
         self.now = self.arrivals = self.busy = self.stolen = self.waited = 0.0
         self.usage = self.own = 0.0
-        self.periods = self.throttled = 0
+        self.periods = self.throttled = self.refused = 0
 
     def second(
-        self, *, uses=0.2, others=1.75, stolen=0.0, waited=0.4, own=None, throttled=0, **now
+        self,
+        *,
+        uses=0.2,
+        others=1.75,
+        stolen=0.0,
+        waited=0.4,
+        own=None,
+        throttled=0,
+        refused=0,
+        **now,
     ):
         """Let a second pass: CPUs in use and stolen, shares of waiting, throttled periods of 10."""
         self.now += 1.0
@@ -43,9 +52,11 @@ class Host:
         self.own += own or 0.0
         self.periods += 10
         self.throttled += throttled
+        self.refused += refused
         seen = Reading(1.4, self.usage, self.periods, self.throttled)
         seen = seen if own is None else replace(seen, waited=self.own)
         m = report(arrivals=int(self.arrivals), completed_cpu=int(self.arrivals), **now)
+        m = replace(m, rejected={"predicted_late": self.refused} if self.refused else {})
         host = HostReading(2, self.busy, self.stolen, None if waited is None else self.waited)
         self.core.tick({"d": reply(m)}, {"m@w": seen}, now=self.now, host=host)
         return self.core.status["m@w"].story[-1]
@@ -75,15 +86,20 @@ class Host:
             "of the 1.40 cores it has, throttled 0%.",
         ),
         (
+            {"response_time": 0.2, "oldest_age": 0.1, "in_flight": 1, "refused": 4},
+            "Others use 1.75 of its host's 2 CPUs, something waits for one 40% of the time: m@w "
+            "uses 0.20 of the 1.40 cores it has, throttled 0%.",
+        ),
+        (
             {"waited": None},
             "Others use 1.75 of its host's 2 CPUs: m@w uses 0.20 of the 1.40 cores it has, "
             "throttled 0%.",
         ),
     ],
-    ids=["others", "hypervisor", "its own pressure", "no PSI"],
+    ids=["others", "hypervisor", "its own pressure", "admitted in time", "no PSI"],
 )
 def test_others_have_the_host(second, said):
-    found = Host().run(**second, **LATE)
+    found = Host().run(**LATE | second)
     assert limit(found) is Limit.CONTENDED
     assert said in explain(found)
 
