@@ -22,7 +22,7 @@ from roma.serving.health import Health
 from roma.serving.models import Models
 from roma.serving.rpc import Method, services
 from roma.serving.workers import Workers
-from roma.sockets import SocketFile, refusal, refuse_taken
+from roma.sockets import refusal, refuse_taken
 from roma.workers import UNIX
 
 MAX_ERROR_TEXT = 1024
@@ -58,7 +58,6 @@ class GrpcServer:
         self._server: Any = None
         self.port: int | None = None
         """The port that it listens on; set by `start`, None where it has none."""
-        self._socket: SocketFile | None = None
 
     async def start(self, host: str, port: int | None, path: Path | None) -> None:
         """Listen on a port, 0 for a free one, on a Unix socket, or both; raises ListenError."""
@@ -82,12 +81,9 @@ class GrpcServer:
         self._models.on_change = lambda: _call_in(loop, self._health.changed)
         await server.start()
         self._server = server
-        self._socket = None if path is None else SocketFile(path)
 
     async def stop(self, seconds: float) -> None:
         """Stop listening and let calls in flight end within `seconds`."""
-        if self._socket is not None:
-            self._socket.remove()
         self._health.end()
         await self._server.stop(seconds)
 

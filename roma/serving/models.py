@@ -115,12 +115,8 @@ class Models:
                         served[number] = old
                     else:
                         new.append(version)
-            kept = {id(version) for served in table.values() for version in served.values()}
-            gone = [version for version in self._all() if id(version) not in kept]
+            # What goes is freed with the last call that runs it, as TensorFlow's sessions are.
             self._sources, self._models = dict(sources), table
-            for version in gone:
-                # Freed with the last call that runs it.
-                version.state, version.model = State.END, None
             self.on_change()
             for version in new:
                 self._load(version)

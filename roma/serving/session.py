@@ -40,7 +40,6 @@ class LoadedModel:
 
     def __init__(self, session: Any, signature_defs: Mapping[str, Any]) -> None:
         self._session = session
-        self._callables: dict[str, _Run] = {}
         # Copies: a message inside another keeps that one, and the graph in it, in memory.
         self.signature_defs = {name: _copy(signature_defs[name]) for name in sorted(signature_defs)}
         self.signatures: Mapping[str, Signature] = {
@@ -49,8 +48,9 @@ class LoadedModel:
             if _can_run(definition)
         }
         self.metadata = _metadata(self.signature_defs)
-        for name in self.signatures:
-            self._callables[name] = _callable(session, self.signature_defs[name])
+        self._callables = {
+            name: _callable(session, self.signature_defs[name]) for name in self.signatures
+        }
 
     def run(self, signature: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute a signature's outputs, by name; raises RequestError with TensorFlow's code."""
@@ -65,10 +65,6 @@ class LoadedModel:
         """Free the model's memory; no call may be running."""
         self._callables.clear()
         self._session.close()
-
-    def __del__(self) -> None:
-        # A model that goes while the server runs goes with its last call.
-        self.close()
 
 
 def load(path: Path, intra_op: int) -> LoadedModel:

@@ -1,5 +1,6 @@
 """What clients written for TensorFlow Serving find at the gateway: its words, paths and addresses."""
 
+import asyncio
 import json
 import socket
 import stat
@@ -81,11 +82,12 @@ async def test_the_status_of_a_model_that_loads_is_the_model_servers(stage):
 
 
 async def test_without_an_answer_nobody_is_ready(stage, monkeypatch):
-    await stage.open(speaks_grpc=True, start=False)
+    await stage.open(speaks_grpc=True, start=False, timeout=600)
     hanging = stage.stack.enter_context(socket.socket())
     hanging.bind(("127.0.0.1", stage.backends[0].port))
     for _ in range(2):
-        status, body = await stage.get("/v1/models/m")
+        async with asyncio.timeout(60):
+            status, body = await stage.get("/v1/models/m")
         refusal = (503, {"error": "no executable of model m is ready"})
         assert (status, json.loads(body)) == refusal
         assert (await stage.call(STATUS, NAMED))[0] is Code.UNAVAILABLE

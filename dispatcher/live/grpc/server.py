@@ -34,7 +34,7 @@ from dispatcher.live.grpc.places import Places
 from dispatcher.live.grpc.rpc import Rpc, answer_own
 from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
-from roma.sockets import SocketFile, refusal, refuse_taken
+from roma.sockets import refusal, refuse_taken
 from roma.workers import UNIX
 
 
@@ -57,7 +57,6 @@ class GrpcServer:
                 ("grpc.so_reuseport", int(shared)),
             ],
         )
-        self._socket: SocketFile | None = None
         self._places = Places(http)
         self._health = Health(service, self._places)
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
@@ -74,13 +73,12 @@ class GrpcServer:
             raise _reason(host, port) or OSError(str(error)) from None
 
     def bind_socket(self, path: Path) -> None:
-        """Take a Unix socket, before `start`, without TLS; raise OSError."""
+        """Take a Unix socket, before `start`, without TLS; gRPC removes it. Raise OSError."""
         refuse_taken(path)
         try:
             self._server.add_insecure_port(f"{UNIX}{path}")
         except RuntimeError as error:  # its text names no reason
             raise refusal(path) or OSError(str(error)) from None
-        self._socket = SocketFile(path)
 
     async def start(self) -> None:
         """Accept connections."""
@@ -88,8 +86,6 @@ class GrpcServer:
 
     async def close(self, timeout: float) -> None:
         """Accept no more, and give up what has not ended within `timeout`."""
-        if self._socket is not None:
-            self._socket.remove()
         self._health.end()
         await self._server.stop(timeout)
 
