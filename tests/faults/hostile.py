@@ -30,10 +30,14 @@ FIT = b"Content-Length: 2\r\n\r\n{}"
 
 
 class Hostile:
-    """Clients at a steady rate, one kind after the other; `ends` counts what came of each kind."""
+    """Clients at a steady rate, one kind after the other; `ends` counts what came of each kind.
 
-    def __init__(self, port, rate):
-        self._port, self._rate = port, rate
+    For the first `burst` seconds they are three times as many: what memory many of them at once
+    take, and a heap keeps, is taken early.
+    """
+
+    def __init__(self, port, rate, burst=0.0):
+        self._port, self._rate, self._burst = port, rate, burst
         self._number = 0
         self.ends = Counter()
 
@@ -48,9 +52,10 @@ class Hostile:
         try:
             await self.fill()
             due = clock()
+            steady = due + self._burst
             while True:
                 await asyncio.sleep(due - clock())
-                due += 1 / self._rate
+                due += 1 / self._rate / (3 if due < steady else 1)
                 if len(busy) < AT_ONCE:
                     task = asyncio.create_task(self._one(*next(kinds)))
                     busy.add(task)

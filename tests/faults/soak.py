@@ -35,6 +35,9 @@ RATE = 0.7 * SERVERS * CORES / (WAIT + 0.001)
 HOSTILE = 0.4
 """Share of them that hostile clients send."""
 
+BURST = 30.0
+"""Seconds at first in which these are three times as many."""
+
 EVERY = 10.0
 """Seconds from one fault to the next."""
 
@@ -117,7 +120,7 @@ async def soak(directory, seconds):
         for server in ground.servers:
             server.say(f"wait {WAIT}")
         async with RestClient(ground.url) as client:
-            rate, hostile = RATE * (1 - HOSTILE), Hostile(ground.port, RATE * HOSTILE)
+            rate, hostile = RATE * (1 - HOSTILE), Hostile(ground.port, RATE * HOSTILE, BURST)
             steady = Steady(rate, int(rate * seconds))
             stream = Stream("m", steady, lambda index: b'{"instances": ["%d"]}' % index)
             running = asyncio.create_task(Load([stream], client).run())
