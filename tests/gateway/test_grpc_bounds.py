@@ -197,7 +197,9 @@ async def test_messages_of_both_doors_together_are_bounded(stage):
         await stage.until(lambda: stage.server.buffered == 2 * len(message))
         code, _, text, trailing = await stage.call(PREDICT, message, channel=channel)
         assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
-        assert text == f"{3 * len(message)} bytes of requests and answers are held, as many as may be"
+        assert (
+            text == f"{3 * len(message)} bytes of requests and answers are held, as many as may be"
+        )
         assert (await stage.predict(body=bytes(400_000)))[0] == 503
         assert stage.server.buffered == 2 * len(message)
         small = asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))

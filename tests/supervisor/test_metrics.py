@@ -16,6 +16,7 @@ from roma.launch import alerts, dashboard
 from roma.model import Device, ExecutorSpec, ModelSpec, Sla
 from roma.view.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
+from supervisor.contention import Contention
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
@@ -98,6 +99,16 @@ async def test_each_tick_s_lateness_and_actuation_are_counted():
     assert found["roma_control_period_seconds", "w"] == 1.0
 
 
+def test_what_others_take_of_the_host_is_told_where_it_is_known():
+    loop = ticked()
+    assert "roma_host_others_cores" not in {name for name, *_ in values(collect(loop, "w", ()))}
+    loop.core.contention = Contention(cpus=4, idle=0.5, others=2.5, stolen=0.25, waited=0.75)
+    found = values(collect(loop, "w", ()))
+    assert found["roma_host_others_cores", "w"] == 2.5
+    assert found["roma_host_stolen_cores", "w"] == 0.25
+    assert found["roma_host_cpu_pressure_ratio", "w"] == 0.75
+
+
 def test_before_the_first_tick_there_is_nothing_to_tell_of_an_executable():
     core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], None, capacity=4.0)
     loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
@@ -117,7 +128,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
         sample.name
         for metrics in (
             collect_dispatcher(core, 0.0),
-            collect_control([Worker("w", "", answers=True)]),
+            collect_control([Worker("w", "http://w", answers=True)]),
             collect(ticked(), "w", [gpu]),
         )
         for metric in metrics
