@@ -82,9 +82,9 @@ class Places:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def no_room(self, address: str) -> Refused:
+    def no_room(self, address: str, size: int) -> Refused:
         """Return the answer to a call whose message or answer is one too many."""
-        return _no_place(self.http.no_room(address))
+        return _no_place(self.http.no_room(address, size))
 
     def hold_answer(self, context: _ServicerContext, answer: GrpcResponse) -> GrpcResponse:
         """Count an answer until gRPC has sent it; return it, or a refusal if there is no room.
@@ -95,7 +95,7 @@ class Places:
         if size <= LARGE:
             return answer
         if http.unsent and not http.make_room(size):
-            return self.no_room(callers.address(context)).answer
+            return self.no_room(callers.address(context), size).answer
 
         def sent(_: object) -> None:
             http.buffered -= size
@@ -139,7 +139,7 @@ class Place:
         self._hold(0)
         http = self._places.http
         if http.buffered >= http.limits.buffered_bytes and not http.make_room(1):
-            raise self._places.no_room(self._address)
+            raise self._places.no_room(self._address, 0)
         return self._admitted(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
     async def strangers_message(self) -> bytes:
@@ -180,7 +180,7 @@ class Place:
             raise _too_large(size, http.bounds.max_body_bytes)
         if not http.make_room(size):
             # Whoever comes last makes room, as over HTTP.
-            raise self._places.no_room(self._address)
+            raise self._places.no_room(self._address, size)
         self._hold(size)
         return found
 

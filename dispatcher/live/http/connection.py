@@ -163,12 +163,9 @@ class Connection:
             request.end()
         if transport is None or transport.is_closing():
             return
-        if (
-            len(response.body) > LARGE
-            and server.unsent
-            and not server.make_room(len(response.body))
-        ):
-            response = server.handler.error(request, 503, server.no_room(self.peer))
+        size = len(response.body)
+        if size > LARGE and server.unsent and not server.make_room(size):
+            response = server.handler.error(request, 503, server.no_room(self.peer, size))
         keep_alive = request.head.keep_alive and not response.close and not server.is_draining
         self._write(transport, response, request, keep_alive=keep_alive)
         if not keep_alive:

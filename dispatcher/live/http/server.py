@@ -240,11 +240,11 @@ class Server:
                     connection.abort()
         return self.buffered + size <= most
 
-    def no_room(self, peer: str) -> str:
-        """Return what a client is told whose request or answer is one too many."""
+    def no_room(self, peer: str, size: int = 0) -> str:
+        """Return what a client is told whose request or answer, of so many bytes, is too many."""
         most = self.bounds.buffered_bytes
         self.reached("buffered_bytes", most, f"a request of {peer} is refused")
-        return f"{self.buffered} bytes of requests and answers are held, as many as may be"
+        return f"{self.buffered + size} bytes of requests and answers are held, as many as may be"
 
     def reached(self, key: str, bound: object, what: str) -> None:
         """Log that a limit refuses somebody: a line a second for each `key` of `gateway.limits`."""
