@@ -25,6 +25,9 @@ ROOT = Path(__file__).parents[2]
 LIMIT = 60
 """Seconds in which all marked processes must be gone."""
 
+REAPING = 2
+"""Seconds for those that clear up themselves."""
+
 _pipes = []
 """To the caretaker of this session, where there is one."""
 
@@ -88,7 +91,17 @@ def main(value):
     """Wait for the end of the session, and clear up after it."""
     told = [line.rstrip("\n").partition(" ") for line in sys.stdin]
     marked = f"{MARK}={value}".encode()
-    _kill_all(lambda process: marked in (process / "environ").read_bytes().split(b"\0"))
+
+    def is_marked(process):
+        return marked in (process / "environ").read_bytes().split(b"\0")
+
+    def is_reaper(process):
+        return b"roma.launch.reaper" in (process / "cmdline").read_bytes()
+
+    # Reapers remove the cgroups of what is gone, and end by themselves.
+    _kill_all(lambda process: is_marked(process) and not is_reaper(process))
+    time.sleep(REAPING)
+    _kill_all(is_marked)
     for kind, _, what in reversed(told):
         if kind == "directory" and Path(what).exists():
             sweep(what)
