@@ -163,7 +163,8 @@ def parse(text: str, *, source: str) -> Keys:
 def expired(loaded: Keys, now: datetime) -> list[str]:
     """Return a line for each key that is refused from now on, or has been."""
     return [
-        f"keys.{id_}.expires = {entry.expires.isoformat()}: is over: {entry.name or id_} is refused"
+        f"keys.{id_}.expires = {entry.expires.isoformat()}: has expired: "
+        f"{entry.name or id_} is refused"
         for id_, entry in loaded.keys.items()
         if entry.expires is not None and entry.expires <= now
     ]

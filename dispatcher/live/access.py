@@ -186,7 +186,7 @@ def _unknown() -> Denied:
 
 
 def _loaded(path: Path) -> Keys:
-    """Read the keys; those that are over are named, for their callers are told no more than 401."""
+    """Read the keys; expired ones are named, for their callers are told no more than 401."""
     found = load(path)
     for line in expired(found, datetime.now(UTC)):
         log.warning("gateway.keys: %s: %s", path, line)

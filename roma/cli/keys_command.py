@@ -112,7 +112,7 @@ def list_(
 def _until(expires: datetime | None) -> str:
     if expires is None:
         return "-"
-    return expires.isoformat() + (" (over)" if expires <= datetime.now(UTC) else "")
+    return expires.isoformat() + (" (expired)" if expires <= datetime.now(UTC) else "")
 
 
 @keys_app.command()
@@ -177,7 +177,7 @@ def _edited(
 ) -> None:
     """Change the entries of a file; one that would be wrong is not written.
 
-    Nor is a key `added` that is over already: its caller would be refused without a reason.
+    Nor is a key `added` that has expired: its caller would be refused without a reason.
     """
     if file.exists():
         keys.load(file)

@@ -219,10 +219,12 @@ async def test_a_key_that_is_over_is_named(tmp_path, caplog, capsys):
         f"keys: {{abcdefgh: {{name: shop, hash: '{HASH}', models: '*', expires: 2020-01-01}},"
         " other: {certificate: r.example, models: '*', expires: 9000-01-01}}\n"
     )
-    line = f"{file}: keys.abcdefgh.expires = 2020-01-01T00:00:00+00:00: is over: shop is refused"
+    line = (
+        f"{file}: keys.abcdefgh.expires = 2020-01-01T00:00:00+00:00: has expired: shop is refused"
+    )
     async with opened(GatewayConfig(keys=file)):
         assert [record.getMessage() for record in caplog.records] == [f"gateway.keys: {line}"]
-    assert "(over)" in roma("list", file).stdout
+    assert "(expired)" in roma("list", file).stdout
     text = "models: {m: {sla: {response_time: 1}}}\n"
     text += "workers: [{backend: static, cores: 1, executables: [{url: 'http://h:1', model: m}]}]\n"
     (tmp_path / "roma.yaml").write_text(text + "gateway: {keys: keys.yaml}\n")
