@@ -47,7 +47,7 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
     model = request.model
     if not executors.serve(model):
         return Refusal(Reason.NO_EXECUTABLE, RECOVERY, f"no executable of model {model} is ready")
-    if not queue.sizes.lower <= request.size < queue.sizes.upper:
+    if request.size >= queue.sizes.upper:
         refused = _too_large(request, queue, executors)
         if refused is not None:
             return refused
@@ -73,54 +73,62 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
     return None
 
 
-def holds_too_long(request: Request, queue: ModelQueue, executors: Executors) -> float:
-    """Return the predicted seconds of a request that is too large to be interactive, or 0.
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A request that would hold its slot for `seconds`, with all cores that it can use.
 
-    It takes longer than what is promised, and than `USUAL` requests of median length; one of no
-    more than `USUAL` times their size never does.
+    `is_measured`: others of its size did; else smaller ones suggest it.
     """
-    model, upper = request.model, queue.sizes.upper
+
+    seconds: float
+    is_measured: bool
+
+
+def holds_too_long(request: Request, queue: ModelQueue, executors: Executors) -> Hold | None:
+    """Return how long a request is predicted to run that is too large to be interactive, or None.
+
+    It takes longer than what is promised, and than `USUAL` requests of median length, on every
+    executor of which anything is known; one of no more than `USUAL` times their size never does.
+    """
+    upper = queue.sizes.upper
     if not upper or request.size <= USUAL * upper:
-        return 0.0
-    predicted = executors.fastest_of(model, request.size, upper)
-    longest = max(USUAL * executors.fastest(model), queue.spec.sla.response_time)
-    return predicted if predicted > longest else 0.0
-
-
-def largest(queue: ModelQueue, executors: Executors) -> int:
-    """Return the size in bytes up to which a request is not refused for it; 0 if unknown."""
-    model, upper = queue.spec.name, queue.sizes.upper
-    longest = max(USUAL * executors.fastest(model), queue.spec.sla.response_time)
-    at_least = int(USUAL * upper)
-    return max((e.largest(model, longest, at_least, upper) for e in executors.of(model)), default=0)
+        return None
+    shortest: Hold | None = None
+    for executor in executors.of(request.model):
+        known = executor.large(request.model, request.size, upper)
+        if known is None:
+            continue
+        work, usual, is_measured = known
+        seconds = work / executor.spec.threads
+        if work <= USUAL * usual or seconds <= queue.spec.sla.response_time:
+            return None
+        if shortest is None or seconds < shortest.seconds:
+            shortest = Hold(seconds, is_measured)
+    return shortest
 
 
 def _too_large(request: Request, queue: ModelQueue, executors: Executors) -> Refusal | None:
-    """Return why a request of unusual size is refused for it, or None; takes note of what is not.
+    """Return why a request of unusual size is refused for it, or None.
 
     Low priority runs where a slot stays free for the others (`dispatcher.slack`).
     """
     sizes, model, now = queue.sizes, request.model, request.arrived
-    predicted = holds_too_long(request, queue, executors)
-    if request.priority is _BATCH:
-        if not predicted or executors.slots(model) > 1:
-            return None
-    elif not predicted:
-        sizes.note(request.size, queue.arrivals, now)
+    hold = holds_too_long(request, queue, executors)
+    if hold is None:
         return None
-    elif sizes.is_trial(predicted, now):
-        sizes.note(request.size, queue.arrivals, now)
+    if request.priority is _BATCH and executors.slots(model) > 1:
+        return None
+    if sizes.is_trial(hold.seconds, now, is_measured=hold.is_measured):
         for executor in executors.of(model):
             executor.forget_large(model, request.size)
         return None
-    else:
-        sizes.skip()
+    promise, upper = queue.spec.sla.response_time, sizes.upper
+    fits = max((e.largest(model, promise, USUAL, upper) for e in executors.of(model)), default=0)
     return Refusal(
         Reason.TOO_LARGE,
         None,
-        f"model {model}: predicted service of {request.size} bytes {predicted:.3f} s > "
-        f"response_time {queue.spec.sla.response_time:.3f} s; at most "
-        f"{largest(queue, executors)} bytes fit",
+        f"model {model}: predicted service of {request.size} bytes {hold.seconds:.3f} s > "
+        f"response_time {promise:.3f} s; at most {fits} bytes fit",
         by_client=True,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, assert_never
 
-from dispatcher.admission import USUAL, holds_too_long, largest, refusal, too_late
+from dispatcher.admission import USUAL, holds_too_long, refusal, too_late
 from dispatcher.ejection import Ejections
 from dispatcher.exclusive import Exclusive
 from dispatcher.executors import Execution, Executor, Executors
@@ -162,10 +162,6 @@ class Dispatcher:
         """Whether a client waits for a request's answer."""
         return request in self._tickets
 
-    def largest(self, model: str) -> int:
-        """Return the size in bytes up to which a request is not refused for it."""
-        return largest(self.queues[model], self.executors)
-
     @property
     def live(self) -> int:
         """How many requests are waiting or running."""
@@ -241,8 +237,7 @@ class Dispatcher:
         if executor.exclusive is not None:
             measured = ended.duration if result is _OK else None
             executor.exclusive.end(execution.id, execution.variant, execution.size, now, measured)
-        if result is _OK or result is _TIMEOUT:
-            self._learn(execution, executor, queue, result, now)
+        self._learn(execution, executor, queue, result, now)
         is_error = result is _ERROR or result is _FAILURE or result is _TIMEOUT
         if not is_error:
             executor.completed += 1
@@ -267,15 +262,29 @@ class Dispatcher:
         now: float,
     ) -> None:
         """Learn from an execution how long those of its model take, and those of its size."""
-        size, upper = execution.requests[0].size, queue.sizes.upper
-        if size >= upper > 0:
-            executor.record_large(execution, size, upper, now)
-            if size > USUAL * upper:  # it says nothing of the usual ones
-                return
+        request, sizes = execution.requests[0], queue.sizes
+        if request.size >= sizes.upper > 0:
+            is_bound = result is not _OK  # it may have ended early
+            executor.record_large(execution, request.size, sizes.upper, now, is_bound=is_bound)
+        if result is _OK:
+            if sizes.lower <= request.size < sizes.upper:
+                sizes.usual += 1
+            elif request.priority is _INTERACTIVE:
+                self._note_size(request, queue, now)
+        if sizes.upper and request.size > USUAL * sizes.upper:
+            return  # it says nothing of the usual ones
         if result is _OK:
             executor.record(execution, now)
-        else:
+        elif result is _TIMEOUT:
             executor.record_at_least(execution, now)
+
+    def _note_size(self, request: Request, queue: ModelQueue, now: float) -> None:
+        """Count a request of unusual size; what was usual until then is not forgotten."""
+        sizes, model = queue.sizes, request.model
+        usual = (sizes.lower + sizes.upper) // 2
+        if sizes.note(request.size, now) and usual:
+            for executor in self.executors.of(model):
+                executor.keep_large(model, usual)
 
     def _on_cancelled(self, request_id: int, now: float) -> None:
         ticket = self._tickets.get(request_id)
@@ -471,8 +480,9 @@ class Dispatcher:
         """Run batch requests in what the policies left over."""
         for model, batch in self.batches.items():
             while (head := batch.head) is not None:
-                is_long = head.size >= batch.sizes.upper and bool(
-                    holds_too_long(head, self.queues[model], self.executors)
+                is_long = (
+                    head.size >= batch.sizes.upper
+                    and holds_too_long(head, self.queues[model], self.executors) is not None
                 )
                 executor = room(self.queues[model], self.executors, now, is_long=is_long)
                 if executor is None:

@@ -81,7 +81,7 @@ class Ejections:
     def _is_worse(self, executor: Executor, model: str) -> bool:
         """Return whether another executor answers the requests of `model`, which this one fails."""
         for other in self._beside(executor, (model,)):
-            since = executor.marks.get(other.spec.name, other.completed)
+            since = executor.marks.setdefault(other.spec.name, other.completed)
             if (
                 executor.fault_share - other.fault_share > EXCESS
                 and other.completed - since >= ANSWERS

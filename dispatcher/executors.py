@@ -223,26 +223,47 @@ class Executor:
             return
         self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
 
-    def record_large(self, execution: Execution, size: int, upper: int, now: float) -> None:
-        """Learn what a request larger than usual costs, or at least; to be told before `record`."""
+    def record_large(
+        self, execution: Execution, size: int, upper: int, now: float, *, is_bound: bool
+    ) -> None:
+        """Learn what a request larger than usual costs; if `is_bound`, at least."""
         profile = self._profiles.get(execution.model)
-        if profile is not None and profile.samples >= MEASURED and profile.work:
-            work = self._granted_until(now) - execution.granted
-            profile.large.record(size, work, usual=profile.work, upper=upper)
+        if profile is None:
+            return
+        work, usual = self._granted_until(now) - execution.granted, profile.work or 0.0
+        if is_bound and (not usual or work <= profile.large.of(size, usual=usual, upper=upper)):
+            return
+        profile.large.record(size, work, usual=usual, upper=upper)
 
-    def expected_of(self, model: str, size: int, upper: int) -> float | None:
-        """Return the predicted seconds of a request larger than usual; None if nothing is known."""
+    def keep_large(self, model: str, size: int) -> None:
+        """Keep the cost of a size that is not usual any more."""
+        profile = self._profiles.get(model)
+        if profile is not None and profile.work:
+            profile.large.keep(size, profile.work)
+
+    def large(self, model: str, size: int, upper: int) -> tuple[float, float, bool] | None:
+        """Return the core-seconds of a request larger than usual, and of a usual one.
+
+        None if too little is known; the last says whether requests of its size were measured.
+        """
         profile = self._profiles.get(model)
         if profile is None or profile.samples < MEASURED or not profile.work:
             return None
-        return profile.large.of(size, usual=profile.work, upper=upper) / self.share
+        work = profile.large.of(size, usual=profile.work, upper=upper)
+        return work, profile.work, profile.large.is_measured(size)
 
-    def largest(self, model: str, seconds: float, at_least: int, upper: int) -> int:
-        """Return the size up to which a request is predicted to take no more than `seconds`."""
+    def largest(self, model: str, seconds: float, factor: float, upper: int) -> int:
+        """Return the size up to which a request takes no more than some seconds on all its threads.
+
+        Nor more than `factor` usual requests, whichever is longer.
+        """
         profile = self._profiles.get(model)
         if profile is None or not profile.work:
-            return at_least
-        work = seconds * self.share
+            return 0
+        work, at_least = (
+            max(seconds * self.spec.threads, factor * profile.work),
+            int(factor * upper),
+        )
         return profile.large.largest(work, at_least, usual=profile.work, upper=upper)
 
     def forget_large(self, model: str, size: int) -> None:
@@ -314,11 +335,6 @@ class Executors:
     def of(self, model: str) -> Iterable[Executor]:
         """Return the live executors that can run `model`."""
         return (e for e in self._by_model.get(model, ()) if e.live)
-
-    def fastest_of(self, model: str, size: int, upper: int) -> float:
-        """Return the shortest predicted seconds of a request larger than usual; 0 if unknown."""
-        found = [executor.expected_of(model, size, upper) for executor in self.of(model)]
-        return min((seconds or 0.0 for seconds in found), default=0.0)
 
     def slots(self, model: str) -> int:
         """Return the most executions that one executable of `model` may run at once; 0 if none."""

@@ -4,12 +4,12 @@ A batch of thousands of instances holds a slot for as long as thousands of reque
 nothing takes a computation back once it runs. So what a request will take must be known before, by
 the only thing that can be seen of an opaque body: its size.
 
-Sizes are sorted by octave: those of one are at most twice apart. The octave of the median is the
-usual one, and a request that is not larger is never looked at. For each octave above, the work per
-byte of the last nine requests is kept. The second largest counts: one stall is no measure, and
-cheap requests do not hide dear ones. Sizes that were never measured are taken to cost per byte what
-the next smaller known ones do, which is too much wherever a request has a fixed cost; what would be
-refused for that is tried once in a while.
+Sizes are sorted by octave: those of one are at most twice apart. The octave of the median of the
+requests that were answered is the usual one, and a request that is not larger is never looked at.
+For other octaves the work per byte of the last nine requests is kept. The second largest counts:
+one stall is no measure, and cheap requests do not hide dear ones. Sizes that were never measured
+are taken to cost per byte what the next smaller known ones do, which is too much wherever a request
+has a fixed cost; what would be refused for that is tried once in a while.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ OCTAVES: Final = 33
 """Bodies have less than 4 GiB."""
 
 RECENT: Final = 128
-"""Arrivals that say which octave is the usual one; beyond that each counts for half."""
+"""Answers that say which octave is the usual one; beyond that each counts for half."""
 
 SAMPLES: Final = 9
 """Requests of one octave that say what they cost."""
@@ -28,28 +28,31 @@ TRIAL_SHARE: Final = 0.002
 """Share of the time that requests may take which would be refused, to learn whether they should:
 no more than one in 500 others meets one."""
 
+LONGEST_WAIT: Final = 600.0
+"""Seconds until a size that was never measured is tried, at most."""
+
 
 class Sizes:
     """Which request sizes of a model are usual: `lower` <= bytes < `upper`, at first none."""
 
-    __slots__ = ("_arrivals", "_counts", "_last_trial", "lower", "upper")
+    __slots__ = ("_counts", "_last_trial", "lower", "upper", "usual")
 
     def __init__(self) -> None:
         self.lower = self.upper = 0
+        self.usual = 0
+        """Answers of usual size that are not in the counts yet."""
         self._counts = [0] * OCTAVES
-        """Recent arrivals by octave."""
-        self._arrivals = 0
-        """Those of the model that are in the counts."""
-        self._last_trial = 0.0
+        """Recent answers by octave."""
+        self._last_trial = -1.0
+        """On the core's clock; negative before anything was answered."""
 
-    def note(self, size: int, arrivals: int, now: float) -> None:
-        """Record an unusual request that is admitted; `arrivals` are the model's, with it."""
-        counts = self._counts
-        if self.upper == 0:
+    def note(self, size: int, now: float) -> bool:
+        """Record an unusual request that was answered; return whether another octave is usual."""
+        counts, before = self._counts, self.upper
+        if self._last_trial < 0:
             self._last_trial = now
-        else:  # the usual ones since then: nobody notes those
-            counts[self.upper.bit_length() - 1] += arrivals - self._arrivals - 1
-        self._arrivals = arrivals
+        counts[max(0, before.bit_length() - 1)] += self.usual
+        self.usual = 0
         counts[size.bit_length()] += 1
         total = sum(counts)
         while total > RECENT:
@@ -61,14 +64,12 @@ class Sizes:
             below += counts[octave]
             octave += 1
         self.lower, self.upper = (1 << octave) >> 1, 1 << octave
+        return self.upper != before
 
-    def skip(self) -> None:
-        """Leave out an arrival that was refused: what is refused never becomes usual."""
-        self._arrivals += 1
-
-    def is_trial(self, predicted: float, now: float) -> bool:
+    def is_trial(self, predicted: float, now: float, *, is_measured: bool) -> bool:
         """Whether a request that would be refused runs all the same, `predicted` in seconds."""
-        if now - self._last_trial < predicted / TRIAL_SHARE:
+        wait = predicted / TRIAL_SHARE
+        if now - self._last_trial < (wait if is_measured else min(wait, LONGEST_WAIT)):
             return False
         self._last_trial = now
         return True
@@ -90,16 +91,26 @@ class LargeCosts:
         """What counts of them, 0 where nothing was measured."""
 
     def record(self, size: int, work: float, *, usual: float, upper: int) -> None:
-        """Record what a large request cost."""
+        """Record what a large request cost; `usual` is 0 where that was never measured."""
         octave = size.bit_length()
         known = self._known.get(octave)
         if known is None:
             known = self._known[octave] = deque(maxlen=SAMPLES)
         known.append(work / size)
-        if len(known) == 1:
+        if len(known) > 1:
+            self._rates[octave] = sorted(known)[-2]
+        elif usual:
             self._rates[octave] = min(known[0], self._rate(octave - 1, usual, upper))
         else:
-            self._rates[octave] = sorted(known)[-2]
+            self._rates[octave] = known[0]
+
+    def keep(self, size: int, work: float) -> None:
+        """Keep what requests of a size cost that is not usual any more."""
+        self._rates[size.bit_length()] = work / size
+
+    def is_measured(self, size: int) -> bool:
+        """Whether anything is known of requests of a size but what others suggest."""
+        return self._rates[size.bit_length()] > 0
 
     def forget(self, size: int) -> None:
         """Judge the size anew by the next request that has it."""

@@ -190,7 +190,11 @@ class Driver:
                 terms=terms,
                 size=call.size,
             )
-        self._feed(RequestArrived(request), now)
+        try:
+            self._feed(RequestArrived(request), now)
+        except BaseException:  # a bug: it keeps no call, and no body with it
+            self._calls.pop(request_id, None)
+            raise
 
     def cancel(self, call: Call) -> None:
         """Give up a call whose client went away: its place in the queue is free.

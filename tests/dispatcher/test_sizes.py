@@ -7,8 +7,9 @@ import pytest
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.sizes import TRIAL_SHARE, LargeCosts
+from dispatcher.sizes import LONGEST_WAIT, TRIAL_SHARE, LargeCosts
 from roma.events import (
+    CoresApplied,
     Execute,
     ExecutionEnded,
     ExecutorAdded,
@@ -19,6 +20,7 @@ from roma.events import (
     Result,
 )
 from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.tensors.inflate import MOST
 
 SERVICE = 0.01
 USUAL = 300
@@ -50,14 +52,14 @@ class Model:
         request = Request(self._last, "m", self.now, self.now + 100, size=size, priority=priority)
         return self.core.handle(RequestArrived(request), now=self.now)
 
-    def ask(self, size, *, after=0.1, **options):
+    def ask(self, size, *, after=0.1, result=Result.OK, takes=None, **options):
         """Send a request, and let it run to its end; return its refusal, or None."""
         self.now += after
         (command,) = self.arrive(size, **options)
         if isinstance(command, Reject):
             return command
-        self.now += self.cost(size)
-        self.core.handle(ExecutionEnded(command.execution, Result.OK), now=self.now)
+        self.now += self.cost(size) if takes is None else takes
+        self.core.handle(ExecutionEnded(command.execution, result), now=self.now)
         return None
 
 
@@ -182,10 +184,11 @@ def test_other_sizes_become_usual_when_most_requests_have_them(model):
 
 
 def test_what_is_refused_is_tried_again_once_in_a_while(model):
-    predicted = mostly_fixed(USUAL) * LARGE / 512
     assert model.ask(LARGE) is not None
-    assert model.ask(LARGE, after=predicted / TRIAL_SHARE) is None
-    assert model.ask(LARGE) is not None  # it took 7.1 s
+    assert model.ask(LARGE, after=LONGEST_WAIT) is None
+    took = mostly_fixed(LARGE)
+    assert model.ask(LARGE, after=0.9 * took / TRIAL_SHARE) is not None
+    assert model.ask(LARGE, after=0.2 * took / TRIAL_SHARE) is None
 
 
 @pytest.mark.parametrize(("slots", "runs"), [(1, False), (2, True)])
@@ -209,21 +212,64 @@ def test_low_priority_of_usual_size_is_not_kept_from_the_last_slot(model):
     assert isinstance(command, Execute)
 
 
-def test_nothing_is_refused_before_anything_was_measured():
+@pytest.mark.parametrize("size", [LARGE, MOST])
+def test_nothing_is_refused_before_anything_was_measured(size):
     model = Model(mostly_fixed)
-    assert model.ask(LARGE) is None
+    assert model.ask(size) is None
     assert model.ask(USUAL) is None
 
 
-def test_a_timeout_tells_that_a_size_takes_at_least_as_long(model):
-    model.now += 0.1
-    (run,) = model.arrive(4000)
-    model.now += 30.0
-    model.core.handle(ExecutionEnded(run.execution, Result.TIMEOUT), now=model.now)
-    (run,) = model.arrive(4000)
-    model.now += 30.0
-    model.core.handle(ExecutionEnded(run.execution, Result.TIMEOUT), now=model.now)
+@pytest.mark.parametrize("result", [Result.TIMEOUT, Result.FAILURE, Result.ERROR, Result.INVALID])
+def test_a_request_that_fails_tells_that_its_size_takes_at_least_as_long(model, result):
+    for _ in range(2):
+        assert model.ask(4000, result=result, takes=30.0) is None
     assert model.ask(4000).reason is Reason.TOO_LARGE
+
+
+def test_a_request_that_fails_at_once_does_not_make_its_size_cheap(model):
+    for _ in range(2):
+        model.ask(4000, takes=30.0)
+    model.now += 30.0 / TRIAL_SHARE  # the next one is a trial
+    for _ in range(20):
+        model.ask(4000, result=Result.INVALID, takes=0.001)
+    assert model.ask(4000).reason is Reason.TOO_LARGE
+
+
+@pytest.mark.parametrize("size", [300, 10_000, 200_000, 1_000_000])
+@pytest.mark.parametrize("result", [Result.INVALID, Result.ERROR, Result.OK])
+def test_tiny_requests_do_not_make_the_usual_ones_too_large(size, result):
+    """A probe that posts `{}` all night, refused or answered, changes nothing for clients."""
+    model = Model(lambda bytes_: 0.02)
+    for _ in range(100):
+        assert model.ask(size) is None
+    for _ in range(1000):
+        model.ask(2, result=result, takes=0.001)
+        model.now += 60
+    assert [model.ask(size) for _ in range(50)] == [None] * 50
+
+
+def test_fewer_cores_for_a_moment_make_nothing_too_large(model):
+    for _ in range(5):
+        assert model.ask(6000, takes=0.2) is None
+    model.core.handle(CoresApplied("m@w", 0.2), now=model.now)
+    assert model.ask(6000, takes=1.0) is None
+
+
+def test_an_executable_that_was_never_measured_does_not_let_all_in(model):
+    spare = ExecutorSpec("spare@w", Device.CPU, ("m",), cores=1.0)
+    model.core.handle(ExecutorAdded(spare), now=model.now)
+    model.core.handle(ExecutorReady("spare@w"), now=model.now)
+    assert model.ask(LARGE).reason is Reason.TOO_LARGE
+
+
+def test_large_requests_that_came_first_are_known():
+    """After a start: what is answered before anything is known is not forgotten."""
+    model = Model(lambda size: 0.02)
+    for size in (USUAL, 40_000, USUAL, 40_000):
+        assert model.ask(size) is None
+    for _ in range(20):
+        assert model.ask(USUAL) is None
+    assert model.ask(40_000) is None
 
 
 def test_a_size_takes_no_longer_than_a_larger_one():

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import io
 import json
 import zlib
 from random import Random
@@ -85,5 +86,23 @@ def test_a_compressed_body_is_read_no_further_than_matters(pack):
     assert inflated_size(pack(random), 10**6) == 200_000
     assert inflated_size(pack(random), 200_000) == 200_000
     assert inflated_size(pack(random), 50_000) == pytest.approx(200_000, rel=0.1)
-    assert inflated_size(pack(bytes(50 * 2**20)), 2**16) > 10 * 2**20
+    bomb = pack(bytes(50 * 2**20))
+    assert inflated_size(bomb, 2**16) > 10 * 2**20
+    if pack is gzip.compress:  # its end says how much there is, whatever it begins with
+        assert inflated_size(pack(random + bytes(50 * 2**20)), 2**16) > 50 * 2**20
     assert inflated_size(b"no such body", 2**16) == 12
+
+
+async def test_a_bomb_is_refused_and_leaves_nothing_behind(stage):
+    """It would unpack to more than 4 GiB, by its own size and by how it begins."""
+    await stage.open(max_body=1 << 25, response_time=1, deadline=4)
+    for _ in range(6):
+        assert (await stage.predict())[0] == 200
+    piece = zlib.compressobj(9, wbits=31)
+    packed = piece.compress(bytes(2**24))
+    bomb = packed + packed[len(packed) // 2 :] * 700
+    assert len(bomb) * 1000 > 2**32
+    body = io.BytesIO(bomb)
+    assert (await stage.predict(body, headers={"Content-Encoding": "gzip"}))[0] == 413
+    assert not stage.service.driver._calls
+    assert stage.core.live == 0
