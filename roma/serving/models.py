@@ -102,8 +102,9 @@ class Models:
     def follow(self, sources: Mapping[str, Source]) -> None:
         """Serve these models and no others; blocks until those that are new are loaded.
 
-        What is served before and after serves on. Raises ModelDirectoryError, changing nothing,
-        and ModelLoadError if a new version failed, which ends alone.
+        What is served before and after serves on, and what another version of its model replaces,
+        until that one is AVAILABLE. Raises ModelDirectoryError, changing nothing, and
+        ModelLoadError if a new version failed, which ends alone.
         """
         with self._following:
             table = {name: source.versions(name) for name, source in sources.items()}
@@ -116,13 +117,27 @@ class Models:
                     else:
                         new.append(version)
             # What goes is freed with the last call that runs it, as TensorFlow's sessions are.
-            self._sources, self._models = dict(sources), table
+            self._sources = dict(sources)
+            self._models = {n: self._with_former(n, served) for n, served in table.items()}
             self.on_change()
             for version in new:
                 self._load(version)
+            self._models = {
+                name: served
+                if any(v.state is State.AVAILABLE for v in served.values())
+                else self._with_former(name, served)
+                for name, served in table.items()
+            }
+            self.on_change()
             faults = [f"{v.name} version {v.number}: {v.message}" for v in new if v.message]
             if faults:
                 raise ModelLoadError("\n".join(faults))
+
+    def _with_former(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
+        """Return a model's versions, highest first, with those that serve it now."""
+        former = self._models.get(name, {})
+        known = {n: v for n, v in former.items() if v.state is State.AVAILABLE} | dict(served)
+        return {number: known[number] for number in sorted(known, reverse=True)}
 
     def _load(self, version: Version) -> None:
         _load(version, self._intra_op)

@@ -4,10 +4,10 @@ Its levels (`TF_CPP_MIN_LOG_LEVEL`) begin to count when Abseil's log is initiali
 """
 
 import contextlib
+import faulthandler
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -25,8 +25,9 @@ _NOTICE = re.compile(
 def without_notices() -> Iterator[None]:
     """Hold back what this process writes to standard error; drop TensorFlow's notices from it.
 
-    Everything else is written when the block ends, whatever ends it. Nothing is held back where the
-    environment asks for notices.
+    Everything else is written when the block ends. If a signal ends the process before, such as
+    SIGILL on a CPU that lacks what TensorFlow was built for, Python's traceback is written. Nothing
+    is held back where the environment asks for notices.
     """
     if os.environ.get(LEVEL) in _ASKED_FOR:
         yield
@@ -34,12 +35,14 @@ def without_notices() -> Iterator[None]:
     sys.stderr.flush()
     error = 2  # of the process, not Python's: native code writes there
     saved = os.dup(error)
-    with tempfile.TemporaryFile() as held:
+    with open(os.memfd_create("stderr"), "r+b") as held:
         os.dup2(held.fileno(), error)
+        faulthandler.enable(saved)
         try:
             yield
         finally:
             sys.stderr.flush()
+            faulthandler.disable()
             os.dup2(saved, error)
             os.close(saved)
             held.seek(0)

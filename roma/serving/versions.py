@@ -38,6 +38,8 @@ def find(base: Path) -> dict[int, Path]:
         folders = sorted(path for path in base.iterdir() if path.is_dir())
     except OSError as error:
         raise ModelDirectoryError(f"{base}: {error.strerror}") from error
+    except ValueError as error:  # a name with a NUL in it
+        raise ModelDirectoryError(f"{base}: {error}") from error
     numbers = {path: number(path.name) for path in folders}
     found = {version: path for path, version in numbers.items() if version is not None}
     if not found:

@@ -190,15 +190,29 @@ class ControlLoop:
         hello = ExchangeRequest(self._worker, (), identity.own(), hello=True)
         said = False
         while True:
-            asked = (peer.confirm(hello) for peer in self._peers)
-            results = await asyncio.gather(*asked, return_exceptions=True)
-            held = self._contest(results)
+            held = self._contest(await self._ask(hello))
             if held is None:
                 return
             if not said:
                 log.warning("waiting: %s", held)
             said = True
             await asyncio.sleep(self.period)
+
+    async def _ask(self, hello: ExchangeRequest) -> list[BaseException | None]:
+        """Ask the dispatchers in their order, until one refuses.
+
+        So of two supervisors that start together one has them all.
+        """
+        results: list[BaseException | None] = []
+        for peer in self._peers:
+            try:
+                await peer.confirm(hello)
+                results.append(None)
+            except WorkerHeld as held:
+                return [*results, held]
+            except ExchangeError as error:
+                results.append(error)
+        return results
 
     def _contest(self, results: Sequence[BaseException | None]) -> WorkerHeld | None:
         """Return a refusal for another supervisor's sake; raise TakenError if they go on."""

@@ -178,6 +178,15 @@ def test_one_that_fails_what_others_answer_is_ejected(desk, pair):
     assert pair.executors["bad"].fault_share == 0
 
 
+def test_one_is_ejected_beside_another_that_came_after_its_first_failure(desk):
+    core = desk.build("m")
+    desk.cpu("bad", "m")
+    run(desk, 5, lambda number, executor: True)
+    desk.cpu("good", "m")
+    run(desk, 6 * ANSWERS, lambda number, executor: executor == "bad")
+    assert core.executors["bad"].is_ejected
+
+
 def test_one_that_answers_nothing_is_no_reason_to_eject_another(desk):
     core = desk.build("m")
     desk.cpu("bad", "m", cores=1)

@@ -42,7 +42,8 @@ async def test_a_name_that_nobody_gave_us_is_refused_on_a_port_of_this_machine(s
         found, body, _ = await post(stage, host)
         assert found == status
     if status == 421:
-        assert "gateway.names" in json.loads(body)["error"]
+        bound = "must be an address, localhost or one of gateway.names"
+        assert json.loads(body)["error"] == f"Host: {host}: {bound}"
         assert (
             await stage.session.get(stage.url + "/healthz", headers={"Host": host})
         ).status == 200

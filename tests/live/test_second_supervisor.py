@@ -40,6 +40,32 @@ async def test_it_waits_for_one_that_has_ended(looptime):
     assert looptime == silence(1.0)
 
 
+class Taken(Dispatcher):
+    """A dispatcher that listens to the first supervisor it hears, and is nearer to one of them."""
+
+    def __init__(self, near):
+        super().__init__()
+        self.near = near
+        self.holder = None
+
+    async def confirm(self, message):
+        await asyncio.sleep(0.01 if message.worker == self.near else 0.02)
+        if self.holder not in (None, message.worker):
+            raise WorkerHeld(f"http://d: its supervisor is {self.holder}")
+        self.holder = message.worker
+
+
+async def test_of_two_that_start_together_one_has_every_dispatcher(looptime):
+    dispatchers = [Taken("one"), Taken("other")]
+    loops = [build(Kernel(), dispatchers[0]) for _ in range(2)]
+    for loop, name in zip(loops, ("one", "other"), strict=True):
+        loop._peers, loop._worker = dispatchers, name
+    results = await asyncio.gather(*(loop.introduce() for loop in loops), return_exceptions=True)
+    assert results[0] is None
+    assert isinstance(results[1], TakenError)
+    assert [d.holder for d in dispatchers] == ["one", "one"]
+
+
 async def test_without_a_dispatcher_it_goes_on(looptime):
     from roma.errors import ExchangeError
 

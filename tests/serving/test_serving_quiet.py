@@ -1,6 +1,8 @@
 """TensorFlow's notices: held back while it is imported, unless they are asked for."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -55,3 +57,17 @@ def test_a_failed_import_hides_nothing(capfd, monkeypatch):
     with pytest.raises(ImportError):
         fails()
     assert capfd.readouterr().err.encode() == OTHERS
+
+
+def test_a_signal_that_ends_the_process_is_seen():
+    """As SIGILL is, on a CPU that lacks what TensorFlow was built for."""
+    script = (
+        "import os\nfrom roma.serving.quiet import without_notices\n"
+        "with without_notices():\n    os.abort()\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != LEVEL}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, check=False
+    )
+    assert ended.returncode < 0
+    assert b"Fatal Python error: Aborted" in ended.stderr

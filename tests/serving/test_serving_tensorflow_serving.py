@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from roma.demo.ports import free_ports
 from roma.serving.api import Action, Call
-from roma.serving.errors import ListenError, ModelLoadError
+from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.server import ModelServer, ServerSettings
+from roma.serving.versions import find
 from tests.serving.test_serving_predict_grpc import Stubs, fill, refused, stubs, tensor, until
 
 __all__ = ["stubs"]
@@ -325,6 +326,30 @@ async def test_a_model_that_a_reload_cannot_load_ends_alone(stubs, saved_models)
         assert error.value.code() is grpc.StatusCode.UNKNOWN
         assert await versions(server, "half") == {3: "AVAILABLE"}
         assert await versions(server, "broken") == {1: "END"}
+
+
+async def test_a_version_that_cannot_be_loaded_leaves_the_one_before_it(
+    stubs, saved_models, tmp_path
+):
+    base, one = tmp_path / "half", {"x": np.ones(1, np.float32)}
+    shutil.copytree(saved_models / "half" / "1", base / "1")
+    async with reloading(stubs, "log") as server:
+        await server.configure(("half", base))
+        shutil.copytree(saved_models / "broken" / "1", base / "2")
+        with pytest.raises(grpc.aio.AioRpcError, match="half version 2: "):
+            await server.configure(("half", base))
+        assert await versions(server, "half") == {2: "END", 1: "AVAILABLE"}
+        assert (await server.predict("half", one))["y"] == [1.5]
+        # Its successor takes its place as soon as there is one.
+        shutil.rmtree(base / "2")
+        shutil.copytree(saved_models / "half" / "2", base / "2")
+        await server.configure(("half", base))
+        assert await versions(server, "half") == {2: "AVAILABLE"}
+
+
+def test_a_base_path_with_a_nul_is_a_fault_of_the_path():
+    with pytest.raises(ModelDirectoryError, match="embedded null byte"):
+        find(Path("/x\0"))
 
 
 async def test_who_was_not_started_for_it_reloads_nothing(stubs):

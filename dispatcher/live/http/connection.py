@@ -468,7 +468,8 @@ class Connection:
         """Return likewise how a name that is not ours, or a page of another site, is refused."""
         host, origin = head.headers.get(b"host", b""), head.headers.get(b"origin")
         if self._server.origins.host(host) == FOREIGN and head.target not in routes.OPEN:
-            return 421, "not known by this name: gateway.names lists those that are"
+            bound = "must be an address, localhost or one of gateway.names"
+            return 421, f"Host: {decoded(host)}: {bound}"
         if origin is not None:
             lines = self._server.origins.cors(origin)
             if lines is None:
