@@ -35,14 +35,23 @@ class Claims:
         fresh: dict[Path, int] = {}
         try:
             for path in wanted:
-                if path not in self._held and (descriptor := _open(path)) is not None:
+                if not self._holds(path) and (descriptor := _open(path)) is not None:
                     fresh[path] = descriptor
                     _lock(path, descriptor)
         except TakenError:
             _close(fresh.values())
             raise
-        _close([self._held.pop(path) for path in set(self._held).difference(wanted)])
+        gone = set(self._held).difference(wanted).union(fresh)
+        _close([self._held.pop(path) for path in gone if path in self._held])
         self._held |= fresh
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path is claimed, and still that of the group that was claimed there."""
+        descriptor = self._held.get(path)
+        try:
+            return descriptor is not None and os.path.samestat(os.fstat(descriptor), path.stat())
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Give up all."""

@@ -167,7 +167,8 @@ class Gateway(Handler):
             priority = Priority.BATCH
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
-        if message.form.content_encoding in CODINGS:  # else its model server knows it no better
+        coding = message.form.content_encoding
+        if coding is not None and coding in CODINGS:  # else its model server knows it no better
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._exclusives is not None:
@@ -256,7 +257,7 @@ class Gateway(Handler):
                 self._end(context, response)
             connection.respond(response)
 
-        return self._begun(answer())
+        return self._begun(answer(), connection)
 
     def _scrape(self, request: Request, connection: Connection) -> Pending:
         scrape = self._service.scrape
@@ -266,10 +267,17 @@ class Gateway(Handler):
             body, content_type = await scrape()
             connection.respond(self._told(request, Response(200, content_type, None, body)))
 
-        return self._begun(answer())
+        return self._begun(answer(), connection)
 
-    def _begun(self, answering: Coroutine[None, None, None]) -> Pending:
-        task = asyncio.get_running_loop().create_task(answering)
+    def _begun(self, answering: Coroutine[None, None, None], connection: Connection) -> Pending:
+        async def guarded() -> None:
+            try:
+                await answering
+            except Exception:  # a bug: its client shall not wait for ever
+                log.exception("connection of %s", connection.peer)
+                connection.abort()
+
+        task = asyncio.get_running_loop().create_task(guarded())
         self._looking_up.add(task)
         task.add_done_callback(self._looking_up.discard)
         return task

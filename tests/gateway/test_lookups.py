@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import aiohttp
 import grpc
 import pytest
 
@@ -239,3 +240,16 @@ async def test_grpc_shares_by_method_and_message(stage):
     assert (await other)[1] == asking(STATUS, more=b"\x12\x03xyz")
     assert len(backend.seen) == 3
     assert not any(dict(metadata).get("x-request-id") for _, metadata, _, _ in backend.seen)
+
+
+async def test_a_bug_in_a_look_up_costs_one_connection(stage, monkeypatch, caplog):
+    await stage.open()
+
+    async def broken(route):
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(stage.service.lookups, "http", broken)
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await stage.get("/v1/models/m/metadata")
+    assert "bug" in caplog.text
+    assert (await stage.predict())[0] == 200

@@ -1,5 +1,6 @@
 """Claims on cgroups, held by processes of their own, and what frees them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -89,3 +90,17 @@ def test_a_group_that_is_not_there_is_not_claimed(tmp_path):
     claims = Claims()
     claims.take([Hierarchy(1, (tmp_path, tmp_path)).group("none", 0.1)])
     assert claims._held == {}
+
+
+def test_a_group_that_was_made_anew_is_claimed_anew(tmp_path, groups):
+    claims = Claims()
+    with contextlib.closing(claims):
+        claims.take(groups[:1])
+        file = tmp_path / "a" / "cgroup.procs"
+        file.unlink()
+        file.touch()
+        claims.take(groups[:1])
+        (descriptor,) = claims._held.values()
+        assert os.fstat(descriptor).st_ino == file.stat().st_ino
+        claims.take(groups[:1])
+        assert list(claims._held.values()) == [descriptor]
