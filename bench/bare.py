@@ -13,7 +13,7 @@ import uvloop
 
 from bench.proxies import TARGET
 
-ASK = f"POST {TARGET} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+ASK = f"POST {TARGET} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 LENGTH = b"%sContent-Length: %d\r\n\r\n%s"
 

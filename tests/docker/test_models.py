@@ -21,9 +21,9 @@ async def test_containers_come_and_go_with_their_models(file, tmp_path):
         await up.ready()
         started = up.inspect("b", ".State.StartedAt")
         load = asyncio.create_task(up.load({"b": 20}, {"b": BODY}, 20, sla=1.0))
-        said = ["--path", tmp_path / "model", "--response-time", "1", "--max", "1"]
+        said = ["--path", tmp_path / "model", "--response-time", "10", "--max", "1"]
         assert "c is served" in await up.models("add", "c", *said)
-        answered = balanced(await up.load({"c": 20}, {"c": BODY}, 3, sla=1.0))
+        answered = balanced(await up.load({"c": 20}, {"c": BODY}, 3, sla=10.0))
         assert answered.answered == answered.sent
         # Under control: it had all it may have, and needs a fraction of it.
         await up.until(lambda: up.quota("c") < 0.9)

@@ -25,7 +25,7 @@ AT_ONCE = 200
 FILL = 5000
 """Paths that are asked for once, at first: more than the gateway remembers."""
 
-POST = f"POST /v1/models/{MODEL}:predict HTTP/1.1\r\nHost: x\r\n".encode()
+POST = f"POST /v1/models/{MODEL}:predict HTTP/1.1\r\nHost: localhost\r\n".encode()
 FIT = b"Content-Length: 2\r\n\r\n{}"
 
 
@@ -69,7 +69,7 @@ class Hostile:
         """Ask for as many paths as are remembered: what memory is kept for them is kept early."""
         async with self._connected() as (reader, writer):
             for number in range(FILL):
-                writer.write(f"GET /filled/{number} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                writer.write(f"GET /filled/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
                 assert await _status(reader) == 404
 
     async def _one(self, name, kind):
@@ -169,13 +169,13 @@ async def deep(reader, writer, number):
 
 async def foreign(reader, writer, number):
     paths = ("/../../etc/passwd", "/v1/models/%2e%2e:predict", f"/v1/models/n{number}", "/v9", "*")
-    writer.write(f"GET {paths[number % len(paths)]} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"GET {paths[number % len(paths)]} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return await _status(reader)
 
 
 async def look_up(reader, writer, number):
     path = f"/v1/models/{MODEL}/versions/{number}/metadata"
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return await _status(reader)
 
 
@@ -197,7 +197,7 @@ async def never_reads(reader, writer, number):
     writer.transport.pause_reading()
     try:
         while True:  # until it is closed: more of them than any buffer holds the answers of
-            writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+            writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
             await asyncio.wait_for(writer.drain(), 0.5)
             await asyncio.sleep(0.1)
     except TimeoutError:

@@ -111,6 +111,7 @@ class Ground:
         servers=1,
         cores=2,
         in_flight=None,
+        response_time=0.5,
         deadline=20.0,
         max_waiting=5000,
         backend_timeout=1.0,
@@ -156,7 +157,7 @@ class Ground:
             for model, server in zip(beside, self.beside, strict=True)
         ]
         model = {
-            "sla": {"response_time": 0.5, "deadline": deadline},
+            "sla": {"response_time": response_time, "deadline": deadline},
             "cpu": {"min": 0.1, "max": cores, "initial": cores, "in_flight": in_flight},
             "max_waiting": max_waiting,
         }
