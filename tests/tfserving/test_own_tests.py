@@ -69,7 +69,7 @@ def test_passes(name, runfiles, tmp_path):
         [*argv, f"{SUITE}.{name}"],
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "TEST_SRCDIR": str(runfiles),
             "TEST_TMPDIR": str(tmp_path / "t"),
             "TMPDIR": str(tmp_path),
