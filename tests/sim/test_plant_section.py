@@ -98,7 +98,7 @@ def test_what_the_plant_says_wins_over_the_profile():
         (
             "step: 30",
             "process: bursty",
-            "plant.models.m.load.process = bursty: input should be 'poisson' or 'paced'",
+            "plant.models.m.load.process = bursty: input should be 'poisson', 'paced' or 'mmpp'",
         ),
     ],
 )
