@@ -32,9 +32,9 @@ async def test_models_come_and_go_while_the_others_are_served(file, demo_models)
         await up.ready()
         programs = set(up.children("-m roma "))
         load = asyncio.create_task(up.load({"digits": 20}, {"digits": bodies}, 25, sla=2.0))
-        said = ["--path", demo_models["digits"], "--response-time", "2", "--max", "1.4"]
+        said = ["--path", demo_models["digits"], "--response-time", "10", "--max", "1.4"]
         assert "twin is served" in await up.models("add", "twin", *said)
-        twin = await up.load({"twin": 20}, {"twin": bodies}, 2, sla=2.0)
+        twin = await up.load({"twin": 20}, {"twin": bodies}, 2, sla=10.0)
         assert twin.total.answered == twin.total.sent
         await up.until(lambda: (up.state["executables"]["twin@local"]["applied"] or 9) <= 1.4)
         group = up.groups["twin"]
