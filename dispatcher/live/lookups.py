@@ -23,6 +23,9 @@ MAX_AGE: Final = 1.0
 LOADING_TIMEOUT: Final = 1.0
 """Seconds that an executable which is not ready has to say how far it is: it may hang."""
 
+_AVAILABLE: Final = (b'"AVAILABLE"', b"\x10\x1e")
+"""The state of a version that answers, in JSON and in TensorFlow Serving's ModelVersionStatus."""
+
 MAX_BYTES: Final = 2**24
 """Bytes kept, of questions and answers together: status and metadata are a few KiB each."""
 
@@ -160,13 +163,17 @@ class Lookups:
     async def _ask_loading(
         self, model: str, flight: "_Flight", fetch: Callable[[Endpoint, float], Awaitable[A]]
     ) -> A | None:
-        """Ask the executables of a model that are not ready; None if none of them answers."""
+        """Ask the executables of a model that are not ready; None if none of them answers.
+
+        Nor if one says that it is available: until that was noticed here, it gets no requests.
+        """
         timeout = min(self._timeout, LOADING_TIMEOUT)
         for executor in self._driver.core.executors.loading(model):
             endpoint = self._endpoints.get(executor.spec.name)
             if endpoint is not None:
                 with contextlib.suppress(BackendError):
-                    return await self._ask_one(endpoint, flight, fetch, timeout)
+                    answer = await self._ask_one(endpoint, flight, fetch, timeout)
+                    return None if any(state in answer.body for state in _AVAILABLE) else answer
         return None
 
     async def _ask_one(

@@ -96,6 +96,25 @@ async def test_without_an_answer_nobody_is_ready(stage, monkeypatch):
         hanging.listen()
 
 
+async def test_a_model_is_available_once_requests_are_taken_and_no_sooner(stage):
+    await stage.open(speaks_grpc=True)
+    executor = stage.core.executors["m.0@local"]
+    answer = b"\x0a\x04\x08\x01\x10\x1e"  # version 1 is AVAILABLE
+
+    async def behave(request, context):
+        return answer
+
+    stage.grpc_backends[0].behave = behave
+    assert (await stage.get("/v1/models/m"))[0] == 200
+    assert (await stage.call(STATUS, NAMED))[:2] == (Code.OK, answer)
+    stage.service.driver.on_lost("m.0@local", "as before its monitor has looked")
+    status, _ = await stage.get("/v1/models/m")
+    assert status == 503 or executor.live
+    stage.service.driver.on_lost("m.0@local", "again")
+    code = (await stage.call(STATUS, NAMED))[0]
+    assert code is Code.UNAVAILABLE or executor.live
+
+
 async def test_an_unknown_model_is_not_ready(stage):
     await stage.open(speaks_grpc=True)
     ready = f"/{OIP}/ModelReady"

@@ -35,7 +35,7 @@ async def test_models_come_and_go_while_the_others_are_served(file, demo_models)
         said = ["--path", demo_models["digits"], "--response-time", "10", "--max", "1.4"]
         assert "twin is served" in await up.models("add", "twin", *said)
         twin = await up.load({"twin": 20}, {"twin": bodies}, 2, sla=10.0)
-        assert twin.total.answered == twin.total.sent
+        assert twin.total.answered == twin.total.sent, (twin.total.reasons, up.tail())
         await up.until(lambda: (up.state["executables"]["twin@local"]["applied"] or 9) <= 1.4)
         group = up.groups["twin"]
         await up.until(lambda: weight(group) == weight(up.groups["digits"]))
