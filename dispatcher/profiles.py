@@ -31,7 +31,7 @@ class ServiceProfile:
 
     @property
     def samples(self) -> int:
-        """How many executions it rests on."""
+        """The number of executions that it rests on."""
         return len(self._quantile)
 
     def record(self, work: float) -> None:

@@ -1,4 +1,4 @@
-"""What large requests of a model cost beside its usual ones, learnt from their bytes.
+"""Costs of large requests beside a model's usual ones, learnt from their bytes.
 
 A batch of thousands of instances holds a slot for as long as thousands of requests would, and
 nothing takes a computation back once it runs. So what a request will take must be known before, by
@@ -33,7 +33,7 @@ LONGEST_WAIT: Final = 600.0
 
 
 class Sizes:
-    """Which request sizes of a model are usual: `lower` <= bytes < `upper`, at first none."""
+    """The usual request sizes of a model: `lower` <= bytes < `upper`, at first none."""
 
     __slots__ = ("_counts", "_last_trial", "lower", "upper", "usual")
 
@@ -88,7 +88,7 @@ class LargeCosts:
         self._known: dict[int, deque[float]] = {}
         """Of the last requests."""
         self._rates = [0.0] * OCTAVES
-        """What counts of them, 0 where nothing was measured."""
+        """The one of them that counts, 0 where nothing was measured."""
 
     def record(self, size: int, work: float, *, usual: float, upper: int) -> None:
         """Record what a large request cost; `usual` is 0 where that was never measured."""

@@ -68,7 +68,7 @@ def dispatcher() -> list[Metric]:
 
 
 def door() -> list[Metric]:
-    """Return what the clients' HTTP door and the admin port tell."""
+    """Return the metrics of the clients' HTTP port and the admin port."""
 
     async def collected() -> list[Metric]:
         gateway: Any = None

@@ -154,7 +154,7 @@ class AdminPorts:
 
 
 class Connection(asyncio.Protocol):
-    """One connection; its requests are read and answered by aiohttp."""
+    """A connection; its requests are read and answered by aiohttp."""
 
     def __init__(
         self, ports: AdminPorts, server: web.Server, handshake: Handshake | None = None

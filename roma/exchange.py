@@ -42,7 +42,7 @@ class SupervisorId:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRequest:
-    """One supervisor's side of an exchange.
+    """A supervisor's side of an exchange.
 
     `hello`: nothing was applied yet. `replaces` is the supervisor that the sender knows to have
     ended.

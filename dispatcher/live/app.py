@@ -101,12 +101,12 @@ async def running(
     exclusives = _exclusives(config, driver)
     held = contextlib.AsyncExitStack()
     reasons = await held.enter_async_context(following(driver.core, faults_file))
-    doorkeeper = await held.enter_async_context(access.opened(gateway_config))
+    keeper = await held.enter_async_context(access.opened(gateway_config))
     service = Service(
         driver,
         endpoints,
         journal,
-        doorkeeper,
+        keeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
         exclusives=exclusives,
@@ -121,24 +121,24 @@ async def running(
     try:
         watch = await held.enter_async_context(watching(driver, config, epoch, reasons))
         service.uncontrolled = lambda: watch.uncontrolled
-        collect = _collector(service, server, doorkeeper, watch, lambda: doors)
+        collect = _collector(service, server, keeper, watch, lambda: admin_server)
         service.scrape = _for_clients(gateway_config, collect)
         supervisors = Supervisors([w.name for w in config.workers], config.control.period)
-        doors = admin.Admin(driver, watch, supervisors, epoch, collect)
-        await held.enter_async_context(doors.listening(config))
+        admin_server = admin.Admin(driver, watch, supervisors, epoch, collect)
+        await held.enter_async_context(admin_server.listening(config))
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = Roster(config, driver, service, endpoints, watchers)
             if gateway_config.workers > 1:
-                await _first_look(driver, doors, len(config.workers))
+                await _first_look(driver, admin_server, len(config.workers))
             try:
                 await _open(server, service, gateway_config, held, shared=shared)
             except RomaError as error:
                 refused = error  # from here it would come out in a group
             else:
-                doors.is_open = True
-                yield Running(service, server, roster, doors)
+                admin_server.is_open = True
+                yield Running(service, server, roster, admin_server)
                 await _drain(service, server, gateway_config.drain_timeout)
             roster.stop()
         if refused is not None:
@@ -303,9 +303,9 @@ def _collector(
     server: Server,
     keeper: Access,
     watch: Watch,
-    doors: Callable[[], admin.Admin],
+    admin_server: Callable[[], admin.Admin],
 ) -> admin.Collect:
-    """Return what a scrape is answered with; `doors` is asked at each one."""
+    """Return what a scrape is answered with; `admin_server` is asked at each one."""
     driver, exclusives = service.driver, service.exclusives
 
     def collect() -> Iterator[Metric]:
@@ -313,7 +313,7 @@ def _collector(
         yield from metrics.collect_reasons(driver.core, service.reasons)
         yield from metrics.collect_control(watch.view.workers)
         yield from metrics.collect_door(server, keeper.denied, service.lookups.counts)
-        yield from metrics.collect_admin(doors().ports)
+        yield from metrics.collect_admin(admin_server().ports)
         if exclusives is not None:
             yield from metrics.collect_devices(driver.core, exclusives.devices)
 
@@ -354,14 +354,16 @@ def _tracer(config: GatewayConfig) -> "Tracer":
     return Tracer(config.host, config.port, config.grpc_port)
 
 
-async def _first_look(driver: Driver, doors: admin.Admin, supervisors: int) -> None:
+async def _first_look(driver: Driver, admin_server: admin.Admin, supervisors: int) -> None:
     """Wait until every executable can be reached and every supervisor has said what is ours.
 
     Not for long: an executable may load, and nothing waits for a supervisor that is not there.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_LOOK):
-            while len(doors.heard) < supervisors or not all(e.live for e in driver.core.executors):
+            while len(admin_server.heard) < supervisors or not all(
+                e.live for e in driver.core.executors
+            ):
                 await asyncio.sleep(0.02)
 
 

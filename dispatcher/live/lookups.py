@@ -216,7 +216,7 @@ class Lookups:
 
 
 class _Flight:
-    """One look-up on its way, and how many clients wait for it."""
+    """A look-up on its way, and the number of clients that wait for it."""
 
     __slots__ = ("clients", "is_sent", "task")
 

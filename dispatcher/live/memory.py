@@ -24,7 +24,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 class FreeMemory:
-    """What this process has free; `release` it now and then, from one thread at a time."""
+    """Free memory of this process; `release` it now and then, from one thread at a time."""
 
     def __init__(self) -> None:
         libc: Any = ctypes.CDLL(None)

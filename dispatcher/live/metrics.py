@@ -109,7 +109,7 @@ def _outcomes(m: ModelReport) -> Iterable[tuple[tuple[str, str, str], float]]:
 def collect_door(
     server: Server, denied: Mapping[int, int], lookups: Mapping[str, int]
 ) -> Iterator[Metric]:
-    """Yield what the clients' HTTP door tells.
+    """Yield the metrics of the clients' HTTP port.
 
     `denied` counts by status who was not let in, `lookups` by source what was answered.
     """

@@ -35,7 +35,7 @@ USUAL: Final = 256
 """Length of a path that is remembered: strangers name what they like."""
 
 OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
-"""What a load balancer asks, without a key and by any name."""
+"""Paths that a load balancer asks for, without a key and by any name."""
 
 _INFERENCES = frozenset({":predict", ":classify", ":regress", "/infer"})
 

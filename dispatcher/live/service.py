@@ -60,7 +60,7 @@ class Service:
         self.writes_all = journal.writes_all
         """Whether requests that were answered get a line as well."""
         self.scrape: Scrape | None = None
-        """What clients read metrics by; None where they may not."""
+        """Collects metrics for clients; None where they may not read them."""
         self.leaving = False
         """The program ends soon: who asks whether it is ready should go elsewhere."""
         self.draining = False

@@ -19,7 +19,7 @@ class WorkerTaken(RomaError):
 
 
 class Supervisors:
-    """Which supervisor speaks for which worker; `period` is that of control, in seconds."""
+    """The supervisor of each worker; `period` is that of control, in seconds."""
 
     def __init__(self, workers: Iterable[str], period: float) -> None:
         self._workers = tuple(workers)

@@ -1,4 +1,4 @@
-"""What the kernel knows of a connection that was lost."""
+"""Asks the kernel about a connection that was lost."""
 
 import socket
 import struct

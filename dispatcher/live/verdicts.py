@@ -1,4 +1,4 @@
-"""What a model server's answer says about the promise, and about the server.
+"""Classifies model servers' answers: kept promise, client's fault, failure or server error.
 
 The statuses that eject are those of Envoy's `consecutive_gateway_failure`: 502, 503 and 504, and
 what never came to an answer. Any other server error with an error object in it comes from a server

@@ -6,7 +6,6 @@ import ssl
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 
 from dispatcher.live import app as dispatcher_app
@@ -17,6 +16,7 @@ from roma.admin_ports import AdminPorts
 from roma.demo.ports import free_ports
 from roma.security_config import TlsConfig
 from roma.tls import client_context, server_context
+from tests.access.test_doors import written
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -56,27 +56,10 @@ async def ended(reader):
 
 @contextlib.asynccontextmanager
 async def serving(tmp_path, authority, **limits):
-    port, admin, backend = free_ports(3)
-    data = {
-        "models": {"m": {"sla": {"response_time": 1}}},
-        "workers": [
-            {
-                "backend": "static",
-                "cores": 2,
-                "executables": [{"url": f"http://127.0.0.1:{backend}", "model": "m"}],
-            }
-        ],
-        "gateway": {
-            "port": port,
-            "admin_port": admin,
-            "tls": authority.issue("here", "127.0.0.1"),
-            "limits": limits,
-        },
-    }
-    file = tmp_path / "roma.yaml"
-    file.write_text(yaml.safe_dump(data))
-    async with dispatcher_app.running(configs.load(file)) as running:
-        yield running.server, port
+    gateway = {"tls": authority.issue("here", "127.0.0.1"), "limits": limits}
+    loaded = configs.load(written(tmp_path, gateway=gateway))
+    async with dispatcher_app.running(loaded) as running:
+        yield running.server, loaded.gateway.port
 
 
 async def health(port, context):

@@ -31,7 +31,7 @@ PROMISE = 0.25
 
 
 class Model:
-    """One model with `slots`; a request takes `cost(bytes)` seconds, and nothing queues behind it."""
+    """A model with `slots`; a request takes `cost(bytes)` seconds, and nothing queues behind it."""
 
     def __init__(self, cost, *, slots=1, cores=1.0):
         self.cost = cost

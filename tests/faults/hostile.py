@@ -43,7 +43,7 @@ class Hostile:
 
     @property
     def sent(self):
-        """How many clients have ended."""
+        """The number of clients that have ended."""
         return sum(self.ends.values())
 
     async def run(self):
@@ -242,7 +242,7 @@ EXPECTED = {
     "half closed": {"closed", "answered"},
     "never reads": {"closed"},
 }
-"""What may come of each kind; "closed" of any: a reset overtakes an answer that was sent."""
+"""Ends that each kind may have; "closed" of any: a reset overtakes an answer that was sent."""
 
 
 def surprises(ends):

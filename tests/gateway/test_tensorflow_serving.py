@@ -1,4 +1,4 @@
-"""What clients written for TensorFlow Serving find at the gateway: its words, paths and addresses."""
+"""Clients written for TensorFlow Serving find its words, paths and addresses at the gateway."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What `roma up` says when models are served, or cannot be."""
+"""Lines of `roma up` about models that are served, or cannot be."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving does beside answering well-formed requests, and its own tests rely on."""
+"""Behaviour of TensorFlow Serving beside well-formed requests, on which its own tests rely."""
 
 import asyncio
 import shutil

@@ -29,7 +29,7 @@ OUT_OF_SCOPE = {
     "test_profiler_service_with_valid_trace_request": "profiler",
     "test_tf_text": "tf.text",
 }
-"""What TensorFlow's Python package cannot serve, and what it takes."""
+"""Tests of what TensorFlow's Python package cannot serve, and what it would take."""
 
 OF_KERAS_2 = {
     "test_sequential_keras_saved_model_save",

@@ -1,4 +1,4 @@
-"""How an answer is written: its status line and headers, most of which many answers share."""
+"""Writes answers: a status line and headers, which many answers share, and a body."""
 
 from http import HTTPStatus
 from typing import Final
@@ -10,7 +10,7 @@ LARGE: Final = 64 * 1024
 """Bytes. A larger body is not copied behind its head."""
 
 _BODILESS: Final = frozenset({204, 304})
-"""What has no body, and says nothing of its length (RFC 9110 §8.6)."""
+"""Statuses without a body, and without a Content-Length (RFC 9110 §8.6)."""
 
 _REASON: Final = {status.value: status.phrase for status in HTTPStatus}
 _HEADS: Final[dict[tuple[int, str, str | None, str], bytes]] = {}

@@ -21,7 +21,7 @@ class Cursor:
     def __init__(self) -> None:
         self._at = 0
         self._text = b""
-        """What was read, from the first byte on that a message or a line of it begins with."""
+        """Bytes that were read, from the first one of a message or of a line of it."""
 
     def read(self, data: bytes) -> None:
         """Go on with what came."""

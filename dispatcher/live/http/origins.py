@@ -28,7 +28,7 @@ HEADERS: Final = (
     "X-Request-Id, X-Request-Timeout-Ms, X-Request-Soft-Timeout-Ms, X-Request-Start, "
     "X-Request-Priority, X-Roma-Variant, X-Roma-Min-Accuracy, traceparent, tracestate"
 )
-"""What pages may send beside a body."""
+"""Headers that pages may send."""
 
 PREFLIGHT: Final = (
     "Access-Control-Allow-Methods: GET, POST\r\n"
@@ -45,7 +45,7 @@ _HOST: Final = re.compile(rb"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?
 
 
 class Origins:
-    """What is let in. `names` are ours; without `is_guarded` every name and every page is."""
+    """Checks Host and Origin. `names` are ours; without `is_guarded` all others pass, too."""
 
     __slots__ = ("_any", "_cors", "_hosts", "_listed", "_names", "is_guarded")
 
