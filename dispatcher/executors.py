@@ -228,10 +228,10 @@ class Executor:
     ) -> None:
         """Learn what a request larger than usual costs; if `is_bound`, at least."""
         profile = self._profiles.get(execution.model)
-        if profile is None:
+        if profile is None or not profile.work:
             return
-        work, usual = self._granted_until(now) - execution.granted, profile.work or 0.0
-        if is_bound and (not usual or work <= profile.large.of(size, usual=usual, upper=upper)):
+        work, usual = self._granted_until(now) - execution.granted, profile.work
+        if is_bound and work <= profile.large.of(size, usual=usual, upper=upper):
             return
         profile.large.record(size, work, usual=usual, upper=upper)
 

@@ -91,18 +91,16 @@ class LargeCosts:
         """The one of them that counts, 0 where nothing was measured."""
 
     def record(self, size: int, work: float, *, usual: float, upper: int) -> None:
-        """Record what a large request cost; `usual` is 0 where that was never measured."""
+        """Record what a large request cost."""
         octave = size.bit_length()
         known = self._known.get(octave)
         if known is None:
             known = self._known[octave] = deque(maxlen=SAMPLES)
         known.append(work / size)
-        if len(known) > 1:
-            self._rates[octave] = sorted(known)[-2]
-        elif usual:
+        if len(known) == 1:
             self._rates[octave] = min(known[0], self._rate(octave - 1, usual, upper))
         else:
-            self._rates[octave] = known[0]
+            self._rates[octave] = sorted(known)[-2]
 
     def keep(self, size: int, work: float) -> None:
         """Keep what requests of a size cost that is not usual any more."""

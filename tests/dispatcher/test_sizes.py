@@ -33,10 +33,10 @@ PROMISE = 0.25
 class Model:
     """A model with `slots`; a request takes `cost(bytes)` seconds, and nothing queues behind it."""
 
-    def __init__(self, cost, *, slots=1, cores=1.0):
+    def __init__(self, cost, *, slots=1, cores=1.0, promise=PROMISE):
         self.cost = cost
         self.now = 0.0
-        spec = ModelSpec("m", Sla.within(PROMISE, 0.02), 10 * PROMISE)
+        spec = ModelSpec("m", Sla.within(promise, 0.02), 10 * promise)
         self.core = Dispatcher([spec], gpu=registry.GPU["roma"], cpu=registry.CPU["round_robin"])
         executor = ExecutorSpec("m@w", Device.CPU, ("m",), cores=cores, in_flight=slots)
         self.core.handle(ExecutorAdded(executor), now=0.0)
@@ -140,6 +140,33 @@ def test_a_long_request_that_is_in_time_is_not_refused():
     assert model.ask(int(0.9 * PROMISE / SERVICE * USUAL)) is None
 
 
+def test_five_usual_services_are_not_too_long_however_tight_the_promise():
+    model = Model(lambda size: SERVICE if size <= USUAL else 4 * SERVICE, promise=1.5 * SERVICE)
+    for _ in range(20):
+        model.ask(USUAL)
+    model.now += LONGEST_WAIT  # its size suggests more than it takes: the first one is tried
+    assert all(model.ask(10 * USUAL) is None for _ in range(20))
+
+
+def test_five_services_stay_those_of_usual_requests():
+    """Longer ones, of which many came just now, do not make still longer ones usual."""
+    model = Model(lambda size: SERVICE if size <= USUAL else size * 1.3e-5, promise=3 * SERVICE)
+    for _ in range(20):
+        model.ask(USUAL)
+    model.now += LONGEST_WAIT
+    assert all(model.ask(3000) is None for _ in range(9))
+    assert model.ask(12_000).reason is Reason.TOO_LARGE
+
+
+def test_low_priority_makes_no_size_usual():
+    model = Model(lambda size: SERVICE, slots=2, cores=2)
+    for _ in range(20):
+        model.ask(USUAL)
+    for _ in range(200):
+        assert model.ask(20_000, priority=Priority.BATCH) is None
+    assert model.queue.sizes.upper == 512
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_workload_of_many_sizes_is_served_whole(seed):
     """Sizes of a lognormal, nine tenths within a factor of ten; costs have a fixed part."""
@@ -237,14 +264,15 @@ def test_a_request_that_fails_at_once_does_not_make_its_size_cheap(model):
 
 @pytest.mark.parametrize("size", [300, 10_000, 200_000, 1_000_000])
 @pytest.mark.parametrize("result", [Result.INVALID, Result.ERROR, Result.OK])
-def test_tiny_requests_do_not_make_the_usual_ones_too_large(size, result):
+@pytest.mark.parametrize("pause", [0.0, 60.0])
+def test_tiny_requests_do_not_make_the_usual_ones_too_large(size, result, pause):
     """A probe that posts `{}` all night, refused or answered, changes nothing for clients."""
     model = Model(lambda bytes_: 0.02)
     for _ in range(100):
         assert model.ask(size) is None
     for _ in range(1000):
-        model.ask(2, result=result, takes=0.001)
-        model.now += 60
+        model.ask(2, result=result, after=0.001, takes=0.001)
+        model.now += pause
     assert [model.ask(size) for _ in range(50)] == [None] * 50
 
 

@@ -11,9 +11,11 @@ import grpc
 import pytest
 from aiohttp import web
 
+from dispatcher.live.driver import Call
+from dispatcher.live.messages import Message, form
 from roma import config
 from roma.errors import ConfigError
-from roma.tensors.inflate import inflated_size
+from roma.tensors.inflate import MOST, inflated_size
 from tests.gateway.test_grpc import PREDICT
 from tests.gateway.test_grpc_bounds import sized
 
@@ -91,6 +93,24 @@ def test_a_compressed_body_is_read_no_further_than_matters(pack):
     if pack is gzip.compress:  # its end says how much there is, whatever it begins with
         assert inflated_size(pack(random + bytes(50 * 2**20)), 2**16) > 50 * 2**20
     assert inflated_size(b"no such body", 2**16) == 12
+
+
+def test_no_body_holds_more_than_gzip_can_count():
+    piece = zlib.compressobj(9, wbits=31)
+    packed = piece.compress(bytes(2**24))
+    assert inflated_size(packed + packed[len(packed) // 2 :] * 1200, 2**16) == MOST
+
+
+async def test_a_request_at_which_the_core_fails_is_not_kept(stage):
+    """Whatever the bug: here it is a size that no body has."""
+    await stage.open()
+    for _ in range(6):
+        assert (await stage.predict())[0] == 200
+    driver, call = stage.service.driver, Call("m", Message(form("/v1/models/m:predict"), SMALL))
+    call.size = 2**40
+    with pytest.raises(IndexError):
+        driver.submit(call)
+    assert not driver._calls
 
 
 async def test_a_bomb_is_refused_and_leaves_nothing_behind(stage):
