@@ -35,14 +35,17 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
 
 # uv installs in a fraction of pip's time. pip brings it where it is missing, and takes over where it
-# cannot be had or fails: uv reads none of pip's settings, such as the address of a mirror.
+# cannot be had or fails: uv reads none of pip's settings, such as the address of a mirror. The pip
+# that comes with Python 3.11 needs half as long again as today's, and byte code, which uv leaves to
+# the first import, another 10 s.
 $(VENV)/.has-%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV): $(EXTRAS_$*)"
 	@uv='$(UV)'; test -n "$$uv" || uv=$(BIN)/uv; \
 	command -v "$$uv" >/dev/null || $(BIN)/pip install $(QUIET) --constraint constraints.txt uv || true; \
 	"$$uv" pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS_$*)]' || \
 	{ echo "without uv: pip installs, which takes longer"; \
-	$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'; }
+	$(BIN)/pip install $(QUIET) 'pip>=26' || true; \
+	$(BIN)/pip install $(QUIET) --no-compile --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'; }
 	@touch $@
 
 demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (about 2 minutes).
