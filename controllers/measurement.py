@@ -16,7 +16,9 @@ class Measurement:
     actuator confirmed last. `throttled` is the share of the period's quota periods in which the
     executable ran out of quota. `profile` is the model's measured cost in core-seconds per
     request, None if nobody measured it. `violations` counts the requests that broke the
-    promise, those that were `shed` or `failed` among them.
+    promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
+    a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
+    seconds; one with burst can save up `bucket` seconds of it.
     """
 
     response_time: float | None
@@ -39,6 +41,10 @@ class Measurement:
     throttled: float = 0.0
     profile: float | None = None
     violations: float = 0.0
+    threads: int = 1
+    budget: float | None = None
+    quota_period: float = 0.1
+    bucket: float = 0.1
 
     @property
     def idle(self) -> bool:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from controllers.adaptive import AdaptiveGains, adaptive_step
 from controllers.base import Law
 from controllers.captain import CaptainGains, captain_step
+from controllers.late_share import LateShareGains, late_share_step
 from controllers.paper import PaperGains, paper_step
 from controllers.pi import PiGains, pi_step
 from controllers.rules import RulesGains, rules_step
@@ -21,6 +22,7 @@ from roma.errors import ConfigError
 LAWS: dict[str, tuple[type[Any], Any]] = {
     "adaptive": (AdaptiveGains, adaptive_step),
     "captain": (CaptainGains, captain_step),
+    "late_share": (LateShareGains, late_share_step),
     "paper": (PaperGains, paper_step),
     "pi": (PiGains, pi_step),
     "rules": (RulesGains, rules_step),

@@ -185,9 +185,12 @@ class ModelConfig(Section):
 class ControlConfig(Section):
     """The control loop."""
 
-    law: Literal["adaptive", "captain", "paper", "pi", "rules", "static", "usage"] = "adaptive"
-    """`adaptive` and `pi` are for use; the others are what comparisons are made with: the ROMA
-    paper by the letter (`paper`, `rules`, `static`), Autothrottle's `captain`, HPA's `usage`."""
+    law: Literal["adaptive", "captain", "late_share", "paper", "pi", "rules", "static", "usage"] = (
+        "adaptive"
+    )
+    """`adaptive` and `pi` are for use, and `late_share` with `period: 0.2` (decision 20); others
+    are what comparisons are made with: the ROMA paper by the letter (`paper`, `rules`, `static`),
+    Autothrottle's `captain`, HPA's `usage`."""
     gains: dict[str, float | str] = Field(default_factory=dict)
     """Gains of the law by name, e.g. {error: log, K: 0.5, a: 0.8} for pi; defaults otherwise."""
     gains_file: FilePath | None = None

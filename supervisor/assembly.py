@@ -47,10 +47,14 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,
             idles_by_cost=(
-                config.models[e.spec.models[0]].cpu.min is None and e.spec.models[0] not in on_gpus
+                config.models[e.spec.models[0]].cpu.min is None
+                and e.spec.models[0] not in on_gpus
+                # It knows better what one request needs: the bucket.
+                and config.control.law != "late_share"
             ),
             weight=config.models[e.spec.models[0]].weight,
             burst=config.control.cfs_burst,
+            quota_period=config.control.cfs_period,
         )
         for e in controlled(config, worker)
     ]

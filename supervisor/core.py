@@ -50,7 +50,7 @@ class Managed:
     is the profiled core-seconds per request, None if unknown. `threads` and `in_flight` make its
     in-flight limit, as in `ExecutorSpec`. With `idles_by_cost` it keeps what one request needs when
     it is idle, at least `minimum`. `weight` is its part in a shortage. `burst` is the share of its
-    quota that a quota period may inherit.
+    quota that a quota period, in seconds, may inherit.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Managed:
     idles_by_cost: bool = False
     weight: float = 1.0
     burst: float = 0.0
+    quota_period: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +455,10 @@ class Supervisor:
             workers=managed.workers,
             throttled=status.throttled,
             profile=managed.cost,
+            threads=managed.threads,
+            budget=spec.sla.budget,
+            quota_period=managed.quota_period,
+            bucket=managed.quota_period * (1 + managed.burst),
         )
 
     def _floor(self, status: Status) -> float:

@@ -27,6 +27,7 @@ LAWS = [
     ("static", {"level": "max"}),
     ("static", {"level": "min"}),
     ("captain", {}),
+    ("late_share", {}),
     ("paper", {}),
     ("usage", {}),
 ]
@@ -513,7 +514,7 @@ def test_the_configuration_offers_exactly_the_registered_laws():
         (
             "magic",
             {},
-            "control.law = magic: must be one of adaptive, captain, paper, pi, rules, static, usage",
+            "control.law = magic: must be one of adaptive, captain, late_share, paper, pi, rules, static, usage",
         ),
         (
             "pi",

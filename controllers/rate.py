@@ -1,0 +1,64 @@
+"""The rate of requests now: the mean over the longest recent time in which it looks constant.
+
+Counts of a constant rate are Poisson's. Where the last period, second or seconds contradict the
+mean, by the likelihood of two rates against one, the mean begins anew with them; where they do not,
+they are noise, and averaged. So a step is believed at once, and noise is not followed.
+"""
+
+from dataclasses import dataclass
+from math import exp, log
+
+SPANS = (1.0, 3.0)
+"""Time constants, in seconds, of the averages that are compared with the mean."""
+
+MEMORY = 20.0
+"""Most seconds of the mean."""
+
+DOUBT = 5.0
+"""Nats by which two rates must be likelier than one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`mean` in requests/s over the last `age` seconds; `recent` are averages of `SPANS`."""
+
+    mean: float = 0.0
+    age: float = 0.0
+    recent: tuple[float, ...] = ()
+
+    def update(self, count: float, dt: float) -> "Rate":
+        """Return the rate after a period of `dt` seconds with `count` requests."""
+        now = count / dt
+        if not self.recent:
+            return Rate(now, dt, (now,) * len(SPANS))
+        recent = [
+            r + (now - r) * (1 - exp(-dt / span))
+            for r, span in zip(self.recent, SPANS, strict=True)
+        ]
+        seen = [(now, dt), *((r, 2 * span) for r, span in zip(recent, SPANS, strict=True))]
+        most, since = DOUBT, None
+        for rate, over in seen:
+            doubt = _contradiction(self.mean, self.age, rate, over) if over < self.age else 0.0
+            if doubt > most:
+                most, since = doubt, (rate, over)
+        if since is not None:
+            rate, over = since
+            # What is averaged for longer still has the old rate in it.
+            kept = (rate if 2 * s > over else r for r, s in zip(recent, SPANS, strict=True))
+            return Rate(rate, over, tuple(kept))
+        age = min(MEMORY, self.age + dt)
+        return Rate(self.mean + (now - self.mean) * dt / age, age, tuple(recent))
+
+
+NOTHING = Rate()
+"""Before the first period."""
+
+
+def _contradiction(a: float, over_a: float, b: float, over_b: float) -> float:
+    """Return the log of how much likelier two rates are than one, in nats."""
+    both = (a * over_a + b * over_b) / (over_a + over_b)
+    return _nats(a, over_a, both) + _nats(b, over_b, both) if both > 0 else 0.0
+
+
+def _nats(rate: float, over: float, mean: float) -> float:
+    return rate * over * log(rate / mean) if rate > 0 else 0.0

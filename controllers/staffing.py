@@ -1,0 +1,83 @@
+"""How many cores a rate of requests needs: queueing theory for an executable under a quota.
+
+An executable of u cores serves k = ceil(u/p) requests at once, each on p cores, as long as its
+token bucket lasts: u·B core-seconds when it is full (B: the quota's period and its burst), and u
+more per second. A request is late in either of two ways, and each bounds the cores from below:
+
+* it waits for a slot:  C(k, a)·exp(-(k - a)·(R - T)/(T·v)) ≤ ε,  a = λ·T,  T = c/p
+  (Erlang's C, and the tail of M/M/k; v as Allen and Cunneen have it)
+* the bucket is empty:  ρ·exp(-(1 - ρ)·(u·s - c)/(c·v)) ≤ ε,  ρ = λ·c/u,  s = B + max(0, R - P)
+  (the tail of the work that M/G/1 has, beyond what the bucket and the slack of R lend)
+"""
+
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+SLIVER = 0.02
+"""Cores beyond (k - 1)·p that make k slots."""
+
+MOST_SLOTS = 4096
+
+VARIABILITY = 0.55
+"""v = (1 + cv²)/2: Poisson's arrivals, services whose times vary by 0.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A share `late` of the requests may take longer than `response_time`.
+
+    Quotas have a `period`, and a full bucket has `bucket` seconds of them.
+    """
+
+    response_time: float
+    late: float
+    period: float
+    bucket: float
+
+
+def needed(rate: float, cost: float, threads: int, promise: Promise, margin: float = 1.0) -> float:
+    """Return the cores for `rate` requests/s of `cost` core-seconds, on `threads` cores each.
+
+    `margin` multiplies what is beyond the load itself, slots as well as cores.
+    """
+    work, service = rate * cost, cost / threads
+    load = rate * service
+    slack = max(0.0, promise.response_time - service)
+    slots = slots_needed(load, service, slack, promise.late)
+    slots = max(1, round(load + margin * (slots - load)))
+    beyond = bucket_need(work, cost, promise) - work
+    return max((slots - 1) * threads + SLIVER, work + margin * beyond)
+
+
+def slots_needed(load: float, service: float, slack: float, late: float) -> int:
+    """Return the fewest slots in which at most a share `late` waits longer than `slack` seconds.
+
+    `load` in erlangs, `service` in seconds.
+    """
+    blocked = 1.0
+    for k in range(1, MOST_SLOTS):
+        blocked = load * blocked / (k + load * blocked)  # Erlang's B, by recursion
+        if k <= load:
+            continue
+        waits = blocked / (1 - load / k * (1 - blocked))
+        if waits * exp(-(k - load) * slack / (service * VARIABILITY)) <= late:
+            return k
+    return MOST_SLOTS
+
+
+def bucket_need(work: float, cost: float, promise: Promise) -> float:
+    """Return the fewest cores whose bucket is seldom empty, for `work` = λ·c cores of load.
+
+    (u - λc)·(u·s - c) = v·c·L·u with L = ln(ρ/ε) is a quadratic in u, solved again with the ρ
+    that it gives.
+    """
+    seconds = promise.bucket + max(0.0, promise.response_time - promise.period)
+    least = cost / seconds
+    if work <= 0:
+        return least
+    nats, cores = -log(promise.late), least
+    for _ in range(3):
+        half = (least + work + VARIABILITY * least * nats) / 2
+        cores = half + sqrt(max(0.0, half * half - work * least))
+        nats = max(0.0, log(work / (cores * promise.late)))
+    return cores

@@ -1,0 +1,113 @@
+"""`late_share`, and the theory and the rate that it rests on."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from controllers.late_share import LEAST, MOST, LateShareGains, late_share_step
+from controllers.rate import NOTHING
+from controllers.staffing import Promise, bucket_need, needed, slots_needed
+from roma.config import Config
+from roma.sim.scenario import from_config
+from roma.sim.simulation import Simulation
+from tests.support.periods import BASE
+
+TIGHT = Promise(0.03, 0.015, 0.1, 0.2)
+
+
+def test_slots_are_erlangs_where_nobody_may_wait():
+    """C(k, 2): 0.444, 0.174, 0.060, 0.018, 0.005 for 3 to 7 slots."""
+    assert [slots_needed(2.0, 0.02, 0.0, late) for late in (0.5, 0.2, 0.1, 0.05, 0.01)] == [
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
+
+
+def test_the_bucket_holds_one_request_where_there_is_no_load():
+    assert bucket_need(0.0, 0.02, TIGHT) == pytest.approx(0.1)
+    assert bucket_need(1e-9, 0.02, TIGHT) == pytest.approx(0.1, rel=0.01)
+
+
+@pytest.mark.parametrize("work", [0.01, 0.2, 1.0, 5.0])
+def test_the_bucket_is_empty_as_often_as_is_allowed(work):
+    cost, v = 0.02, 0.55
+    cores = bucket_need(work, cost, TIGHT)
+    rho = work / cores
+    tail = rho * math.exp(-(1 - rho) * (cores * 0.2 - cost) / (cost * v))
+    assert cores > work
+    assert tail <= TIGHT.late * 1.05
+
+
+def test_a_margin_moves_what_is_beyond_the_load_alone():
+    needs = [needed(50.0, 0.02, 1, TIGHT, margin) for margin in (0.0, 0.5, 1.0, 2.0)]
+    assert needs == sorted(needs)
+    assert needs[0] == pytest.approx(1.0)
+
+
+def test_a_rate_believes_a_step_at_once_and_no_noise():
+    rate = NOTHING
+    for count in (2, 1, 3, 2, 2, 1, 2, 3, 2, 2) * 5:
+        rate = rate.update(count, 0.2)
+    assert rate.mean == pytest.approx(10.0)
+    assert rate.age == pytest.approx(10.0)
+    assert rate.update(4, 0.2).mean < 10.5
+    assert rate.update(14, 0.2).mean == pytest.approx(70.0)
+    fell = rate
+    for _ in range(8):
+        fell = fell.update(0, 0.2)
+    assert fell.mean < 3
+
+
+def learned(m, state=None, periods=20):
+    for _ in range(periods):
+        _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.1, hi=32.0)
+        m = replace(m, applied=state.asked or m.applied)
+    return state
+
+
+def test_the_margin_follows_the_late_share_within_bounds():
+    calm = replace(BASE, profile=0.05, budget=0.02, violations=0)
+    assert learned(calm, periods=2000).margin == LEAST
+    late = replace(calm, violations=2)
+    assert learned(late, periods=200).margin == MOST
+
+
+def test_what_was_late_without_the_cores_teaches_nothing():
+    late = replace(BASE, profile=0.05, budget=0.02, violations=5)
+    state = learned(replace(late, violations=0), periods=2)
+    short = replace(late, applied=0.5 * state.asked)
+    _, after = late_share_step(LateShareGains(), state, short, dt=1.0, lo=0.1, hi=32.0)
+    assert after.margin == state.margin
+    _, at_most = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=state.asked)
+    assert at_most.margin == state.margin
+
+
+@pytest.mark.parametrize(
+    ("cost", "threads", "services", "rate", "process", "cores"),
+    [
+        (0.02, 1, 3, 10, "poisson", 0.43),
+        (0.06, 2, 1.5, 10, "mmpp", 3.1),
+        (0.06, 2, 5, 10, "poisson", 1.05),
+        (0.4, 4, 5, 10, "mmpp", 7.0),
+    ],
+)
+def test_promises_are_kept_from_tight_to_wide(cost, threads, services, rate, process, cores):
+    """One setting; `cores` on average at most, where constants need 0.37, 4.0, 0.97 and 10.3."""
+    plant = {"cost": cost, "parallelism": threads}
+    plant["load"] = {"profile": f"{rate}", "process": process}
+    sla = {"response_time": services * cost / threads}
+    config = Config.model_validate(
+        {
+            "models": {"m": {"path": "m", "sla": sla, "cpu": {"threads": threads}}},
+            "workers": [{"name": "w", "cores": 32.0}],
+            "control": {"law": "late_share", "period": 0.2},
+            "plant": {"duration": 300.0, "models": {"m": plant}},
+        }
+    )
+    result = Simulation(from_config(config, seed=9)).run()
+    assert result.late_share <= 0.025
+    assert result.core_seconds / result.seconds <= cores
