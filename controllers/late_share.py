@@ -8,10 +8,10 @@ Poisson's (controllers/staffing.py), ε the share that the promise allows to be 
 theory lacks: less than 1 where arrivals are smoother, more where they come in bursts. Quantile
 tracking (Gibbs and Candès, NeurIPS 2021) makes the late share in the long run what was aimed at,
 whatever the plant is. What was late while the executable had less than was asked for, or all that
-it may have, says nothing of κ.
+it may have, leaves κ as it is.
 
 Where GPUs take a part, the load of the CPUs is what these leave, and κ multiplies all of n(λ): what
-no CPU does waits for a GPU, it is not lost. What waits beyond the reach of the GPUs leaves within
+no CPU does waits for a GPU and is not lost. What waits beyond the reach of the GPUs leaves within
 half a response time.
 """
 
@@ -42,7 +42,7 @@ MET = 0.98
 """Share of a demand with which it counts as met."""
 
 FOLLOW = 0.8
-"""How much of a new rate of the GPUs is believed within a second."""
+"""Weight, within a second, of a new rate of the GPUs in its average."""
 
 NONE = 1e-3
 """GPU completions per second that are none: an average falls below it seconds after the last."""
@@ -72,7 +72,7 @@ class LateShareState:
     margin: float = 1.0
     cost: Cost = UNKNOWN
     asked: float | None = None
-    by_gpu: float = 0.0
+    by_gpu: float | None = None
 
 
 def late_share_step(
@@ -96,7 +96,7 @@ def late_share_step(
         demand = start.moved(min(m.applied, float(m.threads)), "threads").within(lo, hi)
         return demand, LateShareState(rate, past.margin, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    margin = clip(past.margin * exp(_lesson(gains, past, m, budget, dt=dt, hi=hi)), LEAST, MOST)
+    margin = clip(past.margin * exp(_change(gains, past, m, budget, dt=dt, hi=hi)), LEAST, MOST)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     if by_gpu > NONE:
@@ -113,7 +113,7 @@ def late_share_step(
     return demand, LateShareState(rate, margin, cost, demand.cores, by_gpu)
 
 
-def _lesson(
+def _change(
     gains: LateShareGains,
     past: LateShareState,
     m: Measurement,

@@ -1,4 +1,4 @@
-"""How many cores a rate of requests needs: queueing theory for an executable under a quota.
+"""Cores that a rate of requests needs: queueing theory for an executable under a quota.
 
 An executable of u cores serves k = ceil(u/p) requests at once, each on p cores, as long as its
 token bucket lasts: u·B core-seconds when it is full (B: the quota's period and its burst), and u

@@ -49,7 +49,7 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             idles_by_cost=(
                 config.models[e.spec.models[0]].cpu.min is None
                 and e.spec.models[0] not in on_gpus
-                # It knows better what one request needs: the bucket.
+                # That law has an idle minimum of its own, which counts on the bucket.
                 and config.control.law != "late_share"
             ),
             weight=config.models[e.spec.models[0]].weight,

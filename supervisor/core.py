@@ -458,7 +458,7 @@ class Supervisor:
             threads=managed.threads,
             budget=spec.sla.budget,
             quota_period=managed.quota_period,
-            bucket=managed.quota_period * (1 + managed.burst),
+            bucket=managed.quota_period * (1 + _burst(status)),
         )
 
     def _floor(self, status: Status) -> float:
@@ -476,6 +476,12 @@ class Supervisor:
         """Return the cores that an executable keeps without load."""
         managed = status.managed
         return max(managed.minimum, self._floor(status) if managed.idles_by_cost else 0.0)
+
+
+def _burst(status: Status) -> float:
+    """Return the burst that a quota can be relied on to have: as read, none where it cannot be."""
+    read = 0.0 if status.reading is None else status.reading.burst or 0.0
+    return min(status.managed.burst, read)
 
 
 def _lost_burst(previous: Reading | None, reading: Reading, wanted: float) -> bool:

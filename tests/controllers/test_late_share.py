@@ -5,12 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from controllers import registry
 from controllers.late_share import LEAST, MOST, LateShareGains, late_share_step
 from controllers.rate import NOTHING
 from controllers.staffing import Promise, bucket_need, needed, slots_needed
 from roma.config import Config
+from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.model import ModelSpec, Sla
 from roma.sim.scenario import from_config
 from roma.sim.simulation import Simulation
+from supervisor.core import Managed, Reading, Supervisor
 from tests.support.periods import BASE
 
 TIGHT = Promise(0.03, 0.015, 0.1, 0.2)
@@ -46,6 +50,10 @@ def test_a_margin_moves_what_is_beyond_the_load_alone():
     needs = [needed(50.0, 0.02, 1, TIGHT, margin) for margin in (0.0, 0.5, 1.0, 2.0)]
     assert needs == sorted(needs)
     assert needs[0] == pytest.approx(1.0)
+    # Four erlangs need 7 slots; with twice what is beyond the load, 10.
+    calm = Promise(0.03, 0.03, 0.1, 0.2)
+    assert slots_needed(4.0, 0.02, 0.01, 0.03) == 7
+    assert needed(200.0, 0.02, 1, calm, 2.0) == pytest.approx(9.02)
 
 
 def test_a_rate_believes_a_step_at_once_and_no_noise():
@@ -55,7 +63,9 @@ def test_a_rate_believes_a_step_at_once_and_no_noise():
     assert rate.mean == pytest.approx(10.0)
     assert rate.age == pytest.approx(10.0)
     assert rate.update(4, 0.2).mean < 10.5
-    assert rate.update(14, 0.2).mean == pytest.approx(70.0)
+    risen = rate.update(14, 0.2)
+    assert risen.mean == pytest.approx(70.0)
+    assert risen.recent == pytest.approx((70.0, 70.0))
     fell = rate
     for _ in range(8):
         fell = fell.update(0, 0.2)
@@ -86,6 +96,68 @@ def test_what_was_late_without_the_cores_teaches_nothing():
     assert at_most.margin == state.margin
 
 
+def test_failures_and_unknown_costs_teach_nothing():
+    late = replace(BASE, profile=0.05, budget=0.02)
+    failed = replace(late, violations=5, failed=5)
+    assert learned(failed, periods=5).margin == learned(late, periods=5).margin
+    unknown = replace(BASE, completed_here=0, violations=5, applied=32.0, threads=2)
+    demand, state = late_share_step(LateShareGains(), None, unknown, dt=1.0, lo=0.1, hi=32.0)
+    assert demand.cores == 2
+    assert state.margin == 1
+
+
+def test_gpus_leave_what_waits_beyond_their_reach():
+    """A GPU that ends 40/s reaches 16 within 0.4 s; the margin multiplies all the rest."""
+    served = replace(BASE, arrivals=40, completed_gpu=40, completed_here=0, profile=0.05)
+    reached = replace(served, waiting=16)
+    bounds = {"dt": 1.0, "lo": 0.0, "hi": 32.0}
+    demand, state = late_share_step(LateShareGains(), None, reached, **bounds)
+    assert state.rate.mean == 0
+    assert "backlog" not in demand.terms
+    assert demand.cores == pytest.approx(state.margin * 0.05 / (0.1 + 0.4))
+    beyond, state = late_share_step(LateShareGains(), None, replace(served, waiting=66), **bounds)
+    # 50 beyond: within 2·dt, since that is longer than the response time.
+    assert beyond.cores == pytest.approx(2 * 0.05 * 50 / 2)
+    shared = replace(served, waiting=66, workers=2)
+    half, _ = late_share_step(LateShareGains(), None, shared, **bounds)
+    assert half.cores == pytest.approx(beyond.cores / 2)
+
+
+def test_a_quota_without_burst_needs_more():
+    """The law counts on the burst that was read, not on the one that was asked for."""
+    spec = ModelSpec("m", Sla.within(0.05, 0.02), 0.1)
+    found = []
+    for burst in (1.0, None):
+        core = Supervisor(
+            [Managed("m@w", spec, 0.1, 4.0, 4.0, cost=0.02, burst=1.0)],
+            registry.build("late_share", {}),
+            capacity=4.0,
+        )
+        for now in (0.0, 1.0, 2.0):
+            report = ModelReport(
+                model="m",
+                arrivals=int(5 * now),
+                completed_cpu=int(5 * now),
+                completed_gpu=0,
+                failed=0,
+                invalid=0,
+                cancelled=0,
+                late=0,
+                rejected={},
+                waiting=0,
+                in_flight=0,
+                oldest_age=0.0,
+                response_time=0.02,
+                mean_time=0.02,
+            )
+            executor = ExecutorReport("m@w", "idle", 0, int(5 * now))
+            reading = Reading(4.0, 0.1 * now, int(10 * now), 0, burst=burst)
+            reply = ExchangeReply("e", (report,), (executor,))
+            core.tick({"d": reply}, {"m@w": reading}, now=now)
+        found.append(core.status["m@w"].allocation)
+    assert found[1] > 1.3 * found[0]
+
+
 @pytest.mark.parametrize(
     ("cost", "threads", "services", "rate", "process", "cores"),
     [
@@ -96,7 +168,7 @@ def test_what_was_late_without_the_cores_teaches_nothing():
     ],
 )
 def test_promises_are_kept_from_tight_to_wide(cost, threads, services, rate, process, cores):
-    """One setting; `cores` on average at most, where constants need 0.37, 4.0, 0.97 and 10.3."""
+    """`cores` on average at most; constants of 0.37, 4.0, 0.97 and 10.3 keep the promise too."""
     plant = {"cost": cost, "parallelism": threads}
     plant["load"] = {"profile": f"{rate}", "process": process}
     sla = {"response_time": services * cost / threads}
