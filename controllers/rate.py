@@ -14,6 +14,9 @@ SPANS = (1.0, 3.0)
 MEMORY = 20.0
 """Most seconds of the mean."""
 
+NONE = 1e-6
+"""Requests/s that are none. Averages of silence end in subnormal numbers otherwise."""
+
 DOUBT = 5.0
 """Nats by which two rates must be likelier than one."""
 
@@ -47,7 +50,8 @@ class Rate:
             kept = (rate if 2 * s > over else r for r, s in zip(recent, SPANS, strict=True))
             return Rate(rate, over, tuple(kept))
         age = min(MEMORY, self.age + dt)
-        return Rate(self.mean + (now - self.mean) * dt / age, age, tuple(recent))
+        mean = self.mean + (now - self.mean) * dt / age
+        return Rate(mean if mean > NONE else 0.0, age, tuple(recent))
 
 
 NOTHING = Rate()
@@ -57,8 +61,8 @@ NOTHING = Rate()
 def _contradiction(a: float, over_a: float, b: float, over_b: float) -> float:
     """Return the log of how much likelier two rates are than one, in nats."""
     both = (a * over_a + b * over_b) / (over_a + over_b)
-    return _nats(a, over_a, both) + _nats(b, over_b, both) if both > 0 else 0.0
+    return _nats(a, over_a, both) + _nats(b, over_b, both) if both > NONE else 0.0
 
 
 def _nats(rate: float, over: float, mean: float) -> float:
-    return rate * over * log(rate / mean) if rate > 0 else 0.0
+    return rate * over * log(rate / mean) if rate > NONE else 0.0

@@ -18,6 +18,9 @@ SLIVER = 0.02
 
 MOST_SLOTS = 4096
 
+LEAST_COST = 1e-9
+"""Core-seconds. No request is cheaper; what was measured below it is rounding."""
+
 VARIABILITY = 0.55
 """v = (1 + cv²)/2: Poisson's arrivals, services whose times vary by 0.3."""
 
@@ -40,6 +43,7 @@ def needed(rate: float, cost: float, threads: int, promise: Promise, margin: flo
 
     `margin` multiplies what is beyond the load itself, slots as well as cores.
     """
+    cost = max(cost, LEAST_COST)
     work, service = rate * cost, cost / threads
     load = rate * service
     slack = max(0.0, promise.response_time - service)
@@ -72,7 +76,7 @@ def bucket_need(work: float, cost: float, promise: Promise) -> float:
     that it gives.
     """
     seconds = promise.bucket + max(0.0, promise.response_time - promise.period)
-    least = cost / seconds
+    least = max(cost, LEAST_COST) / seconds
     if work <= 0:
         return least
     nats, cores = -log(promise.late), least

@@ -135,6 +135,7 @@ def families() -> tuple[Family, ...]:
         _knob("rules", "up_at", (0.2, 0.35, 0.5, 0.65, 0.8)),
         _knob("usage", "target", (0.3, 0.45, 0.6, 0.75, 0.9)),
         captain,
+        _knob("late_share", "step", (0.03, 0.1, 0.3)),
         *pis,
         paper,
         _law("paper (code)", "paper", K=0.38, a=0.553),

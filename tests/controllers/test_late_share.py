@@ -72,6 +72,18 @@ def test_a_rate_believes_a_step_at_once_and_no_noise():
     assert fell.mean < 3
 
 
+def test_a_night_of_silence_and_the_cheapest_request_are_numbers_like_others():
+    """Averages of silence become subnormal after hours, where divisions by them end in zeros."""
+    state, m = None, replace(BASE, profile=0.05)
+    silence = replace(m, arrivals=0, completed_here=0, usage=0.0)
+    for period in [m] * 10 + [silence] * 6 * 3600 * 5 + [replace(m, arrivals=900)] * 5:
+        demand, state = late_share_step(LateShareGains(), state, period, dt=0.2, lo=0.02, hi=32.0)
+    assert demand.cores > 20
+    cheap = replace(BASE, usage=5e-324, waiting=3)
+    demand, _ = late_share_step(LateShareGains(), None, cheap, dt=0.2, lo=0.02, hi=32.0)
+    assert 0 < demand.cores < 0.1
+
+
 def learned(m, state=None, periods=20):
     for _ in range(periods):
         _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.1, hi=32.0)
