@@ -141,17 +141,20 @@ def test_ctrl_c_leaves_nothing_behind(file):
         # it takes no lock.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "digits: 0.25 cores" in line:
-                break
-        (server,) = group.pids()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    with process:
+        try:
+            assert process.stderr is not None
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if "digits: 0.25 cores" in line:
+                    break
+            assert group.pids(), said
+            (server,) = group.pids()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode not in (0, -signal.SIGKILL)
     assert "Traceback" not in errors
     assert not alive(server)
