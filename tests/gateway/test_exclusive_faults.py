@@ -39,7 +39,7 @@ async def ground(stage):
 async def test_a_broken_connection_fails_what_runs_once_and_serves_again(ground):
     first = await ground.fill()
     queue = ground.stage.queue
-    before = queue.completed.total()
+    arrived, completed = queue.arrivals, queue.completed.total()  # more if it took a second try
     waiting = ground.ask((3, 3))
     await ground.waiting(1)
     ground.tap.cut()
@@ -53,8 +53,8 @@ async def test_a_broken_connection_fails_what_runs_once_and_serves_again(ground)
     assert await told(ground.ask((4, 4))) == (200, {"predictions": doubled((4, 4))})
     assert ground.tap.hellos[-1].offer.loaded == ("m",)
     assert ground.worker.runtime.loaded == ["m"]  # read back, not loaded again
-    assert (queue.failed, queue.rejected.total(), queue.completed.total() - before) == (2, 1, 1)
-    assert queue.arrivals == 5
+    assert (queue.failed, queue.rejected.total()) == (2, 1)
+    assert (queue.arrivals - arrived, queue.completed.total() - completed) == (2, 1)
     assert ground.executor.losses == 1
 
 

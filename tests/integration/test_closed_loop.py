@@ -58,7 +58,7 @@ async def test_two_models_under_a_stepping_load(tmp_path, demo_models, bodies):
             total = report.total
             assert total.lost == total.failed == total.invalid == 0
             assert total.sent == total.answered + total.rejected
-        # How many exactly depends on what else the machine does: a tenth at most is not in time.
+        # On a busy machine some are predicted to be late; more than a tenth is our own doing.
         assert calm.total.rejected <= calm.total.sent / 10
         # The load rose, so did the quota that the kernel reads back; and it moved live.
         assert max(seen["photos"]) > 1.5 * calm_quota
