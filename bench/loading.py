@@ -47,6 +47,10 @@ BUSY = 0.5
 """Share of what these cores can serve that is offered."""
 
 PROFILE_RATE, PROFILE_SECONDS = 8.0, 10.0
+
+CFS_PERIOD = 0.05
+"""Seconds: half the default halves the stall of a spent quota."""
+
 READY_LIMIT = 90.0
 
 
@@ -79,7 +83,7 @@ class Plant:
         # A law moves the cores by what it measures: its own steps would hide what is looked for.
         self.control: dict[str, Any] = {
             "port": supervisor,
-            "cfs_period": plan.CFS_PERIOD,
+            "cfs_period": CFS_PERIOD,
             "law": "static",
         }
         self.promise: dict[str, Any] = {"response_time": 0.5, "statistic": "p95"}
@@ -124,7 +128,7 @@ class Plant:
     def used(self) -> float:
         """Return the core-seconds that the served model has used."""
         path = f"{self.name}/local/{self.served}"
-        return find_hierarchy().group(path, plan.CFS_PERIOD).read().usage
+        return find_hierarchy().group(path, CFS_PERIOD).read().usage
 
     async def cost(self, client: RestClient) -> float:
         """Return the core-seconds that a request takes, by sending a few."""

@@ -32,7 +32,7 @@ REQUESTS_PER_LAP = STEP * sum(float(rate) for text in LOADS.values() for rate in
 
 
 PLANTS: dict[str, tuple[str, Callable[[], Scenario]]] = {
-    "demo": ("demo: two models, one worker, law adaptive", lambda: from_config(demo(20))),
+    "demo": ("demo: two models, one worker", lambda: from_config(demo(20))),
     "roma": ("all-apps under ROMA: four models, two GPUs", lambda: ALL_APPS.scenario(ROMA, 1)),
     "ours": ("all-apps under ours", lambda: ALL_APPS.scenario(OURS, 1)),
 }
@@ -73,7 +73,6 @@ def demo(laps: int) -> Config:
                 for name, (seconds, _) in promises.items()
             },
             "workers": [{"cores": 2, "reserved": 0.6}],
-            "control": {"law": "adaptive", "cfs_period": 0.05},
             "plant": {
                 "duration": 8 * STEP * laps,
                 "models": {

@@ -24,7 +24,7 @@ from pydantic import Field
 from controllers import rate as rates
 from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
-from controllers.measurement import Demand, Measurement
+from controllers.measurement import Demand, Measurement, idle
 from controllers.rate import Rate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.stats import ewma
@@ -52,6 +52,9 @@ REACH = 0.8
 
 EVIDENCE = 2.0
 """Overflow is believed up to twice what CPUs did or GPUs will not reach in time: it may double."""
+
+REST = 0.8
+"""Of its cores, what a model of unknown cost keeps after a second in which nothing was asked."""
 
 MEAN_BUDGET = 0.2
 """Late share beside a promise on the mean, which has no budget."""
@@ -91,6 +94,9 @@ def late_share_step(
     cost = past.cost.update(m)
     c = cost.value(m.profile)
     if c is None:
+        if m.idle:
+            demand = idle(m.applied, float(REST**dt)).within(lo, hi)
+            return demand, LateShareState(rate, past.margin, cost, None, by_gpu)
         # On all its threads a request is as fast as it can be, whatever it costs.
         start = Demand(m.applied, "the cost of a request is not known yet", {"applied": m.applied})
         demand = start.moved(min(m.applied, float(m.threads)), "threads").within(lo, hi)

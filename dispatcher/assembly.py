@@ -27,5 +27,5 @@ def build_core(config: Config) -> Dispatcher:
                 policy=learned_policy(quality, config.model_specs),
             ),
         ),
-        window=config.control.window or config.control.period,
+        window=config.window,
     )

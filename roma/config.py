@@ -19,12 +19,13 @@ from pydantic import (
     model_validator,
 )
 
-from roma import logs, policy_file, strict_yaml, units
+from roma import logs, policy_file, presets, strict_yaml, units
 from roma import profile as profiles
 from roma.errors import ConfigError, naming
 from roma.gateway_config import GatewayConfig
 from roma.model import BUDGETS, MEAN_ALPHA, Device, ModelSpec, Sharing, Sla, Statistic
 from roma.plant import PlantConfig
+from roma.presets import Preset
 from roma.replicas import Placement, assign
 from roma.scheduling_config import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
 from roma.security_config import PeerUrl, TlsConfig, TokensConfig, reachable
@@ -33,6 +34,7 @@ from roma.variants import Variant
 from roma.workers import (
     UNIX,
     Backend,
+    ControlPeriod,
     Cores,
     Host,
     Name,
@@ -48,6 +50,12 @@ DEFAULT_BUDGET: Final = 0.02
 
 DEFAULT_MINIMUM: Final = 0.1
 """Cores that an idle executable keeps, where the file does not say."""
+
+DEFAULT_LAW: Final = "late_share"
+"""The control law, where the file does not say."""
+
+SHORT_PERIOD, LONG_PERIOD = 0.2, 1.0
+"""Control periods in seconds where a quota is a cgroup file, and elsewhere."""
 
 
 class SlaConfig(Section):
@@ -186,22 +194,22 @@ class ControlConfig(Section):
     """The control loop."""
 
     law: Literal["adaptive", "captain", "late_share", "paper", "pi", "rules", "static", "usage"] = (
-        "adaptive"
+        DEFAULT_LAW
     )
-    """`adaptive` and `pi` are for use, and `late_share` with `period: 0.2` (decision 20); others
-    are what comparisons are made with: the ROMA paper by the letter (`paper`, `rules`, `static`),
-    Autothrottle's `captain`, HPA's `usage`."""
+    """`late_share` holds the share of late requests at its budget (decision 20). `pi` takes gains
+    of `roma design tune`. Others are what comparisons are made with: `adaptive`, the law that came
+    before; the ROMA paper by the letter (`paper`, `rules`, `static`), Autothrottle's `captain`,
+    HPA's `usage`."""
     gains: dict[str, float | str] = Field(default_factory=dict)
     """Gains of the law by name, e.g. {error: log, K: 0.5, a: 0.8} for pi; defaults otherwise."""
     gains_file: FilePath | None = None
     """A file written by `roma design tune`, relative to roma.yaml; `gains` win over it."""
-    period: Annotated[float, Field(ge=0.1, le=2)] = 1.0
-    """Control period in seconds. Bursts are met sooner with 0.2 and gains {z: 0.1, overflow: 0.6,
-    drain_time: 0.1, K: 1} of `adaptive` (decisions 14, 15); through the Docker engine each change
-    of a quota costs 12 core-ms, through cgroup files 0.1. Above 3 s a window says nothing about a
-    period."""
+    period: ControlPeriod | None = None
+    """Control period in seconds. Default: with `late_share` 0.2 where a quota is a cgroup file,
+    which costs 0.1 core-ms a change, and 1 through the Docker engine, where it costs 12; with other
+    laws 1, for which their gains are. `workers[].period` sets it for one worker."""
     window: Seconds | None = None
-    """Window of the response-time statistics in seconds; default: one period."""
+    """Window of the response-time statistics in seconds; default: the longest control period."""
     sharing: Sharing = Sharing.MAX_MIN
     """Rule for sharing a worker's cores when demands exceed them. `max_min`: a demand below the
     fair share is met in full; `proportional`: the same part of each (η·u, paper Alg. 2)."""
@@ -243,6 +251,9 @@ class LogConfig(Section):
 class Config(Section):
     """The whole file."""
 
+    preset: Preset | None = None
+    """Defaults of a system of the literature: `paper` is that of the ROMA paper, its policies, law,
+    gains, period and promise on the mean. Single keys win over it."""
     name: Name = "roma"
     """Names this deployment: its cgroups live below this name."""
     models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
@@ -262,6 +273,11 @@ class Config(Section):
     log: LogConfig = LogConfig()
     plant: PlantConfig | None = None
     """What `roma simulate` puts in the place of the world; nothing else reads it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, data: Any) -> Any:
+        return presets.filled(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
@@ -475,6 +491,19 @@ class Config(Section):
             )
             for name, m in self.models.items()
         ]
+
+    def period(self, worker: WorkerConfig) -> float:
+        """Return the control period of a worker, in seconds."""
+        chosen = worker.period or self.control.period
+        if chosen is not None:
+            return chosen
+        is_short = self.control.law == DEFAULT_LAW and worker.backend is not Backend.DOCKER
+        return SHORT_PERIOD if is_short else LONG_PERIOD
+
+    @property
+    def window(self) -> float:
+        """Window of the response-time statistics, in seconds."""
+        return self.control.window or max(self.period(worker) for worker in self.workers)
 
     def worker(self, name: str | None) -> WorkerConfig:
         """Return the named worker; without a name there must be exactly one."""

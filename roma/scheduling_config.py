@@ -45,16 +45,17 @@ class SchedulingConfig(Section):
         "qos",
         "qos-opt",
         "qos-rl",
-    ] = "roma"
-    """`clockwork` plans batches and loads models on GPUs with `actions`, and on no others;
-    `clockwork_paper` takes the paper's order where ours would let a larger batch go first. `qos`
-    and its kin choose batch size and variant there."""
-    cpu: Literal["round_robin", "balance"] = "round_robin"
-    """`gpu: advantage` with `cpu: balance` and `spill: 0.2` needs the fewest cores (decision 0004);
-    the defaults are the paper's."""
+    ] = "advantage"
+    """`advantage` gives a GPU to the model that a CPU would pay most for (decision 4), `roma` to
+    the one with the largest error (paper Alg. 1). `clockwork` plans batches and loads models on
+    GPUs with `actions`, and on no others; `clockwork_paper` takes the paper's order where ours
+    would let a larger batch go first. `qos` and its kin choose batch size and variant there."""
+    cpu: Literal["round_robin", "balance"] = "balance"
+    """`balance` takes the executable whose cores have the least work; `round_robin`, the next one,
+    is the paper's."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of expected against measured response time in the GPU policy `roma`."""
-    spill: Annotated[float, Field(ge=0, le=1)] = 0.0
+    spill: Annotated[float, Field(ge=0, le=1)] = 0.2
     """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
     ahead: Annotated[float, Field(ge=0.0005, le=1)] = 0.005
     """Seconds of work that an exclusive GPU is given before it needs it. More bridges a slower

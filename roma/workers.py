@@ -14,6 +14,7 @@ from roma.model import Device
 from roma.strict_yaml import Fault, FilePath, Section
 
 Seconds = Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)]
+ControlPeriod = Annotated[float, Field(ge=0.1, le=2)]
 Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
@@ -184,6 +185,8 @@ class WorkerConfig(Section):
     """GC: cores kept back for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     """GPUs of the worker; the process backend has none."""
+    period: ControlPeriod | None = None
+    """Control period of this worker in seconds; default: `control.period`."""
     base_port: Port = 8600
     """First port of the model servers that ROMA starts; one port each, counting up."""
     grpc_offset: Annotated[int, Field(ge=1, le=65534)] | None = None

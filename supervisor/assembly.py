@@ -3,7 +3,8 @@
 from collections import Counter
 
 from controllers import registry
-from roma.config import Config
+from controllers.staffing import Promise, bucket_need
+from roma.config import DEFAULT_LAW, Config
 from roma.model import Device
 from roma.placement import Executable, executables, on_worker
 from roma.workers import WorkerConfig
@@ -30,10 +31,7 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
     sharing = Counter(
         model for e in executables(config) if e.spec.device is Device.CPU for model in e.spec.models
     )
-    # What a GPU serves needs no cores that wait for a rare request.
-    on_gpus = {
-        model for e in executables(config) if e.spec.device is Device.GPU for model in e.spec.models
-    }
+    on_gpus = _on_gpus(config)
     specs = {spec.name: spec for spec in config.model_specs}
     return [
         Managed(
@@ -50,7 +48,7 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
                 config.models[e.spec.models[0]].cpu.min is None
                 and e.spec.models[0] not in on_gpus
                 # That law has an idle minimum of its own, which counts on the bucket.
-                and config.control.law != "late_share"
+                and config.control.law != DEFAULT_LAW
             ),
             weight=config.models[e.spec.models[0]].weight,
             burst=config.control.cfs_burst,
@@ -61,21 +59,45 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
 
 
 def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
-    """Return, by executable that lacks them, the cores with which a request meets the set point.
+    """Return, by executable that lacks them, the cores for a request in time after silence.
 
-    Without load, for models whose cost is known beforehand: because the executable may not have so
-    many, or because those of all do not fit the worker, which cuts the largest.
+    For models whose cost is known beforehand, that no GPU serves and whose `cpu.min` nobody set:
+    because the executable may not have so many, or because those of all do not fit the worker,
+    which cuts the largest.
     """
     core = build_core(config, worker)
-    wants = {name: core.idle_minimum(name) for name in core.status}
-    granted = share([Want(n, n) for n in wants.values()], worker.allocatable).granted
-    needs = {m.name: (m.cost or 0.0) / m.model.sla.set_point for m in managed(config, worker)}
-    return {
-        name: max(need, needs[name])
-        for (name, need), cores in zip(wants.items(), granted, strict=True)
-        if cores < need - GRID
-        or (core.status[name].managed.idles_by_cost and cores < needs[name] - GRID)
+    on_gpus = _on_gpus(config)
+    needs = {
+        m.name: _first_request(m, config.control.law)
+        for m in managed(config, worker)
+        if config.models[m.model.name].cpu.min is None and m.model.name not in on_gpus
     }
+    wants = {
+        name: max(core.idle_minimum(name), min(needs.get(name, 0.0), status.managed.maximum))
+        for name, status in core.status.items()
+    }
+    granted = share([Want(n, n) for n in wants.values()], worker.allocatable).granted
+    return {
+        name: max(wants[name], needs[name])
+        for name, cores in zip(wants, granted, strict=True)
+        if name in needs and cores < max(wants[name], needs[name]) - GRID
+    }
+
+
+def _first_request(managed: Managed, law: str) -> float:
+    """Return the cores that `law` wants to have for one request after silence."""
+    cost, sla = managed.cost or 0.0, managed.model.sla
+    if law != DEFAULT_LAW:
+        return cost / sla.set_point
+    period = managed.quota_period
+    promise = Promise(sla.response_time, sla.budget or 1.0, period, period * (1 + managed.burst))
+    return bucket_need(0.0, cost, promise)
+
+
+def _on_gpus(config: Config) -> set[str]:
+    """Return the models that a GPU serves: they need no cores that wait for a rare request."""
+    found = (e.spec for e in executables(config))
+    return {model for spec in found if spec.device is Device.GPU for model in spec.models}
 
 
 def controlled(config: Config, worker: WorkerConfig) -> list[Executable]:

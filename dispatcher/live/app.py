@@ -123,7 +123,7 @@ async def running(
         service.uncontrolled = lambda: watch.uncontrolled
         collect = _collector(service, server, keeper, watch, lambda: admin_server)
         service.scrape = _for_clients(gateway_config, collect)
-        supervisors = Supervisors([w.name for w in config.workers], config.control.period)
+        supervisors = Supervisors({w.name: config.period(w) for w in config.workers})
         admin_server = admin.Admin(driver, watch, supervisors, epoch, collect)
         await held.enter_async_context(admin_server.listening(config))
         refused: RomaError | None = None

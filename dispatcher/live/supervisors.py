@@ -1,6 +1,6 @@
 """Supervisors that a dispatcher listens to: of the workers it knows, and one for each."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from roma.errors import RomaError
 from roma.exchange import ExchangeRequest, SupervisorId, silence
@@ -19,11 +19,10 @@ class WorkerTaken(RomaError):
 
 
 class Supervisors:
-    """The supervisor of each worker; `period` is that of control, in seconds."""
+    """The supervisor of each worker; `periods` are their control periods in seconds, by worker."""
 
-    def __init__(self, workers: Iterable[str], period: float) -> None:
-        self._workers = tuple(workers)
-        self._silence = silence(period)
+    def __init__(self, periods: Mapping[str, float]) -> None:
+        self._silence = {worker: silence(period) for worker, period in periods.items()}
         self._heard: dict[str, tuple[SupervisorId, float]] = {}
 
     def admit(self, message: ExchangeRequest, now: float) -> None:
@@ -33,13 +32,13 @@ class Supervisors:
         anybody when it has been silent for long.
         """
         worker, sender = message.worker, message.supervisor
-        if worker not in self._workers:
-            known = ", ".join(self._workers)
+        if worker not in self._silence:
+            known = ", ".join(self._silence)
             raise UnknownWorker(f"worker = {worker[:64]}: must be one of {known}")
         if sender is None:
             return
         holder, heard = self._heard.get(worker, (sender, now))
-        if holder not in (sender, message.replaces) and now - heard < self._silence:
+        if holder not in (sender, message.replaces) and now - heard < self._silence[worker]:
             text = f"worker = {worker}: its supervisor is {holder}, heard {now - heard:.1f} s ago"
             raise WorkerTaken(text, holder)
         self._heard[worker] = sender, now

@@ -100,7 +100,7 @@ def check(file: ConfigFile) -> None:
             named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())
             print(
                 f"{file}: note: worker {worker.name} lacks the cores with which one request of "
-                f"each model meets the set point after silence: needed are {named}"
+                f"each model is in time after silence: needed are {named}"
             )
 
 
@@ -592,7 +592,7 @@ def profile(
 def demo(
     cache: Annotated[Path, typer.Option(help="Where prepared models are kept.")] = Path(".cache"),
     seconds: Annotated[float, typer.Option(min=10, help="Length of the stepping load.")] = 90.0,
-    law: Annotated[str, typer.Option(help="Control law to show.")] = "adaptive",
+    law: Annotated[str, typer.Option(help="Control law to show.")] = "late_share",
     compare: Annotated[
         bool, typer.Option("--compare", help="Run the same load again under the law `rules`.")
     ] = False,

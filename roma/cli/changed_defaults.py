@@ -3,9 +3,11 @@
 To be deleted with the next release: CHANGELOG.md has them for good.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from roma import placement
 from roma.config import DEFAULT_MINIMUM, Config
+from roma.model import Device
 from supervisor.assembly import build_core
 
 
@@ -37,10 +39,48 @@ def notes(config: Config) -> Iterator[str]:
     if raised:
         named = ", ".join(f"{name} {cores:.2f}" for name, cores in raised.items())
         yield f"cpu.min, idle: {named}; it was {DEFAULT_MINIMUM:g}"
-    if idle and "cfs_burst" not in config.control.model_fields_set:
+    control = config.control.model_fields_set
+    if idle:
+        yield from _control(config, [name for name, core in cores.items() if core.status])
+    yield from _scheduling(config)
+    if idle and "cfs_burst" not in control:
         yield "control.cfs_burst: a quota period inherits up to a whole quota; it was none"
     shared = [name for name, core in cores.items() if len(core.status) > 1]
-    if shared and "sharing" not in config.control.model_fields_set:
+    if shared and "sharing" not in control:
         yield (
             f"control.sharing on {', '.join(shared)}: max_min in a shortage; it was proportional"
         )
+
+
+def _control(config: Config, workers: Collection[str]) -> Iterator[str]:
+    """Yield notes on the law and on the periods of the workers that control cores."""
+    control = config.control.model_fields_set
+    if "law" not in control:
+        yield "control.law: late_share, which holds the share of late requests; it was adaptive"
+    if "period" not in control:
+        periods = {
+            w.name: config.period(w)
+            for w in config.workers
+            if w.name in workers and w.period is None and config.period(w) != 1
+        }
+        if periods:
+            named = ", ".join(f"{name} {seconds:g} s" for name, seconds in periods.items())
+            yield f"control.period: {named}; it was 1 s"
+
+
+def _scheduling(config: Config) -> Iterator[str]:
+    """Yield a note on the policies, where there is a GPU or a choice among workers."""
+    has_gpus = any(e.spec.device is Device.GPU for e in placement.executables(config))
+    if not has_gpus and len(config.workers) == 1:
+        return
+    scheduling = config.scheduling
+    olds = (
+        {"gpu": "roma", "cpu": "round_robin", "spill": "0"} if has_gpus else {"cpu": "round_robin"}
+    )
+    changed = [
+        f"{key} {getattr(scheduling, key)} (it was {old})"
+        for key, old in olds.items()
+        if key not in scheduling.model_fields_set
+    ]
+    if changed:
+        yield f"scheduling: {', '.join(changed)}"

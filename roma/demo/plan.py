@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from roma.config import DEFAULT_LAW
 from roma.profiling.machine import available_cores
 from roma.workload.arrivals import Profile, Step
 
@@ -14,9 +15,6 @@ MOST_CORES = 4.0
 
 RESERVED_SHARE = 0.3
 """Of the machine's cores, kept for gateway, generator and everything else."""
-
-CFS_PERIOD = 0.05
-"""Seconds: half the kernel's default halves the stall of a spent quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,10 @@ class Machine:
 def write_config(
     file: Path, machine: Machine, paths: Mapping[str, Path], *, law: str, ports: tuple[int, ...]
 ) -> None:
-    """Write the demo's roma.yaml; `ports` are for gateway, admin, supervisor and executables."""
+    """Write the demo's roma.yaml; `ports` are for gateway, admin, supervisor and executables.
+
+    The default law stands in no file: what the demo shows is what a file without it does.
+    """
     gateway, admin, supervisor, first, *_ = ports
     share = machine.allocatable / len(MODELS)
     config = {
@@ -70,7 +71,7 @@ def write_config(
             m.name: {
                 "path": str(paths[m.name].resolve()),
                 "sla": {"response_time": m.response_time},
-                "cpu": {"min": 0.1, "max": round(machine.allocatable, 3), "initial": share},
+                "cpu": {"initial": share},
             }
             for m in MODELS
         },
@@ -82,7 +83,7 @@ def write_config(
                 "base_port": first,
             }
         ],
-        "control": {"law": law, "cfs_period": CFS_PERIOD, "port": supervisor},
+        "control": {**({} if law == DEFAULT_LAW else {"law": law}), "port": supervisor},
         "gateway": {"port": gateway, "admin_port": admin},
     }
     file.write_text(yaml.safe_dump(config, sort_keys=False))

@@ -56,7 +56,7 @@ async def keep_safe(
             if ticks is not None and ticks != seen:
                 seen, renewed, is_safe = ticks, loop.time(), False
                 continue
-            lease = max(LEASE, LEAST_LEASE * control.period)
+            lease = max(LEASE, LEAST_LEASE * present.period(here))
             if seen is not None and not is_safe and loop.time() - renewed > lease:
                 log.warning("worker %s: no tick for %g s: safe shares", worker, lease)
                 _share(present, here, groups())

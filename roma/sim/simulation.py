@@ -211,7 +211,7 @@ class Simulation:
     def _tick(self, worker: _Worker) -> None:
         """One control period of one worker: what `supervisor.live.loop` does."""
         now, core = self.agenda.now, worker.core
-        self.agenda.at(now + self._scenario.config.control.period, self._tick, worker)
+        self.agenda.at(now + self._scenario.config.period(worker.config), self._tick, worker)
         if core is None:
             return
         if self._scenario.script is not None:
@@ -240,7 +240,7 @@ class Simulation:
             else:
                 self._apply((worker, apply))
         if self._record:
-            self._sample(core)
+            self._sample(core, self._scenario.config.period(worker.config))
 
     def _look(self, teller: Teller) -> None:
         now = self.agenda.now
@@ -248,7 +248,7 @@ class Simulation:
         teller.look(self.dispatcher, now)
 
     def _follow(self, script: Mapping[str, Sequence[float]], worker: _Worker) -> None:
-        k = round(self.agenda.now / self._scenario.config.control.period)
+        k = round(self.agenda.now / self._scenario.config.period(worker.config))
         for name, cores in script.items():
             if worker.core is not None and name in worker.core.status and k < len(cores):
                 self._apply((worker, Apply(name, cores[k])))
@@ -261,11 +261,11 @@ class Simulation:
         if self.dispatcher.executors[apply.executable].cores != applied:
             self._handle(CoresApplied(apply.executable, applied))
 
-    def _sample(self, core: Supervisor) -> None:
+    def _sample(self, core: Supervisor, period: float) -> None:
         for name, status in core.status.items():
             m = status.story[-1].measurement
             if m is not None:
-                rate = (m.completed_gpu + m.completed_cpu) / self._scenario.config.control.period
+                rate = (m.completed_gpu + m.completed_cpu) / period
                 self._samples.append(
                     Sample(self.agenda.now, name, m.applied, m.response_time, rate)
                 )

@@ -86,7 +86,7 @@ class Broker:
         self._executables = {e.name: e for e in on_worker(config, worker)}
         self._checked: dict[str, str] = {}
         # One tick that is left out is no silence.
-        self._lease = max(worker.containers.lease, LEAST_LEASE * config.control.period)
+        self._lease = max(worker.containers.lease, LEAST_LEASE * config.period(worker))
         self._bursts = Bursts(config, worker)
         self._renewed = clock()
         self._state = Lease.KEPT

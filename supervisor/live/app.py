@@ -49,7 +49,7 @@ async def actuation(
         return
     docker = worker.containers
     # A third of a period: a hung engine must not delay the tick after it.
-    timeout = config.control.period / 3
+    timeout = config.period(worker) / 3
     async with contextlib.AsyncExitStack() as stack:
         containers: Containers
         if docker.direct:
@@ -73,12 +73,12 @@ async def actuation(
 
 
 def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Meters:
-    docker, control = worker.containers, config.control
+    docker = worker.containers
     names = [e.name for e in controlled(config, worker)]
     if docker.remote:
-        return EngineMeters(containers, names, period=control.period)
+        return EngineMeters(containers, names, period=config.period(worker))
     hierarchy = container_hierarchy(docker.cgroup_root)
-    return FileMeters(containers, hierarchy, names, period=control.cfs_period)
+    return FileMeters(containers, hierarchy, names, period=config.control.cfs_period)
 
 
 def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, str]:
@@ -114,21 +114,20 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     control, port = config.control, config.control_port(worker)
+    period = config.period(worker)
     async with peers.session(calling_tls) as session, contextlib.AsyncExitStack() as stack:
         gpus = stack.enter_context(Gpus())
         claims = stack.enter_context(contextlib.closing(Claims()))
         held = await stack.enter_async_context(contextlib.AsyncExitStack())
         actuator, mode = await held.enter_async_context(actuation(config, worker, claims))
         # Half a period: a late answer must not delay the tick after it.
-        dispatchers = [
-            Peer(session, url, control.period / 2, shared) for url in config.dispatcher_urls
-        ]
+        dispatchers = [Peer(session, url, period / 2, shared) for url in config.dispatcher_urls]
         loop = ControlLoop(
             build_core(config, worker),
             actuator,
             dispatchers,
             worker=worker.name,
-            period=control.period,
+            period=period,
             law=control.law,
             chronicle=None if control.story is None else Chronicle(control.story),
             host=_unknown_host if _is_remote(worker) else read_host,

@@ -112,7 +112,7 @@ LISTED = "workers.0.executables.0"
         (
             GPU,
             "",
-            f"scheduling.gpu = roma: must be one of clockwork, clockwork_paper, fixed, qos, qos-opt, qos-rl where {LISTED} has "
+            f"scheduling.gpu = advantage: must be one of clockwork, clockwork_paper, fixed, qos, qos-opt, qos-rl where {LISTED} has "
             "actions",
         ),
         (

@@ -51,7 +51,7 @@ def test_tuned_gains_are_read_and_own_gains_win(tmp_path):
 
 def test_gains_of_another_law_are_refused(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"gains.yaml: law = pi: must be control.law \(adaptive\)"
+        ConfigError, match=r"gains.yaml: law = pi: must be control.law \(late_share\)"
     ):
         load(tmp_path, control={"gains_file": "gains.yaml"})
 

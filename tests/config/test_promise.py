@@ -64,7 +64,8 @@ def test_keys_that_contradict_each_other_are_one_line_with_both(sla, fault):
 
 
 def test_weights_and_idle_minima_reach_the_supervisor():
-    loaded, _ = parsed(a={"weight": 3}, b={"cpu": {"min": 0.2}})
+    law = {"law": "adaptive"}  # late_share knows by itself what it keeps
+    loaded, _ = parsed(control=law, a={"weight": 3}, b={"cpu": {"min": 0.2}})
     a, b = managed(loaded, loaded.workers[0])
     assert (a.weight, a.minimum, a.idles_by_cost) == (3.0, 0.1, True)
     assert (b.weight, b.minimum, b.idles_by_cost) == (1.0, 0.2, False)
@@ -91,11 +92,12 @@ BIG = {"profile": {"cost": 0.25}}
 @pytest.mark.parametrize(
     ("cores", "models", "named"),
     [
-        (2, {"big": BIG}, ""),  # 1 core for 0.25 s, the set point
-        (2, {"big": BIG, "small": {}}, ""),
-        (1, {"big": BIG, "other": BIG}, "big@w 1.00, other@w 1.00"),
-        (0.6, {"big": BIG}, "big@w 1.00"),
-        (2, {"big": {**BIG, "cpu": {"min": 0.1, "initial": 0.1}}}, ""),  # who says so knows it
+        # Of 0.42 cores the bucket has 0.083 core-s, and 0.4 s bring the rest of 0.25.
+        (2, {"big": BIG}, ""),
+        (0.9, {"big": BIG, "small": {}}, ""),
+        (0.6, {"big": BIG, "other": BIG}, "big@w 0.42, other@w 0.42"),
+        (0.4, {"big": BIG}, "big@w 0.42"),
+        (0.4, {"big": {**BIG, "cpu": {"min": 0.1, "initial": 0.1}}}, ""),  # who says so knows it
     ],
 )
 def test_config_check_names_who_cannot_answer_in_time_after_silence(tmp_path, cores, models, named):
@@ -107,8 +109,8 @@ def test_config_check_names_who_cannot_answer_in_time_after_silence(tmp_path, co
     file = tmp_path / "roma.yaml"
     file.write_text(text)
     shown = CliRunner().invoke(app, ["config", "check", str(file)]).stdout
-    note = f"{file}: note: worker w lacks the cores with which one request of each model meets "
-    assert (f"{note}the set point after silence: needed are {named}" in shown) == bool(named)
+    note = f"{file}: note: worker w lacks the cores with which one request of each model is "
+    assert (f"{note}in time after silence: needed are {named}" in shown) == bool(named)
     assert shown.startswith(f"{file}: ok: ")
 
 
@@ -123,9 +125,12 @@ def test_a_models_budget_can_be_added(tmp_path):
     assert config.load(file).models["n"].sla.promise.budget == 0.1
 
 
-def notes(control=(("cfs_burst", 1),), **arguments):
+SET = {"cfs_burst": 1, "law": "adaptive", "period": 1}
+
+
+def notes(control=SET, **arguments):
     """The changed defaults that have an effect on a file, by their first words."""
-    loaded, _ = parsed(control=dict(control), **arguments)
+    loaded, _ = parsed(control=control, **arguments)
     return [note.partition(":")[0] for note in changed_defaults.notes(loaded)]
 
 
@@ -137,6 +142,28 @@ def test_config_check_names_the_changed_defaults_that_have_an_effect():
     assert notes(m={"sla": mean, **BIG}) == ["cpu.min, idle"]
     assert notes(m={"sla": mean, **BIG, "cpu": {"min": 0.1}}) == []
     assert notes(m={"sla": mean}, n={"sla": mean}) == ["control.sharing on w"]
-    proportional = {"sharing": "proportional", "cfs_burst": 0}
+    proportional = {**SET, "sharing": "proportional", "cfs_burst": 0}
     assert notes(control=proportional, m={"sla": mean}, n={"sla": mean}) == []
-    assert notes(control={}, m={"sla": mean}) == ["control.cfs_burst"]
+    changed = ["control.law", "control.period", "control.cfs_burst"]
+    assert notes(control={}, m={"sla": mean}) == changed
+    assert notes(control={"law": "pi"}, m={"sla": mean}) == ["control.cfs_burst"]
+
+
+GPU = """
+control: {law: pi}
+models: {m: {path: m, sla: {response_time: 1, statistic: mean}}}
+workers:
+  - {name: a, backend: docker, cores: 2, gpus: 1}
+  - {name: b, backend: docker, cores: 2, base_port: 8700}
+"""
+
+
+def test_config_check_names_the_changed_policies_where_there_is_a_choice():
+    alone = GPU.replace("gpus: 1", "gpus: 0")
+    found = [
+        [note for note in changed_defaults.notes(config.parse(text)) if "scheduling" in note]
+        for text in (GPU, alone, GPU + "scheduling: {gpu: edf, cpu: balance, spill: 0}")
+    ]
+    cpu = "cpu balance (it was round_robin)"
+    all_of_them = f"gpu advantage (it was roma), {cpu}, spill 0.2 (it was 0)"
+    assert found == [[f"scheduling: {all_of_them}"], [f"scheduling: {cpu}"], []]

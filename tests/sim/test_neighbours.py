@@ -47,7 +47,8 @@ def test_a_heavy_neighbour_costs_who_needs_less_than_a_fair_share_nothing(times)
 
 def test_the_papers_rule_lets_the_heavy_neighbour_take():
     flood = {"cost": 0.05, "noise": 0.1, "load": {"profile": f"{5 * CORES / 0.05:g}"}}
-    assert run(HEAVY, plant=flood, sharing="proportional")[0] > 0.05
+    control = {"sharing": "proportional", "law": "adaptive"}
+    assert run(HEAVY, plant=flood, **control)[0] > 0.05
 
 
 def test_a_neighbour_that_is_down_holds_its_minimum_alone():

@@ -1,0 +1,57 @@
+"""Presets: named sets of defaults, each a system of the literature in one line of roma.yaml.
+
+A preset fills in the keys that a file leaves out; a key that the file has wins over it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+Preset = Literal["paper"]
+"""`paper`: the policies, law, gains, period and promise of the ROMA paper."""
+
+_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "scheduling": {"gpu": "roma", "cpu": "round_robin", "spill": 0.0},
+    "control": {
+        "law": "paper",
+        "gains": {"K": 0.15, "a": 0.11},  # as printed in §5; the law's defaults are their code's
+        "period": 1.0,
+        "sharing": "proportional",
+        "cfs_burst": 0.0,
+    },
+}
+
+_SLA: Final[Mapping[str, Any]] = {"statistic": "mean"}
+
+
+def filled(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a file's data with what its preset says of the keys that it leaves out.
+
+    What has not the form of a section is returned as it is, for validation to refuse.
+    """
+    if data.get("preset") != "paper":
+        return data
+    found = dict(data)
+    for key, preset in _SECTIONS.items():
+        own = data.get(key, {})
+        if isinstance(own, dict):
+            found[key] = _section(own, preset)
+    models = data.get("models")
+    if isinstance(models, dict):
+        found["models"] = {name: _model(model) for name, model in models.items()}
+    return found
+
+
+def _section(own: Mapping[str, Any], preset: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a section with its preset, whose gains are for its law alone."""
+    rest = dict(preset)
+    if own.get("law", rest.get("law")) != rest.get("law") or "gains_file" in own:
+        rest.pop("gains", None)
+    return {**rest, **own}
+
+
+def _model(model: Any) -> Any:
+    if not isinstance(model, dict) or not isinstance(sla := model.get("sla"), dict):
+        return model
+    if {"budget", "statistic"} & sla.keys():
+        return model
+    return {**model, "sla": {**_SLA, **sla}}

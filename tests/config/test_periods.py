@@ -1,0 +1,59 @@
+"""Control periods: by backend, by worker, and what follows from them."""
+
+import pytest
+import yaml
+
+from roma import config
+from roma.errors import ConfigError
+
+STATIC = {
+    "backend": "static",
+    "executables": [{"url": "http://127.0.0.1:1", "model": "m", "cgroup": "x"}],
+}
+BACKENDS = {"process": {}, "static": STATIC, "docker": {"backend": "docker"}}
+
+
+def parsed(*workers, **control):
+    file = {
+        "models": {"m": {"path": "m", "sla": {"response_time": 0.5}}},
+        "workers": [
+            {"name": f"w{i}", "cores": 2, "base_port": 8600 + 100 * i, **worker}
+            for i, worker in enumerate(workers)
+        ],
+        "control": control,
+    }
+    return config.parse(yaml.safe_dump(file))
+
+
+def periods(*workers, **control):
+    found = parsed(*workers, **control)
+    return [found.period(worker) for worker in found.workers]
+
+
+def test_the_default_is_short_where_a_quota_is_a_file():
+    workers = [BACKENDS[name] for name in ("process", "static", "docker")]
+    assert periods(*workers) == [0.2, 0.2, 1.0]
+
+
+@pytest.mark.parametrize("law", ["adaptive", "pi", "paper", "rules", "static", "usage", "captain"])
+def test_other_laws_have_gains_for_a_second(law):
+    assert periods({}, law=law) == [1.0]
+
+
+def test_the_key_of_a_worker_wins():
+    docker = BACKENDS["docker"]
+    assert periods({}, docker, {"period": 0.3}, period=0.5) == [0.5, 0.5, 0.3]
+    assert periods({}, {**docker, "period": 0.4}) == [0.2, 0.4]
+
+
+def test_the_window_is_the_longest_period():
+    docker = BACKENDS["docker"]
+    assert parsed({}, docker).window == 1.0
+    assert parsed({}).window == 0.2
+    assert parsed({}, docker, window=0.3).window == 0.3
+
+
+@pytest.mark.parametrize("period", [0.09, 2.1])
+def test_bounds(period):
+    with pytest.raises(ConfigError, match=rf"workers\.0\.period = {period}: input should be "):
+        parsed({"period": period})

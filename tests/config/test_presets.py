@@ -1,0 +1,79 @@
+"""`preset: paper`: what it fills in, and that single keys win over it."""
+
+import pytest
+import yaml
+
+from roma import config
+from roma.errors import ConfigError
+from roma.model import Sharing, Statistic
+
+PAPER = {"law": "paper", "gains": {"K": 0.15, "a": 0.11}}
+
+
+def parsed(sla=None, **file):
+    sla = {"response_time": 0.5, **(sla or {})}
+    models = {"m": {"path": "m", "sla": sla}}
+    file = {"preset": "paper", "models": models, "workers": [{"cores": 2}], **file}
+    return config.parse(yaml.safe_dump(file))
+
+
+def test_one_line_is_the_paper():
+    found = parsed()
+    scheduling, control = found.scheduling, found.control
+    assert (scheduling.gpu, scheduling.cpu, scheduling.spill) == ("roma", "round_robin", 0)
+    assert (control.law, control.gains) == (PAPER["law"], PAPER["gains"])
+    assert found.period(found.workers[0]) == 1
+    assert (control.sharing, control.cfs_burst) == (Sharing.PROPORTIONAL, 0)
+    promise = found.models["m"].sla.promise
+    assert (promise.statistic, promise.alpha) == (Statistic.MEAN, 0.8)
+
+
+def test_single_keys_win():
+    found = parsed(
+        {"budget": 0.05}, scheduling={"gpu": "edf"}, control={"period": 0.5, "gains": {"K": 0.3}}
+    )
+    assert (found.scheduling.gpu, found.scheduling.cpu) == ("edf", "round_robin")
+    assert (found.control.law, found.control.gains, found.control.period) == (
+        "paper",
+        {"K": 0.3},
+        0.5,
+    )
+    assert found.models["m"].sla.promise.budget == 0.05
+
+
+def test_its_gains_are_for_its_law():
+    assert parsed(control={"law": "pi"}).control.gains == {}
+    assert parsed(control={"law": "paper"}).control.gains == PAPER["gains"]
+
+
+@pytest.mark.parametrize(
+    ("file", "fault"),
+    [
+        ({"preset": "papre"}, "preset = papre: input should be 'paper'"),
+        ({"preset": ["paper"]}, "preset = "),
+        ({"control": [1]}, "control = "),
+        ({"control": None}, "control = None"),
+        ({"models": {"m": None}}, "models.m = None"),
+        ({"models": {"m": {"sla": 3}}}, "models.m.sla = 3"),
+        ({"models": 3}, "models = 3"),
+        ({"scheduling": {"gup": "roma"}}, "scheduling.gup = 'roma': unknown key"),
+    ],
+)
+def test_faults_are_found_as_without_it(file, fault):
+    with pytest.raises(ConfigError) as error:
+        parsed(**file)
+    assert str(error.value).startswith(f"roma.yaml: {fault}")
+
+
+def test_gains_of_a_file_are_alone(tmp_path):
+    (tmp_path / "gains.yaml").write_text("law: paper\ngains: {a: 0.5}\n")
+    text = yaml.safe_dump(
+        {
+            "preset": "paper",
+            "models": {"m": {"path": "m", "sla": {"response_time": 0.5}}},
+            "workers": [{"cores": 2}],
+            "control": {"gains_file": "gains.yaml"},
+        }
+    )
+    (tmp_path / "roma.yaml").write_text(text)
+    assert config.load(tmp_path / "roma.yaml").control.gains == {"a": 0.5}
