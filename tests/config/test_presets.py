@@ -1,9 +1,12 @@
 """`preset: paper`: what it fills in, and that single keys win over it."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from roma import config
+from roma.demo import plan
 from roma.errors import ConfigError
 from roma.model import Sharing, Statistic
 
@@ -77,3 +80,38 @@ def test_gains_of_a_file_are_alone(tmp_path):
     )
     (tmp_path / "roma.yaml").write_text(text)
     assert config.load(tmp_path / "roma.yaml").control.gains == {"a": 0.5}
+
+
+ROOT = Path(__file__).parents[2]
+FILES = [*sorted((ROOT / "examples").glob("*.yaml")), ROOT / "compose/roma.yaml"]
+SUBJECTS = {"variants.yaml": {"scheduling.gpu"}}
+"""Keys of the files whose subject is another policy."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_is_shown_is_what_is_shipped(file):
+    """Examples set no policy, law, gain, period or queue rule: they show the defaults."""
+    found = config.load(file)
+    assert found.preset is None
+    chosen = {f"scheduling.{key}" for key in found.scheduling.model_fields_set}
+    chosen |= {f"control.{key}" for key in found.control.model_fields_set & TUNING}
+    assert chosen == SUBJECTS.get(file.name, set())
+    assert all(worker.period is None for worker in found.workers)
+    assert all(m.cpu.in_flight is None for m in found.models.values())
+
+
+TUNING = {"law", "gains", "gains_file", "period", "window", "sharing", "gamma"} | {
+    "cfs_period",
+    "cfs_burst",
+}
+
+
+def test_the_demo_is_what_is_shipped(tmp_path):
+    paths = {model.name: tmp_path for model in plan.MODELS}
+    for law, expected in (("late_share", set()), ("rules", {"law"})):
+        file = tmp_path / "roma.yaml"
+        machine = plan.Machine(2.0, 0.6)
+        plan.write_config(file, machine, paths, law=law, ports=(9000, 9001, 9002, 9003))
+        found = config.load(file)
+        assert found.control.model_fields_set & TUNING == expected
+        assert found.scheduling.model_fields_set == set()

@@ -72,6 +72,20 @@ def test_a_rate_believes_a_step_at_once_and_no_noise():
     assert fell.mean < 3
 
 
+@pytest.mark.parametrize("dt", [0.2, 1.0])
+def test_before_its_first_request_a_model_gives_its_cores_back(dt):
+    """Nobody knows what it costs: it would keep a core for good."""
+    nothing = replace(BASE, arrivals=0, completed_here=0, usage=0.0, waiting=0, in_flight=0)
+    nothing, state = replace(nothing, profile=None, response_time=None), None
+    for _ in range(round(20 / dt)):
+        demand, state = late_share_step(LateShareGains(), state, nothing, dt=dt, lo=0.1, hi=4.0)
+        nothing = replace(nothing, applied=demand.cores)
+    assert demand.cores == 0.1
+    first = replace(nothing, arrivals=1, in_flight=1, applied=0.7)
+    demand, _ = late_share_step(LateShareGains(), state, first, dt=dt, lo=0.1, hi=4.0)
+    assert demand.cores == 0.7
+
+
 def test_a_night_of_silence_and_the_cheapest_request_are_numbers_like_others():
     """Averages of silence become subnormal after hours, where divisions by them end in zeros."""
     state, m = None, replace(BASE, profile=0.05)

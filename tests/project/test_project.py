@@ -81,13 +81,12 @@ def test_config_check_says_ok_or_names_the_fault(tmp_path):
         assert roma("config", "check", str(example)).returncode == 0
     bad = tmp_path / "bad.yaml"
     data = yaml.safe_load((ROOT / "examples/roma.yaml").read_text())
-    data["control"]["gains"] = {"k": 1}
+    data["control"] = {"gains": {"k": 1}}
     bad.write_text(yaml.safe_dump(data))
     done = roma("config", "check", str(bad))
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        f"{bad}: control.gains.k = 1.0: unknown gain of law adaptive "
-        "(known: z, K, drain_time, follow, overflow, idle_decay)"
+        f"{bad}: control.gains.k = 1.0: unknown gain of law late_share (known: step)"
     )
 
 

@@ -279,6 +279,21 @@ def test_what_a_request_costs_is_learnt_whatever_it_takes_of_a_period(period):
     assert cost.estimate == pytest.approx(0.7, rel=0.1)
 
 
+def test_each_worker_ticks_at_its_own_period():
+    file = {
+        "models": {"m": {"path": "m", "sla": {"response_time": 0.5}}},
+        "workers": [
+            {"name": "w", "cores": 1, "period": 0.5},
+            {"name": "v", "cores": 1, "period": 2, "base_port": 8700},
+        ],
+        "plant": {"duration": 10.1, "models": {"m": {"cost": 0.02, "load": {"profile": "20"}}}},
+    }
+    simulation = Simulation(from_config(config.Config.model_validate(file)))
+    simulation.run()
+    ticks = {name: len(w.core.status[f"m@{name}"].story) for name, w in simulation.workers.items()}
+    assert ticks == {"w": 21, "v": 6}
+
+
 def test_a_decision_takes_its_time_to_be_applied():
     for delay in (0.0, 0.25):
         _, spy, trace = spied(golden("pi", actuation_delay=delay))

@@ -1,0 +1,27 @@
+"""Supervisors that a dispatcher listens to: each is silent by its own control period."""
+
+import pytest
+
+from dispatcher.live.supervisors import Supervisors, UnknownWorker, WorkerTaken
+from roma.exchange import ExchangeRequest, SupervisorId, silence
+
+PERIODS = {"quick": 0.2, "slow": 2.0}
+
+
+def message(worker, pid):
+    return ExchangeRequest(worker, (), SupervisorId("host", pid, "boot"))
+
+
+@pytest.mark.parametrize("worker", PERIODS)
+def test_a_silent_one_is_replaced_after_its_own_periods(worker):
+    supervisors = Supervisors(PERIODS)
+    supervisors.admit(message(worker, 1), 0.0)
+    limit = silence(PERIODS[worker])
+    with pytest.raises(WorkerTaken):
+        supervisors.admit(message(worker, 2), limit - 0.01)
+    supervisors.admit(message(worker, 2), limit)
+
+
+def test_a_worker_that_nobody_knows_is_refused():
+    with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
+        Supervisors(PERIODS).admit(message("other", 1), 0.0)
