@@ -48,10 +48,18 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim and whether this run bears it out."""
+    """A claim and whether this run bears it out; an aim is reported, and no document says it."""
 
     claim: str
     holds: bool
+    is_aim: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The verdict as documents have it."""
+        if self.is_aim:
+            return "aim reached" if self.holds else "aim missed"
+        return "yes" if self.holds else "**no**"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,11 @@ class Output:
     tables: tuple[Table, ...]
     pictures: tuple[Picture, ...] = ()
     checks: tuple[Check, ...] = field(default=())
+
+    @property
+    def refuted(self) -> tuple[Check, ...]:
+        """The claims that this run does not bear out; a missed aim refutes nothing."""
+        return tuple(check for check in self.checks if not check.holds and not check.is_aim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,10 @@ def show(output: Output, console: Console) -> None:
             shown.add_row(*_cells(table, row))
         console.print(shown)
     for check in output.checks:
-        mark = "[green]holds[/]" if check.holds else "[red]does not hold[/]"
+        said = "holds", "does not hold"
+        if check.is_aim:
+            said = "aim reached", "aim missed"
+        mark = f"[green]{said[0]}[/]" if check.holds else f"[red]{said[1]}[/]"
         console.print(f"{mark}: {check.claim}")
 
 
@@ -39,7 +42,7 @@ def to_json(name: str, seeds: tuple[int, ...], output: Output) -> str:
             t.name: [dict(zip([c.name for c in t.columns], row, strict=True)) for row in t.rows]
             for t in output.tables
         },
-        "checks": [{"claim": c.claim, "holds": c.holds} for c in output.checks],
+        "checks": [{"claim": c.claim, "holds": c.holds, "aim": c.is_aim} for c in output.checks],
     }
     return json.dumps(data, indent=2, ensure_ascii=False)
 
@@ -74,7 +77,7 @@ def fill(page: Path, name: str, output: Output) -> list[Path]:
     # A table's title is its section's heading there.
     blocks = {t.name: markdown(t).partition("\n\n")[2] for t in output.tables}
     if output.checks:
-        claims = [f"| {c.claim} | {'yes' if c.holds else '**no**'} |" for c in output.checks]
+        claims = [f"| {c.claim} | {c.verdict} |" for c in output.checks]
         blocks[f"{name} claims"] = "\n".join(["| claim | holds |", "|---|---|", *claims])
     for block, found in blocks.items():
         begin, end = f"<!-- {block} -->\n", f"<!-- /{block} -->"

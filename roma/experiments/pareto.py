@@ -249,7 +249,7 @@ def _of(law: Family, test: _Found, laws: Sequence[Family]) -> list[Check]:
         claim = f"{name}: {ours} keeps ≤ {LATE:.0%} late"
         if bound is None:
             claim = f"{name}: {ours} does not keep ≤ {LATE:.0%} late, and nobody could"
-        return [Check(claim, bound is None)]
+        return [Check(claim, bound is None, is_aim=bound is not None)]
     rival = "no other law keeps it" if best is None else f"{best} needs {others[best]:.0f}"
     claim = f"{name}: {ours} is the cheapest law: {cheapest.core_seconds:.0f} core-s, {rival}"
     checks = [Check(claim, best is None or cheapest.core_seconds <= others[best])]
@@ -261,7 +261,7 @@ def _of(law: Family, test: _Found, laws: Sequence[Family]) -> list[Check]:
         claim = f"{name}: {ours} is within {TARGET} of the clairvoyant: {ratio:.2f}"
         if law.period != longest:
             claim += f", {cheapest.core_seconds / bound:.2f} of one who acts as often"
-        checks.append(Check(claim, ratio <= TARGET))
+        checks.append(Check(claim, ratio <= TARGET, is_aim=True))
     return checks
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from roma.config import DEFAULT_BUDGET, Config
-from roma.experiments import bursts
+from roma.experiments import bursts, ladder
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.experiments.intervals import interval
 from roma.experiments.lab import Lab
@@ -133,7 +133,8 @@ def _late(result: Result) -> float:
 
 
 def _run(lab: Lab) -> Output:
-    parts = (_overloads(lab), _neighbours(lab), _rare(lab), *bursts.tables(lab))
+    small = (_overloads(lab), _neighbours(lab), _rare(lab), *bursts.tables(lab))
+    parts = (*small, *ladder.tables(lab))
     return Output(
         tuple(table for table, _ in parts), checks=tuple(c for _, checks in parts for c in checks)
     )
@@ -214,7 +215,8 @@ def _rare(lab: Lab) -> tuple[Table, list[Check]]:
 
 PROMISE = Experiment(
     "promise",
-    "What defaults keep in an overload, beside bad neighbours, after silence and in bursts",
+    "What defaults keep in an overload, beside bad neighbours, after silence, in bursts, and from "
+    "tight promises to loose ones",
     _run,
     seeds=5,
 )

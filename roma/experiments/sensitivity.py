@@ -21,7 +21,7 @@ def _run(lab: Lab) -> Output:
     return Output(
         tuple(table for output in outputs.values() for table in output.tables),
         checks=tuple(
-            Check(f"× {factor:g}: {check.claim}", check.holds)
+            Check(f"× {factor:g}: {check.claim}", check.holds, is_aim=True)
             for factor, output in outputs.items()
             for check in output.checks
         ),

@@ -20,7 +20,7 @@ from roma.experiments import (
     table2,
     workloads,
 )
-from roma.experiments.base import Check, Column, Output, Picture, Table
+from roma.experiments.base import Check, Column, Experiment, Output, Picture, Table
 from roma.experiments.lab import Case, Lab
 from roma.experiments.registry import EXPERIMENTS
 from roma.sim.result import Result
@@ -244,8 +244,30 @@ def test_json_has_raw_numbers():
         "experiment": "x",
         "seeds": [1, 2],
         "tables": {"t": [{"name": "a", "share": 0.25}, {"name": "b", "share": None}]},
-        "checks": [{"claim": "it is so", "holds": True}],
+        "checks": [{"claim": "it is so", "holds": True, "aim": False}],
     }
+
+
+@pytest.mark.parametrize(
+    ("check", "said", "verdict", "status"),
+    [
+        (Check("c", True), "holds: c", "yes", 0),
+        (Check("c", False), "does not hold: c", "**no**", 1),
+        (Check("c", True, is_aim=True), "aim reached: c", "aim reached", 0),
+        (Check("c", False, is_aim=True), "aim missed: c", "aim missed", 0),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_a_failure_and_an_aim_is_not(
+    monkeypatch, tmp_path, check, said, verdict, status
+):
+    found = Output((), checks=(check,))
+    monkeypatch.setitem(EXPERIMENTS, "x", Experiment("x", "?", lambda lab: found))
+    done = CliRunner().invoke(app, ["experiment", "run", "x"])
+    assert (done.exit_code, said in done.stdout) == (status, True)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- x claims -->\n<!-- /x claims -->\n")
+    output.fill(page, "x", found)
+    assert f"| c | {verdict} |" in page.read_text()
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path):
