@@ -10,7 +10,7 @@ from tests.support.engine import docker
 from tests.support.up import Up, write_config
 
 
-def two_models(directory, kind, image, **engine):
+def two_models(directory, kind, image, *, control=None, **engine):
     """Write a roma.yaml for models `a` and `b`, containers of `image`; return its path.
 
     `kind` tells this deployment's name from other tests', `engine` adds to its `docker` section.
@@ -24,6 +24,7 @@ def two_models(directory, kind, image, **engine):
         name=f"{kind}-{os.getpid()}",
         response_time=1.0,
         worker={"backend": "docker", "docker": docker},
+        control=control,
     )
 
 
