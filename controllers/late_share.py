@@ -98,8 +98,8 @@ def late_share_step(
             demand = idle(m.applied, float(REST**dt)).within(lo, hi)
             return demand, LateShareState(rate, past.margin, cost, None, by_gpu)
         # On all its threads a request is as fast as it can be, whatever it costs.
-        start = Demand(m.applied, "the cost of a request is not known yet", {"applied": m.applied})
-        demand = start.moved(min(m.applied, float(m.threads)), "threads").within(lo, hi)
+        why = "the cost of a request is not known yet"
+        demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).within(lo, hi)
         return demand, LateShareState(rate, past.margin, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
     margin = clip(past.margin * exp(_change(gains, past, m, budget, dt=dt, hi=hi)), LEAST, MOST)

@@ -48,11 +48,11 @@ DEFAULT_BUDGET: Final = 0.02
 """Share of the requests that may be late, where the file does not say."""
 
 
-DEFAULT_MINIMUM: Final = 0.1
-"""Cores that an idle executable keeps, where the file does not say."""
-
 DEFAULT_LAW: Final = "late_share"
 """The control law, where the file does not say."""
+
+LEAST_MINIMUM, DEFAULT_MINIMUM = 0.02, 0.1
+"""Cores that an idle executable keeps, with the default law and with others."""
 
 SHORT_PERIOD, LONG_PERIOD = 0.2, 1.0
 """Control periods in seconds where a quota is a cgroup file, and elsewhere."""
@@ -112,8 +112,8 @@ class CpuConfig(Section):
     """Bounds of a model's CPU allocation, per executable."""
 
     min: Cores | None = None
-    """Cores it keeps when idle; default: 0.1, and once it is known what a request costs, enough for
-    one request within the set point, unless GPUs serve the model."""
+    """Cores it keeps when idle; default: 0.02 (with other laws than `late_share` 0.1), and once it
+    is known what a request costs, enough for one request in time, unless GPUs serve the model."""
     max: Cores | None = None
     """Most cores it can use; default: what its worker can allocate."""
     initial: Cores | None = None
@@ -128,7 +128,7 @@ class CpuConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "CpuConfig":
-        least = self.minimum
+        least = self.min or 0.0
         if self.max is not None and self.max < least:
             raise Fault("max", self.max, f"≥ min ({least:g})")
         if self.initial is not None and self.initial < least:
@@ -136,11 +136,6 @@ class CpuConfig(Section):
         if self.initial is not None and self.max is not None and self.initial > self.max:
             raise Fault("initial", self.initial, f"≤ max ({self.max:g})")
         return self
-
-    @property
-    def minimum(self) -> float:
-        """The least cores it ever has, whatever a request costs."""
-        return DEFAULT_MINIMUM if self.min is None else self.min
 
 
 class VariantConfig(Section):
@@ -306,9 +301,14 @@ class Config(Section):
         """Refuse bounds of a model that others make void."""
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
-            if model.cpu.minimum < smallest:
+            least = self.minimum(name)
+            if least < smallest:
                 bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
-                raise Fault(f"models.{name}.cpu.min", model.cpu.minimum, bound)
+                raise Fault(f"models.{name}.cpu.min", least, bound)
+            for key in ("max", "initial"):
+                cores = getattr(model.cpu, key)
+                if cores is not None and cores < least:
+                    raise Fault(f"models.{name}.cpu.{key}", cores, f"≥ cpu.min ({least:g})")
             most = self.gateway.max_body_bytes
             if model.max_body_bytes is not None and model.max_body_bytes > most:
                 bound = f"≤ gateway.max_body_bytes ({most})"
@@ -439,7 +439,7 @@ class Config(Section):
         if worker.backend is Backend.STATIC:
             return
         placed = {name: self.models[name] for name in self.placed[worker.name]}
-        total = sum(model.cpu.minimum for model in placed.values())
+        total = sum(self.minimum(name) for name in placed)
         if total > worker.allocatable:
             bound = f"≥ the sum of the models' cpu.min ({total:g})"
             raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
@@ -491,6 +491,14 @@ class Config(Section):
             )
             for name, m in self.models.items()
         ]
+
+    def minimum(self, model: str) -> float:
+        """Return the least cores that an executable of a model ever has."""
+        chosen = self.models[model].cpu.min
+        if chosen is not None:
+            return chosen
+        default = LEAST_MINIMUM if self.control.law == DEFAULT_LAW else DEFAULT_MINIMUM
+        return max(default, units.min_cores(self.control.cfs_period))
 
     def period(self, worker: WorkerConfig) -> float:
         """Return the control period of a worker, in seconds."""

@@ -208,4 +208,4 @@ def _cpu(
         in_flight=m.cpu.in_flight,
     )
     paths = {} if m.path is None else {model: m.path}
-    return Executable(spec, host, port, paths, cgroup, m.cpu.minimum, high, container)
+    return Executable(spec, host, port, paths, cgroup, config.minimum(model), high, container)

@@ -108,7 +108,7 @@ def again(evidence: Evidence, profiles: Mapping[str, ModelProfile], seed: int) -
         name: m.model_copy(
             update={
                 "profile": profiles[name],
-                "cpu": m.cpu.model_copy(update={"initial": m.cpu.minimum}),
+                "cpu": m.cpu.model_copy(update={"initial": config.minimum(name)}),
             }
         )
         for name, m in config.models.items()

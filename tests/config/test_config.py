@@ -79,8 +79,8 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         ("reserved: 0.5", "reserved: 2", "workers.0.reserved = 2.0: must be < cores (2)"),
         (
             "reserved: 0.5",
-            "reserved: 1.85",
-            "workers.0.cores - reserved = 0.15: must be ≥ the sum of the models' cpu.min (0.2)",
+            "reserved: 1.9",
+            "workers.0.cores - reserved = 0.1: must be ≥ the sum of the models' cpu.min (0.12)",
         ),
         (
             "min: 0.1",

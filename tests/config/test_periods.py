@@ -1,10 +1,11 @@
-"""Control periods: by backend, by worker, and what follows from them."""
+"""Defaults that follow from the law and the backend: control periods and idle minima."""
 
 import pytest
 import yaml
 
 from roma import config
 from roma.errors import ConfigError
+from roma.placement import executables
 
 STATIC = {
     "backend": "static",
@@ -51,6 +52,14 @@ def test_the_window_is_the_longest_period():
     assert parsed({}, docker).window == 1.0
     assert parsed({}).window == 0.2
     assert parsed({}, docker, window=0.3).window == 0.3
+
+
+def test_the_least_that_an_idle_model_keeps():
+    assert parsed({}).minimum("m") == 0.02
+    assert parsed({}, law="pi").minimum("m") == 0.1
+    # Of a shorter quota period a millisecond is more.
+    assert parsed({}, cfs_period=0.02).minimum("m") == 0.05
+    assert [e.min_cores for e in executables(parsed({}, cfs_period=0.02))] == [0.05]
 
 
 @pytest.mark.parametrize("period", [0.09, 2.1])

@@ -81,9 +81,9 @@ def test_before_its_first_request_a_model_gives_its_cores_back(dt):
         demand, state = late_share_step(LateShareGains(), state, nothing, dt=dt, lo=0.1, hi=4.0)
         nothing = replace(nothing, applied=demand.cores)
     assert demand.cores == 0.1
-    first = replace(nothing, arrivals=1, in_flight=1, applied=0.7)
+    first = replace(nothing, arrivals=1, in_flight=1, threads=2)
     demand, _ = late_share_step(LateShareGains(), state, first, dt=dt, lo=0.1, hi=4.0)
-    assert demand.cores == 0.7
+    assert demand.cores == 2.0
 
 
 def test_a_night_of_silence_and_the_cheapest_request_are_numbers_like_others():
