@@ -1,18 +1,21 @@
 """`late_share`: the cores that queueing theory asks for, with a margin that the late share sets.
 
     u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that share the model
-    log κ += s·(late - 3/4·ε·requests)      a period
+    x += s·(late - 3/4·ε·requests)  a period;  κ = e^x above 0, 1 + x below it
 
 λ is the rate of requests now (controllers/rate.py), n(λ) what it needs if its arrivals are
 Poisson's (controllers/staffing.py), ε the share that the promise allows to be late. κ is what that
-theory lacks: less than 1 where arrivals are smoother, more where they come in bursts. Quantile
-tracking (Gibbs and Candès, NeurIPS 2021) makes the late share in the long run what was aimed at,
-whatever the plant is. What was late while the executable had less than was asked for, or all that
-it may have, leaves κ as it is.
+theory lacks: less than 1 where arrivals are smoother, more where they come in bursts. Below 0 it
+takes from the load itself, ĉλ·(1 + κ/2): where a promise leaves the time, requests wait for each
+other, and no core for them. Quantile tracking (Gibbs and Candès, NeurIPS 2021) makes the late share
+in the long run what was aimed at, whatever the plant is. What was late while the executable had
+less than was asked for, or all that it may have, leaves κ as it is.
 
-Where GPUs take a part, the load of the CPUs is what these leave, and κ multiplies all of n(λ): what
-no CPU does waits for a GPU and is not lost. What waits beyond the reach of the GPUs leaves within
-half a response time.
+What waits leaves within half a response time. No executable has less than one request in time
+needs, even if none has come for long.
+
+Where GPUs take a part, the load of the CPUs is what these leave, and κ, e^(2x) below 0, multiplies
+all of n(λ): what no CPU does waits for a GPU and is not lost. What GPUs will reach needs no cores.
 """
 
 from dataclasses import dataclass
@@ -32,11 +35,18 @@ from roma.stats import ewma
 AIM = 0.75
 """The set point, as a share of the budget."""
 
-LEAST, MOST = 0.05, 4.0
-"""Bounds of κ."""
+LEAST, MOST = -2.0, 1.4
+"""Bounds of x: half the cores of the load, and what waits brings the rest; four times what theory
+adds to the load."""
+
+SHORT = 2.0
+"""−κ at which nothing would be left of the cores for the load."""
+
+ON_GPU = 2.0
+"""Times x is the logarithm of κ below 0, where GPUs take a part."""
 
 FASTEST = 3.0
-"""Most that log κ moves in a second."""
+"""Most that x moves in a second."""
 
 MET = 0.98
 """Share of a demand with which it counts as met."""
@@ -69,10 +79,10 @@ class LateShareGains:
 
 @dataclass(frozen=True, slots=True)
 class LateShareState:
-    """λ, the margin κ, the cost estimate, the last demand, completions of GPUs per second."""
+    """λ, what κ hangs on, the cost estimate, the last demand, completions of GPUs per second."""
 
     rate: Rate
-    margin: float = 1.0
+    x: float = 0.0
     cost: Cost = UNKNOWN
     asked: float | None = None
     by_gpu: float | None = None
@@ -96,27 +106,38 @@ def late_share_step(
     if c is None:
         if m.idle:
             demand = idle(m.applied, float(REST**dt)).within(lo, hi)
-            return demand, LateShareState(rate, past.margin, cost, None, by_gpu)
+            return demand, LateShareState(rate, past.x, cost, None, by_gpu)
         # On all its threads a request is as fast as it can be, whatever it costs.
         why = "the cost of a request is not known yet"
         demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).within(lo, hi)
-        return demand, LateShareState(rate, past.margin, cost, None, by_gpu)
+        return demand, LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    margin = clip(past.margin * exp(_change(gains, past, m, budget, dt=dt, hi=hi)), LEAST, MOST)
+    x = clip(past.x + _change(gains, past, m, budget, dt=dt, hi=hi), LEAST, MOST)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     if by_gpu > NONE:
-        cores = margin * bucket_need(work, c, promise)
+        kappa = exp(x if x > 0 else ON_GPU * x)
+        cores = kappa * bucket_need(work, c, promise)
     else:
-        cores = needed(rate.mean, c, m.threads, promise, margin)
+        kappa = exp(x) if x > 0 else 1 + x
+        cores = _for_cpus(rate.mean, c, m.threads, promise, kappa)
+    if not by_gpu:  # no GPU answers a request after silence
+        cores = max(cores, m.workers * bucket_need(0.0, c, promise))
     beyond = max(0.0, m.waiting - by_gpu * m.sla * REACH)
     drain = 2 * c * beyond / max(m.sla, 2 * dt)
-    why = f"{rate.mean:.1f} req/s at {c * 1000:.1f} core-ms, margin x {margin:.2f}"
+    why = f"{rate.mean:.1f} req/s at {c * 1000:.1f} core-ms, margin x {kappa:.2f}"
     terms = {"load": work / m.workers, "margin": (cores - work) / m.workers}
-    facts = {"cost": c, "load": rate.mean, "kappa": margin}
+    facts = {"cost": c, "load": rate.mean, "kappa": kappa}
     demand = Demand(cores / m.workers, why, terms, facts)
     demand = demand.moved(max(cores, drain) / m.workers, "backlog").within(lo, hi)
-    return demand, LateShareState(rate, margin, cost, demand.cores, by_gpu)
+    return demand, LateShareState(rate, x, cost, demand.cores, by_gpu)
+
+
+def _for_cpus(rate: float, cost: float, threads: int, promise: Promise, kappa: float) -> float:
+    """Return the cores for `rate` requests per second that no GPU serves."""
+    if kappa < 0:
+        return rate * cost * (1 + kappa / SHORT)
+    return needed(rate, cost, threads, promise, kappa)
 
 
 def _change(
@@ -128,7 +149,7 @@ def _change(
     dt: float,
     hi: float,
 ) -> float:
-    """Return by how much log κ changes."""
+    """Return by how much x changes."""
     late = max(0.0, m.violations - m.failed)
     change = gains.step * (late - budget * max(m.arrivals, late))
     asked = past.asked

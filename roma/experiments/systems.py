@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from roma.config import DEFAULT_LAW, SHORT_PERIOD
+
 NO_DEADLINE = 1000.0
 """Times the SLA: the paper's systems never refuse a request."""
 
@@ -11,8 +13,9 @@ NO_DEADLINE = 1000.0
 class System:
     """A name for settings.
 
-    `deadline` is in SLAs, `period` in seconds; `static` fixes the cores of each worker, divided
-    fairly among its models; `hide_age` and `burst` are the lab's own.
+    `deadline` is in SLAs, `period` in seconds; without a `statistic` the promise is the default
+    budget, without a `deadline` that is the default; `static` fixes the cores of each worker,
+    divided fairly among its models; `hide_age` and `burst` are the lab's own.
     """
 
     name: str
@@ -21,9 +24,9 @@ class System:
     gpu: str = "roma"
     cpu: str = "round_robin"
     spill: float = 0.0
-    statistic: str = "mean"
+    statistic: str | None = "mean"
     alpha: float = 0.8
-    deadline: float = NO_DEADLINE
+    deadline: float | None = NO_DEADLINE
     in_flight: int | None = None
     sharing: str = "proportional"
     static: float | None = None
@@ -41,6 +44,20 @@ RR_CT = System("RR+CT", "paper", PAPER, gpu="round_robin")
 RR_RULES = System("RR+rules", "rules", gpu="round_robin", hide_age=True)
 RR_MAX = System("RR+max", "static", gpu="round_robin", static=6.0)
 RR_MIN = System("RR+min", "static", gpu="round_robin", static=1.0)
+SHIPPED = System(
+    "defaults",
+    DEFAULT_LAW,
+    gpu="advantage",
+    cpu="balance",
+    spill=0.2,
+    statistic=None,
+    deadline=None,
+    sharing="max_min",
+    period=SHORT_PERIOD,
+    burst=1.0,
+)
+"""What a file with models and workers, and nothing else, gets where quotas are cgroup files."""
+
 OURS = System(
     "ours",
     "adaptive",

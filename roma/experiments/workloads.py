@@ -173,12 +173,7 @@ class Workload:
         service = model.service
         return {
             "path": model.name,
-            "sla": {
-                "response_time": model.response_time,
-                "statistic": system.statistic,
-                "alpha": system.alpha,
-                "deadline": model.response_time * system.deadline,
-            },
+            "sla": _sla(model.response_time, system),
             "cpu": {
                 **self._cpu(system),
                 "threads": max(1, round(service.parallelism)),
@@ -200,6 +195,15 @@ class Workload:
             return {"min": self.minimum, "initial": min(INITIAL, fair)}
         cores = min(fair, system.static / len(self.models))
         return {"min": cores, "max": cores}
+
+
+def _sla(response_time: float, system: System) -> dict[str, Any]:
+    sla: dict[str, Any] = {"response_time": response_time}
+    if system.deadline is not None:
+        sla["deadline"] = response_time * system.deadline
+    if system.statistic is not None:
+        sla |= {"statistic": system.statistic, "alpha": system.alpha}
+    return sla
 
 
 def steps(text: str) -> LoadConfig:

@@ -6,8 +6,14 @@ from dataclasses import replace
 import pytest
 
 from controllers import registry
-from controllers.late_share import LEAST, MOST, LateShareGains, late_share_step
-from controllers.rate import NOTHING
+from controllers.late_share import (
+    LEAST,
+    MOST,
+    LateShareGains,
+    LateShareState,
+    late_share_step,
+)
+from controllers.rate import NOTHING, Rate
 from controllers.staffing import Promise, bucket_need, needed, slots_needed
 from roma.config import Config
 from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
@@ -107,9 +113,36 @@ def learned(m, state=None, periods=20):
 
 def test_the_margin_follows_the_late_share_within_bounds():
     calm = replace(BASE, profile=0.05, budget=0.02, violations=0)
-    assert learned(calm, periods=2000).margin == LEAST
+    assert learned(calm, periods=2000).x == LEAST
     late = replace(calm, violations=2)
-    assert learned(late, periods=200).margin == MOST
+    assert learned(late, periods=200).x == MOST
+
+
+@pytest.mark.parametrize(
+    ("x", "share"), [(-2.0, 0.5), (-1.5, 0.75), (-1.0, 1.0), (0.0, None), (1.0, None)]
+)
+def test_below_the_load_what_waits_brings_the_rest(x, share):
+    """10 req/s of 50 core-ms are 0.5 cores; a promise of 1 s leaves the time to wait."""
+    m = replace(BASE, arrivals=10, profile=0.05, budget=0.02, sla=1.0, violations=0.15)
+    state = LateShareState(Rate(10.0, 20.0, (10.0, 10.0)), x)
+    demand, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    load = 0.5
+    if share is None:
+        assert demand.cores > load
+    else:
+        assert demand.cores == pytest.approx(share * load, abs=0.01)
+    waiting = replace(m, waiting=20)
+    demand, _ = late_share_step(LateShareGains(), state, waiting, dt=1.0, lo=0.02, hi=32.0)
+    assert demand.cores >= 2 * 0.05 * 20 / 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_silence_each_executable_has_what_one_request_in_time_needs(workers):
+    """Whatever the margin has become by day."""
+    quiet = replace(BASE, arrivals=0, completed_here=0, usage=0.0, profile=0.05, workers=workers)
+    state = LateShareState(Rate(), LEAST)
+    demand, _ = late_share_step(LateShareGains(), state, quiet, dt=1.0, lo=0.02, hi=32.0)
+    assert demand.cores == pytest.approx(0.05 / (BASE.bucket + BASE.sla - BASE.quota_period))
 
 
 def test_what_was_late_without_the_cores_teaches_nothing():
@@ -117,19 +150,19 @@ def test_what_was_late_without_the_cores_teaches_nothing():
     state = learned(replace(late, violations=0), periods=2)
     short = replace(late, applied=0.5 * state.asked)
     _, after = late_share_step(LateShareGains(), state, short, dt=1.0, lo=0.1, hi=32.0)
-    assert after.margin == state.margin
+    assert after.x == state.x
     _, at_most = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=state.asked)
-    assert at_most.margin == state.margin
+    assert at_most.x == state.x
 
 
 def test_failures_and_unknown_costs_teach_nothing():
     late = replace(BASE, profile=0.05, budget=0.02)
     failed = replace(late, violations=5, failed=5)
-    assert learned(failed, periods=5).margin == learned(late, periods=5).margin
+    assert learned(failed, periods=5).x == learned(late, periods=5).x
     unknown = replace(BASE, completed_here=0, violations=5, applied=32.0, threads=2)
     demand, state = late_share_step(LateShareGains(), None, unknown, dt=1.0, lo=0.1, hi=32.0)
     assert demand.cores == 2
-    assert state.margin == 1
+    assert state.x == 0
 
 
 def test_gpus_leave_what_waits_beyond_their_reach():
@@ -140,7 +173,7 @@ def test_gpus_leave_what_waits_beyond_their_reach():
     demand, state = late_share_step(LateShareGains(), None, reached, **bounds)
     assert state.rate.mean == 0
     assert "backlog" not in demand.terms
-    assert demand.cores == pytest.approx(state.margin * 0.05 / (0.1 + 0.4))
+    assert demand.cores == pytest.approx(math.exp(2 * state.x) * 0.05 / (0.1 + 0.4))
     beyond, state = late_share_step(LateShareGains(), None, replace(served, waiting=66), **bounds)
     # 50 beyond: within 2·dt, since that is longer than the response time.
     assert beyond.cores == pytest.approx(2 * 0.05 * 50 / 2)
