@@ -45,8 +45,9 @@ SHORT = 2.0
 ON_GPU = 2.0
 """Times x is the logarithm of κ below 0, where GPUs take a part."""
 
-FASTEST = 3.0
-"""Most that x moves in a second."""
+FASTEST, FASTEST_ON_GPU = 3.0, 1.0
+"""Most that x moves in a second; where GPUs take a part, requests are late in clusters, and many of
+one cluster say no more than one."""
 
 MET = 0.98
 """Share of a demand with which it counts as met."""
@@ -112,7 +113,9 @@ def late_share_step(
         demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).within(lo, hi)
         return demand, LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    x = clip(past.x + _change(gains, past, m, budget, dt=dt, hi=hi), LEAST, MOST)
+    fastest = dt * (FASTEST_ON_GPU if by_gpu > NONE else FASTEST)
+    change = clip(_change(gains, past, m, budget, hi=hi), -fastest, fastest)
+    x = clip(past.x + change, LEAST, MOST)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     if by_gpu > NONE:
@@ -146,7 +149,6 @@ def _change(
     m: Measurement,
     budget: float,
     *,
-    dt: float,
     hi: float,
 ) -> float:
     """Return by how much x changes."""
@@ -155,7 +157,7 @@ def _change(
     asked = past.asked
     if change > 0 and asked is not None and (m.applied < MET * asked or asked >= hi):
         return 0.0
-    return clip(change, -FASTEST * dt, FASTEST * dt)
+    return change
 
 
 def _load(m: Measurement, dt: float, by_gpu: float) -> float:
