@@ -39,6 +39,10 @@ LEAST, MOST = -2.0, 1.4
 """Bounds of x: half the cores of the load, and what waits brings the rest; four times what theory
 adds to the load."""
 
+MOST_ON_GPU = 0.3
+"""Most of x where GPUs take a part: κ multiplies the whole load there, and what is late is seldom
+late for want of cores."""
+
 SHORT = 2.0
 """−κ at which nothing would be left of the cores for the load."""
 
@@ -113,9 +117,9 @@ def late_share_step(
         demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).within(lo, hi)
         return demand, LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    fastest = dt * (FASTEST_ON_GPU if by_gpu > NONE else FASTEST)
-    change = clip(_change(gains, past, m, budget, hi=hi), -fastest, fastest)
-    x = clip(past.x + change, LEAST, MOST)
+    fastest, most = (FASTEST_ON_GPU, MOST_ON_GPU) if by_gpu > NONE else (FASTEST, MOST)
+    change = clip(_change(gains, past, m, budget, hi=hi), -fastest * dt, fastest * dt)
+    x = clip(past.x + change, LEAST, most)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     if by_gpu > NONE:

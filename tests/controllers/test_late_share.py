@@ -9,6 +9,7 @@ from controllers import registry
 from controllers.late_share import (
     LEAST,
     MOST,
+    MOST_ON_GPU,
     LateShareGains,
     LateShareState,
     late_share_step,
@@ -143,6 +144,21 @@ def test_after_silence_each_executable_has_what_one_request_in_time_needs(worker
     state = LateShareState(Rate(), LEAST)
     demand, _ = late_share_step(LateShareGains(), state, quiet, dt=1.0, lo=0.02, hi=32.0)
     assert demand.cores == pytest.approx(0.05 / (BASE.bucket + BASE.sla - BASE.quota_period))
+
+
+@pytest.mark.parametrize(("by_gpu", "moved"), [(0, 3.0), (10, 1.0)])
+@pytest.mark.parametrize("dt", [0.2, 1.0])
+def test_beside_gpus_many_late_requests_at_once_say_less(by_gpu, moved, dt):
+    late = replace(BASE, profile=0.05, budget=0.02, violations=1000, arrivals=1000)
+    late = replace(late, completed_gpu=by_gpu * dt)
+    state = LateShareState(Rate(10.0, 20.0, (10.0, 10.0)), -2.0, by_gpu=float(by_gpu))
+    _, after = late_share_step(LateShareGains(), state, late, dt=dt, lo=0.1, hi=32.0)
+    assert after.x == pytest.approx(-2.0 + moved * dt)
+
+
+def test_beside_gpus_the_margin_is_a_third_at_most():
+    late = replace(BASE, profile=0.05, budget=0.02, violations=5, completed_gpu=5)
+    assert learned(late, periods=200).x == MOST_ON_GPU
 
 
 def test_what_was_late_without_the_cores_teaches_nothing():
