@@ -7,6 +7,7 @@ their bounds, and no other.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -85,6 +86,9 @@ class Broker:
         self._clock = clock
         self._executables = {e.name: e for e in on_worker(config, worker)}
         self._checked: dict[str, str] = {}
+        # Burst and quota of a container change together: of two changes at once, one's burst
+        # would be back before the other's quota is lower, which the kernel then refuses.
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # One tick that is left out is no silence.
         self._lease = max(worker.containers.lease, LEAST_LEASE * config.period(worker))
         self._bursts = Bursts(config, worker)
@@ -207,12 +211,13 @@ class Broker:
             self._check_bounds(name, cores)
             period = self._config.control.cfs_period
             quota = units.quota_us(cores, period)
-            container = await self._container(name)
-            self._bursts.lower(container, quota)
-            await self._engine.update_quota(
-                container, quota_us=quota, period_us=units.period_us(period)
-            )
-            self._bursts.restore(container, quota)
+            async with self._changing[name]:
+                container = await self._container(name)
+                self._bursts.lower(container, quota)
+                await self._engine.update_quota(
+                    container, quota_us=quota, period_us=units.period_us(period)
+                )
+                self._bursts.restore(container, quota)
         except EngineError as error:
             self._checked.pop(name, None)  # a container made anew must be looked at anew
             return error

@@ -103,6 +103,18 @@ async def test_all_containers_of_a_tick_are_set_at_once(stage):
         assert (await s.group(model)).read().cores == cores
 
 
+async def test_of_two_changes_at_once_the_later_one_stands(stage):
+    """A burst that comes back between another change's burst and quota would be its refusal."""
+    s = await stage(names=["a"])
+    await s.broker.create("a@local")
+    group = await s.group("a")
+    for _ in range(10):
+        both = s.broker.grant({"a@local": 1.0}), s.broker.grant({"a@local": 0.1})
+        assert await asyncio.gather(*both) == [{"a@local": 1.0}, {"a@local": 0.1}]
+        found = group.read()
+        assert (found.cores, found.burst) == (0.1, pytest.approx(1.0))
+
+
 async def test_the_burst_follows_a_container_s_quota_up_and_down(stage):
     s = await stage(names=["a"])
     await s.broker.create("a@local")
