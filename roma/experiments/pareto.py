@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from roma.config import LONG_PERIOD
 from roma.experiments import systems, workloads
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.experiments.lab import Case, Lab, Summary
@@ -33,9 +32,6 @@ CPU_TARGET = 1.15
 
 OURS = "adaptive"
 """The law that the others are compared with."""
-
-SHIPPED = "defaults, 0.2 s"
-"""What a file without a word about it gets: one setting, no knob."""
 
 ALPHAS = (0.35, 0.5, 0.65, 0.8, 1.0)
 CAUTION = (
@@ -147,8 +143,7 @@ def families() -> tuple[Family, ...]:
         paper,
         _law("paper (code)", "paper", K=0.38, a=0.553),
         Family(OURS, ours),
-        Family(SHIPPED, (systems.SHIPPED,)),
-        Family("defaults, 1 s", (replace(systems.SHIPPED, period=LONG_PERIOD),)),
+        *(Family(s.name, (s,)) for s in (systems.SHIPPED, systems.SHIPPED_ENGINE)),
         *(family.every(faster.period) for family in (captain, *rivals, paper, Family(OURS, quick))),
     )
 
@@ -241,12 +236,12 @@ def _curves(found: Sequence[_Found]) -> Table:
 def _checks(found: Sequence[_Found], laws: Sequence[Family]) -> list[Check]:
     return [
         check for law in laws if law.is_ours for test in found for check in _of(law, test, laws)
-    ] + [check for test in found if SHIPPED in test.curves for check in _shipped(test)]
+    ] + [check for test in found if systems.SHIPPED.name in test.curves for check in _shipped(test)]
 
 
 def _shipped(test: _Found) -> list[Check]:
     """Return how far the defaults are from what was aimed at with one setting."""
-    (summary,) = test.curves[SHIPPED]
+    (summary,) = test.curves[systems.SHIPPED.name]
     name, bound = test.workload.name, test.bounds[systems.SHIPPED.period]
     claim = f"{name}: the defaults are {summary.late_share:.2%} late (≤ {LATE:.0%})"
     checks = [Check(claim, summary.late_share <= LATE, is_aim=True)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from roma.config import DEFAULT_LAW, SHORT_PERIOD
+from roma.config import DEFAULT_LAW, LONG_PERIOD, SHORT_PERIOD
 
 NO_DEADLINE = 1000.0
 """Times the SLA: the paper's systems never refuse a request."""
@@ -45,7 +45,7 @@ RR_RULES = System("RR+rules", "rules", gpu="round_robin", hide_age=True)
 RR_MAX = System("RR+max", "static", gpu="round_robin", static=6.0)
 RR_MIN = System("RR+min", "static", gpu="round_robin", static=1.0)
 SHIPPED = System(
-    "defaults",
+    "defaults, 0.2 s",
     DEFAULT_LAW,
     gpu="advantage",
     cpu="balance",
@@ -57,6 +57,9 @@ SHIPPED = System(
     burst=1.0,
 )
 """What a file with models and workers, and nothing else, gets where quotas are cgroup files."""
+
+SHIPPED_ENGINE = replace(SHIPPED, name="defaults, 1 s", period=LONG_PERIOD)
+"""The same through an engine."""
 
 OURS = System(
     "ours",

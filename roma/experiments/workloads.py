@@ -87,7 +87,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Models on identical workers. Times in seconds, CPU in cores."""
+    """Models on identical workers. Times in seconds, CPU in cores.
+
+    `front_end` is what every request takes before anything decides about it (`Scenario`).
+    """
 
     name: str
     title: str
@@ -97,6 +100,7 @@ class Workload:
     gpus: int = 1
     duration: float = 300.0
     minimum: float = 0.1
+    front_end: float = 0.0
 
     def scaled(self, factor: float) -> "Workload":
         """Return the same load on a plant whose every service time is multiplied."""
@@ -166,6 +170,7 @@ class Workload:
             arrivals=self.arrivals(seed),
             hide_age=system.hide_age,
             is_coarse=True,
+            front_end=self.front_end,
             **changes,
         )
 

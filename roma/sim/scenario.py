@@ -37,7 +37,8 @@ class Scenario:
     `hide_age` reports the ages of waiting requests as 0: what a controller sees that measures
     completed requests only. `script`, if given, sets the cores of executables by control period,
     whatever the supervisors would do. `is_coarse`: executables never wait for each other's cores,
-    and a quota is spent to the moment.
+    and a quota is spent to the moment. `front_end` is the time in seconds that every request has
+    taken before the dispatcher gets it, whatever it runs on.
     """
 
     config: Config
@@ -50,6 +51,7 @@ class Scenario:
     usage_error: float = 1.0
     hide_age: bool = False
     is_coarse: bool = False
+    front_end: float = 0.0
     faults: tuple[ExecutorFault | SupervisorFault, ...] = field(default=())
     script: Mapping[str, Sequence[float]] | None = None
 

@@ -154,7 +154,11 @@ class Simulation:
         now, number, tally = self.agenda.now, next(self._ids), stream.tally
         tally.arrivals += 1
         self._open[number] = (tally, now, self._draw(0.0, 1.0))
-        self._handle(RequestArrived(Request(number, stream.model, now, now + stream.patience)))
+        request = Request(number, stream.model, now, now + stream.patience)
+        if self._scenario.front_end:
+            self.agenda.at(now + self._scenario.front_end, self._handle, RequestArrived(request))
+        else:
+            self._handle(RequestArrived(request))
         self._await_next(stream)
 
     def _on_end(self, execution: int) -> None:

@@ -21,7 +21,7 @@ from roma.experiments import (
     workloads,
 )
 from roma.experiments.base import Check, Column, Experiment, Output, Picture, Table
-from roma.experiments.lab import Case, Lab
+from roma.experiments.lab import Case, Lab, Summary
 from roma.experiments.registry import EXPERIMENTS
 from roma.sim.result import Result
 
@@ -67,7 +67,18 @@ def test_table2_on_short_tests():
     most = by["Skylines + G.Net", "RR+max"]
     assert most["core-s"] == pytest.approx(12 * 20)
     assert by["Skylines + G.Net", "RR+min"]["core-s"] == pytest.approx(2 * 20)
-    assert len(found.checks) == 4
+    assert [check.is_aim for check in found.checks] == [False] * 4 + [True] * len(SHORT)
+
+
+@pytest.mark.parametrize(("over", "holds"), [((1, 2, 3), True), ((1, 3, 2), False)])
+def test_the_order_of_the_papers_systems_is_looked_at(over, holds):
+    summary = Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
+    found = {
+        ("test", system): replace(summary, windows_over=v)
+        for system, v in zip(table2.ORDER, over, strict=True)
+    }
+    (check,) = table2._orders(found, ["test"])
+    assert (check.holds, check.is_aim) == (holds, True)
 
 
 def test_the_paper_s_claims_hold():

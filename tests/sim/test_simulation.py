@@ -294,6 +294,17 @@ def test_each_worker_ticks_at_its_own_period():
     assert ticks == {"w": 21, "v": 6}
 
 
+def test_a_front_end_takes_its_time_of_every_request_and_of_its_deadline():
+    def run(seconds):
+        load = {"profile": "10", "process": "paced"}
+        behind = replace(scenario(load=load, duration=20.05), front_end=seconds)
+        return Simulation(behind).run().models[0]
+
+    assert run(0.125).arrivals == run(0.0).arrivals
+    assert run(0.125).mean == pytest.approx(run(0.0).mean + 0.125)
+    assert run(1.1).answered == 0  # nothing is left of the deadline, 1 s
+
+
 def test_a_decision_takes_its_time_to_be_applied():
     for delay in (0.0, 0.25):
         _, spy, trace = spied(golden("pi", actuation_delay=delay))
