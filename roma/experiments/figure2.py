@@ -12,7 +12,7 @@ from roma.sim.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SYSTEMS = (systems.RR_RULES, systems.ROMA_CODE, systems.OURS)
+SYSTEMS = (systems.RR_RULES, systems.ROMA_CODE, systems.SHIPPED_ENGINE)
 
 
 def _run(lab: Lab) -> Output:
