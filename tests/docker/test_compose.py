@@ -230,14 +230,14 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
     try:
         composed(file, "-p", name, "up", "-d", *services, **settings)
         await until(lambda: Up.get(url, "/readyz")[0] == 200)
-        await until(lambda: quota("a") == quota("b") == 0.1)  # idle: given back
+        await until(lambda: quota("a") == quota("b") == 0.02)  # idle: given back
         up = Up(source)
         up.url, up.authorization = url, f"Bearer {token}"
         # Names and loads are not for everybody who reaches the port.
         assert Up.get(f"http://127.0.0.1:{page}", "/")[0] == 401
         load = asyncio.create_task(up.load({"a": 30}, {"a": [b'{"instances": [1]}']}, 10))
         await until(lambda: quota("a") > 0.25)
-        assert quota("b") == 0.1
+        assert quota("b") == 0.02
         sent = (await load).total
         assert sent.failed == 0
         requests = 'sum(roma_requests_total{model="a"})'
@@ -260,7 +260,7 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
             told = ["exec", "-T", program, "sh", "-c", "kill -HUP 1"]
             composed(file, "-p", name, *told, **settings)
         await until(lambda: predict(url, "c", token) == 200)
-        await until(lambda: quota("c") == 0.1)  # under control: idle, and given back
+        await until(lambda: quota("c") == 0.02)  # under control: idle, and given back
         assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b") == started
         users = docker("exec", f"{name}_supervisor_1", "id", "-u")
         assert users == "10001"
