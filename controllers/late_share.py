@@ -11,8 +11,8 @@ other, and no core for them. Quantile tracking (Gibbs and Candès, NeurIPS 2021)
 in the long run what was aimed at, whatever the plant is. What was late while the executable had
 less than was asked for, or all that it may have, leaves κ as it is.
 
-What waits leaves within half a response time. No executable has less than one request in time
-needs, even if none has come for long.
+What waits leaves within half a response time, or a period if that is longer. Unless GPUs serve the
+model, no executable has less than one request in time needs, even if none has come for long.
 
 Where GPUs take a part, the load of the CPUs is what these leave, and κ, e^(2x) below 0, multiplies
 all of n(λ): what no CPU does waits for a GPU and is not lost. What GPUs will reach needs no cores.
@@ -53,8 +53,8 @@ FASTEST, FASTEST_ON_GPU = 3.0, 1.0
 """Most that x moves in a second; where GPUs take a part, requests are late in clusters, and many of
 one cluster say no more than one."""
 
-MET = 0.98
-"""Share of a demand with which it counts as met."""
+MET, ROUNDED = 0.98, 0.001
+"""Share of a demand with which it counts as met, but for so many cores of rounding."""
 
 FOLLOW = 0.8
 """Weight, within a second, of a new rate of the GPUs in its average."""
@@ -122,13 +122,17 @@ def late_share_step(
     x = clip(past.x + change, LEAST, most)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
+    # Of the load: what it teaches fades after so long a silence that it may be another one.
+    present = min(1.0, rate.mean * rates.MEMORY)
     if by_gpu > NONE:
         kappa = exp(x if x > 0 else ON_GPU * x)
         cores = kappa * bucket_need(work, c, promise)
     else:
-        kappa = exp(x) if x > 0 else 1 + x
+        kappa = 1 + present * (exp(x) - 1) if x > 0 else 1 + x
         cores = _for_cpus(rate.mean, c, m.threads, promise, kappa)
-    if not by_gpu:  # no GPU answers a request after silence
+    if m.on_gpu:  # a GPU answers a request after silence
+        cores *= present
+    else:
         cores = max(cores, m.workers * bucket_need(0.0, c, promise))
     beyond = max(0.0, m.waiting - by_gpu * m.sla * REACH)
     drain = 2 * c * beyond / max(m.sla, 2 * dt)
@@ -159,7 +163,7 @@ def _change(
     late = max(0.0, m.violations - m.failed)
     change = gains.step * (late - budget * max(m.arrivals, late))
     asked = past.asked
-    if change > 0 and asked is not None and (m.applied < MET * asked or asked >= hi):
+    if change > 0 and asked is not None and (m.applied < MET * asked - ROUNDED or asked >= hi):
         return 0.0
     return change
 

@@ -18,7 +18,7 @@ class Measurement:
     request, None if nobody measured it. `violations` counts the requests that broke the
     promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
     a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
-    seconds; one with burst can save up `bucket` seconds of it.
+    seconds; one with burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
     """
 
     response_time: float | None
@@ -45,6 +45,7 @@ class Measurement:
     budget: float | None = None
     quota_period: float = 0.1
     bucket: float = 0.1
+    on_gpu: bool = False
 
     @property
     def idle(self) -> bool:

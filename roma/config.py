@@ -48,11 +48,12 @@ DEFAULT_BUDGET: Final = 0.02
 """Share of the requests that may be late, where the file does not say."""
 
 
-DEFAULT_LAW: Final = "late_share"
+LATE_SHARE: Final = "late_share"
+DEFAULT_LAW: Final = LATE_SHARE
 """The control law, where the file does not say."""
 
 LEAST_MINIMUM, DEFAULT_MINIMUM = 0.02, 0.1
-"""Cores that an idle executable keeps, with the default law and with others."""
+"""Cores that an idle executable keeps, with `late_share` and with other laws."""
 
 SHORT_PERIOD, LONG_PERIOD = 0.2, 1.0
 """Control periods in seconds where a quota is a cgroup file, and elsewhere."""
@@ -204,7 +205,8 @@ class ControlConfig(Section):
     which costs 0.1 core-ms a change, and 1 through the Docker engine, where it costs 12; with other
     laws 1, for which their gains are. `workers[].period` sets it for one worker."""
     window: Seconds | None = None
-    """Window of the response-time statistics in seconds; default: the longest control period."""
+    """Window of the response-time statistics in seconds; default: the longest control period, with
+    `late_share` at least 1."""
     sharing: Sharing = Sharing.MAX_MIN
     """Rule for sharing a worker's cores when demands exceed them. `max_min`: a demand below the
     fair share is met in full; `proportional`: the same part of each (η·u, paper Alg. 2)."""
@@ -497,7 +499,7 @@ class Config(Section):
         chosen = self.models[model].cpu.min
         if chosen is not None:
             return chosen
-        default = LEAST_MINIMUM if self.control.law == DEFAULT_LAW else DEFAULT_MINIMUM
+        default = LEAST_MINIMUM if self.control.law == LATE_SHARE else DEFAULT_MINIMUM
         return max(default, units.min_cores(self.control.cfs_period))
 
     def period(self, worker: WorkerConfig) -> float:
@@ -505,13 +507,17 @@ class Config(Section):
         chosen = worker.period or self.control.period
         if chosen is not None:
             return chosen
-        is_short = self.control.law == DEFAULT_LAW and worker.backend is not Backend.DOCKER
+        is_short = self.control.law == LATE_SHARE and worker.backend is not Backend.DOCKER
         return SHORT_PERIOD if is_short else LONG_PERIOD
 
     @property
     def window(self) -> float:
         """Window of the response-time statistics, in seconds."""
-        return self.control.window or max(self.period(worker) for worker in self.workers)
+        longest = max(self.period(worker) for worker in self.workers)
+        if self.control.law == LATE_SHARE:
+            # It goes by counts; what looks at times wants more of them than a short period has.
+            longest = max(LONG_PERIOD, longest)
+        return self.control.window or longest
 
     def worker(self, name: str | None) -> WorkerConfig:
         """Return the named worker; without a name there must be exactly one."""

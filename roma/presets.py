@@ -43,15 +43,16 @@ def filled(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _section(own: Mapping[str, Any], preset: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a section with its preset, whose gains are for its law alone."""
+    chosen = {key: value for key, value in own.items() if value is not None}
     rest = dict(preset)
-    if own.get("law", rest.get("law")) != rest.get("law") or "gains_file" in own:
+    if chosen.get("law", rest.get("law")) != rest.get("law") or "gains_file" in chosen:
         rest.pop("gains", None)
-    return {**rest, **own}
+    return {**own, **rest, **chosen}
 
 
 def _model(model: Any) -> Any:
     if not isinstance(model, dict) or not isinstance(sla := model.get("sla"), dict):
         return model
-    if {"budget", "statistic"} & sla.keys():
+    if any(sla.get(key) is not None for key in ("budget", "statistic")):
         return model
-    return {**model, "sla": {**_SLA, **sla}}
+    return {**model, "sla": {**sla, **_SLA}}

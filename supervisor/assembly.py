@@ -4,7 +4,7 @@ from collections import Counter
 
 from controllers import registry
 from controllers.staffing import Promise, bucket_need
-from roma.config import DEFAULT_LAW, Config
+from roma.config import LATE_SHARE, Config
 from roma.model import Device
 from roma.placement import Executable, executables, on_worker
 from roma.workers import WorkerConfig
@@ -48,11 +48,12 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
                 config.models[e.spec.models[0]].cpu.min is None
                 and e.spec.models[0] not in on_gpus
                 # That law has an idle minimum of its own, which counts on the bucket.
-                and config.control.law != DEFAULT_LAW
+                and config.control.law != LATE_SHARE
             ),
             weight=config.models[e.spec.models[0]].weight,
             burst=config.control.cfs_burst,
             quota_period=config.control.cfs_period,
+            on_gpu=e.spec.models[0] in on_gpus,
         )
         for e in controlled(config, worker)
     ]
@@ -87,7 +88,7 @@ def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
 def _first_request(managed: Managed, law: str) -> float:
     """Return the cores that `law` wants to have for one request after silence."""
     cost, sla = managed.cost or 0.0, managed.model.sla
-    if law != DEFAULT_LAW:
+    if law != LATE_SHARE:
         return cost / sla.set_point
     period = managed.quota_period
     promise = Promise(sla.response_time, sla.budget or 1.0, period, period * (1 + managed.burst))

@@ -50,7 +50,7 @@ class Managed:
     is the profiled core-seconds per request, None if unknown. `threads` and `in_flight` make its
     in-flight limit, as in `ExecutorSpec`. With `idles_by_cost` it keeps what one request needs when
     it is idle, at least `minimum`. `weight` is its part in a shortage. `burst` is the share of its
-    quota that a quota period, in seconds, may inherit.
+    quota that a quota period, in seconds, may inherit. `on_gpu`: GPUs serve the model too.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Managed:
     weight: float = 1.0
     burst: float = 0.0
     quota_period: float = 0.1
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +460,7 @@ class Supervisor:
             budget=spec.sla.budget,
             quota_period=managed.quota_period,
             bucket=managed.quota_period * (1 + _burst(status)),
+            on_gpu=managed.on_gpu,
         )
 
     def _floor(self, status: Status) -> float:

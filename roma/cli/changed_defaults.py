@@ -6,7 +6,7 @@ To be deleted with the next release: CHANGELOG.md has them for good.
 from collections.abc import Collection, Iterator
 
 from roma import placement
-from roma.config import DEFAULT_MINIMUM, Config
+from roma.config import DEFAULT_MINIMUM, LATE_SHARE, LEAST_MINIMUM, Config
 from roma.model import Device
 from supervisor.assembly import build_core
 
@@ -40,6 +40,12 @@ def notes(config: Config) -> Iterator[str]:
         named = ", ".join(f"{name} {cores:.2f}" for name, cores in raised.items())
         yield f"cpu.min, idle: {named}; it was {DEFAULT_MINIMUM:g}"
     control = config.control.model_fields_set
+    free = [m.name for _, m in idle if config.models[m.model.name].cpu.min is None]
+    if free and config.control.law == LATE_SHARE:
+        yield (
+            f"cpu.min, idle, of {', '.join(free)}: {LEAST_MINIMUM:g} or what one request in time "
+            f"needs; it was {DEFAULT_MINIMUM:g}"
+        )
     if idle:
         yield from _control(config, [name for name, core in cores.items() if core.status])
     yield from _scheduling(config)
@@ -71,7 +77,7 @@ def _control(config: Config, workers: Collection[str]) -> Iterator[str]:
 def _scheduling(config: Config) -> Iterator[str]:
     """Yield a note on the policies, where there is a GPU or a choice among workers."""
     has_gpus = any(e.spec.device is Device.GPU for e in placement.executables(config))
-    if not has_gpus and len(config.workers) == 1:
+    if config.scheduling.is_exclusive or (not has_gpus and len(config.workers) == 1):
         return
     scheduling = config.scheduling
     olds = (

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic import ValidationError
 from rich.table import Table
 
 from controllers.registry import LAWS
-from roma import chronicle
+from roma import chronicle, strict_yaml
 from roma.chronicle import Chronicle
 from roma.cli.progress import OnProgress, progress
 from roma.cli.wide import wide_console
@@ -71,7 +72,11 @@ def _under(config: Config, law: str) -> Config:
         return config
     data = config.model_dump()
     data["control"] |= {"law": law, "gains": {}, "gains_file": None}
-    return Config.model_validate(data)
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        # Another law has other defaults, such as the least cores of an idle model.
+        raise ConfigError("\n".join(strict_yaml.describe(error, f"--law = {law}"))) from error
 
 
 def _story(config: Config, law: str, options: Options) -> Chronicle | None:

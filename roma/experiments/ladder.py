@@ -221,7 +221,7 @@ def report(climbs: Sequence[Climb]) -> tuple[tuple[Table, list[Check]], ...]:
             Column("process"),
             Column("late", ".2%"),
             Column("constant, cores", ".3f"),
-            Column("late", ".2%"),
+            Column("its late", ".2%"),
             Column("core-s, ratio", ".2f"),
         ),
         rows,

@@ -67,9 +67,9 @@ COLUMNS = (
     Column("V", ".0f"),
     Column("paper", "d"),
     Column("late", ".2%"),
-    Column("±", ".2%"),
+    Column("late ±", ".2%"),
     Column("core-s", ".0f"),
-    Column("±", ".0f"),
+    Column("core-s ±", ".0f"),
     Column("paper", "d"),
 )
 
@@ -166,27 +166,32 @@ def _checks(found: dict[tuple[str, str], Summary]) -> tuple[Check, ...]:
     late, cores = "late_share", "core_seconds"
     tests = len({test for test, _ in found})
     rules = {what: max(total("RR+rules", what), 1e-9) for what in (late, cores)}
-    saved = {what: 1 - total("ours", what) / rules[what] for what in (late, cores)}
-    checks = [
-        Check(
-            f"against RR+rules {saved[late]:.0%} fewer violations (the paper claims 75 %)",
-            saved[late] >= 0.75,
-        ),
-        Check(
-            f"against RR+rules {saved[cores]:.0%} fewer core-seconds (the paper claims 24 %)",
-            saved[cores] >= 0.24,
-        ),
-    ]
-    for system in ("ROMA", "ROMA (code)"):
-        ours = [total("ours", what) for what in (late, cores)]
-        its = [total(system, what) for what in (late, cores)]
-        checks.append(
+    checks = []
+    for shipped in (systems.SHIPPED.name, systems.SHIPPED_ENGINE.name):
+        ours = {what: total(shipped, what) for what in (late, cores)}
+        saved = {what: 1 - ours[what] / rules[what] for what in (late, cores)}
+        checks += [
             Check(
-                f"better than {system} on both at once: late {ours[0] / tests:.2%} against "
-                f"{its[0] / tests:.2%}, core-seconds {ours[1]:.0f} against {its[1]:.0f}",
-                ours[0] < its[0] and ours[1] < its[1],
+                f"{shipped}: against RR+rules {saved[late]:.0%} fewer violations "
+                "(the paper claims 75 %)",
+                saved[late] >= 0.75,
+            ),
+            Check(
+                f"{shipped}: against RR+rules {saved[cores]:.0%} fewer core-seconds "
+                "(the paper claims 24 %)",
+                saved[cores] >= 0.24,
+            ),
+        ]
+        for system in ("ROMA", "ROMA (code)"):
+            its = {what: total(system, what) for what in (late, cores)}
+            checks.append(
+                Check(
+                    f"{shipped}: better than {system} on both at once: late "
+                    f"{ours[late] / tests:.2%} against {its[late] / tests:.2%}, core-seconds "
+                    f"{ours[cores]:.0f} against {its[cores]:.0f}",
+                    ours[late] < its[late] and ours[cores] < its[cores],
+                )
             )
-        )
     return tuple(checks)
 
 

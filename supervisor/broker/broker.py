@@ -7,7 +7,7 @@ their bounds, and no other.
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -89,6 +89,7 @@ class Broker:
         # Burst and quota of a container change together: of two changes at once, one's burst
         # would be back before the other's quota is lower, which the kernel then refuses.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._changes: Counter[str] = Counter()
         # One tick that is left out is no silence.
         self._lease = max(worker.containers.lease, LEAST_LEASE * config.period(worker))
         self._bursts = Bursts(config, worker)
@@ -211,7 +212,12 @@ class Broker:
             self._check_bounds(name, cores)
             period = self._config.control.cfs_period
             quota = units.quota_us(cores, period)
+            self._changes[name] += 1
+            change = self._changes[name]
             async with self._changing[name]:
+                if change != self._changes[name]:
+                    # A slow engine must not be asked for what nobody wants any more.
+                    return ActuationError(f"executable {name}: a later change came first")
                 container = await self._container(name)
                 self._bursts.lower(container, quota)
                 await self._engine.update_quota(

@@ -47,10 +47,12 @@ def test_the_key_of_a_worker_wins():
     assert periods({}, {**docker, "period": 0.4}) == [0.2, 0.4]
 
 
-def test_the_window_is_the_longest_period():
+def test_the_window_is_the_longest_period_and_long_enough_to_say_something():
     docker = BACKENDS["docker"]
     assert parsed({}, docker).window == 1.0
-    assert parsed({}).window == 0.2
+    assert parsed({}).window == 1.0
+    assert parsed({}, {"period": 2}).window == 2.0
+    assert parsed({}, law="pi", period=0.2).window == 0.2
     assert parsed({}, docker, window=0.3).window == 0.3
 
 

@@ -44,6 +44,14 @@ def test_single_keys_win():
     assert found.models["m"].sla.promise.budget == 0.05
 
 
+def test_null_is_no_choice():
+    control = {"gains_file": None, "period": None, "gains": {"K": 0.3}}
+    found = parsed({"budget": None, "statistic": None}, control=control)
+    assert found.models["m"].sla.promise.statistic is Statistic.MEAN
+    assert (found.control.gains, found.control.period) == ({"K": 0.3}, 1.0)
+    assert parsed(control={"gains_file": None}).control.gains == PAPER["gains"]
+
+
 def test_its_gains_are_for_its_law():
     assert parsed(control={"law": "pi"}).control.gains == {}
     assert parsed(control={"law": "paper"}).control.gains == PAPER["gains"]

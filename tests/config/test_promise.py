@@ -144,8 +144,9 @@ def test_config_check_names_the_changed_defaults_that_have_an_effect():
     assert notes(m={"sla": mean}, n={"sla": mean}) == ["control.sharing on w"]
     proportional = {**SET, "sharing": "proportional", "cfs_burst": 0}
     assert notes(control=proportional, m={"sla": mean}, n={"sla": mean}) == []
-    changed = ["control.law", "control.period", "control.cfs_burst"]
+    changed = ["cpu.min, idle, of m@w", "control.law", "control.period", "control.cfs_burst"]
     assert notes(control={}, m={"sla": mean}) == changed
+    assert notes(control={}, m={"sla": mean, "cpu": {"min": 0.1}}) == changed[1:]
     assert notes(control={"law": "pi"}, m={"sla": mean}) == ["control.cfs_burst"]
 
 

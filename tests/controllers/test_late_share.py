@@ -161,6 +161,20 @@ def test_beside_gpus_the_margin_is_a_third_at_most():
     assert learned(late, periods=200).x == MOST_ON_GPU
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("x", [-2.0, 0.5, MOST])
+def test_silence_needs_no_margin(threads, x):
+    """What a storm taught would else be held for good: nothing is late in silence."""
+    quiet = replace(BASE, arrivals=0, completed_here=0, usage=0.0, profile=0.4, threads=threads)
+    state = LateShareState(Rate(10.0, 20.0, (10.0, 10.0)), x)
+    for _ in range(1500):
+        demand, state = late_share_step(LateShareGains(), state, quiet, dt=0.2, lo=0.02, hi=32.0)
+    assert demand.cores == pytest.approx(0.4 / 0.5, rel=0.05)
+    served = replace(quiet, on_gpu=True)
+    demand, _ = late_share_step(LateShareGains(), state, served, dt=0.2, lo=0.02, hi=32.0)
+    assert demand.cores == pytest.approx(0.02, abs=0.03)
+
+
 def test_what_was_late_without_the_cores_teaches_nothing():
     late = replace(BASE, profile=0.05, budget=0.02, violations=5)
     state = learned(replace(late, violations=0), periods=2)
@@ -184,12 +198,13 @@ def test_failures_and_unknown_costs_teach_nothing():
 def test_gpus_leave_what_waits_beyond_their_reach():
     """A GPU that ends 40/s reaches 16 within 0.4 s; the margin multiplies all the rest."""
     served = replace(BASE, arrivals=40, completed_gpu=40, completed_here=0, profile=0.05)
+    served = replace(served, on_gpu=True)
     reached = replace(served, waiting=16)
     bounds = {"dt": 1.0, "lo": 0.0, "hi": 32.0}
     demand, state = late_share_step(LateShareGains(), None, reached, **bounds)
     assert state.rate.mean == 0
     assert "backlog" not in demand.terms
-    assert demand.cores == pytest.approx(math.exp(2 * state.x) * 0.05 / (0.1 + 0.4))
+    assert demand.cores == 0.0
     beyond, state = late_share_step(LateShareGains(), None, replace(served, waiting=66), **bounds)
     # 50 beyond: within 2·dt, since that is longer than the response time.
     assert beyond.cores == pytest.approx(2 * 0.05 * 50 / 2)

@@ -115,6 +115,23 @@ async def test_of_two_changes_at_once_the_later_one_stands(stage):
         assert (found.cores, found.burst) == (0.1, pytest.approx(1.0))
 
 
+async def test_of_many_changes_at_once_a_slow_engine_is_asked_for_the_last(stage, monkeypatch):
+    s = await stage(names=["a"])
+    await s.broker.create("a@local")
+    update, asked = s.engine.update_quota, []
+
+    async def slow(container, **quota):
+        asked.append(quota["quota_us"])
+        await asyncio.sleep(0.3)
+        await update(container, **quota)
+
+    monkeypatch.setattr(s.engine, "update_quota", slow)
+    grants = [s.broker.grant({"a@local": cores}) for cores in (1.0, 0.5, 0.4, 0.3)]
+    *_, last = [found["a@local"] for found in await asyncio.gather(*grants)]
+    assert (last, (await s.group("a")).read().cores) == (0.3, 0.3)
+    assert len(asked) == 2
+
+
 async def test_the_burst_follows_a_container_s_quota_up_and_down(stage):
     s = await stage(names=["a"])
     await s.broker.create("a@local")

@@ -78,7 +78,7 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(short):
                 told += part
         document = json.loads(process.stdout.read())
     os.close(main)
-    assert len(document["adaptive"]) == 2
+    assert len(document["late_share"]) == 2
     assert b"simulate" in told
     assert re.search(rb"\d+%", told)
 
@@ -127,7 +127,7 @@ def test_faults_in_the_plant_are_named(short, old, new, message):
 def test_a_single_rate_needs_no_quotes(short):
     text = short.read_text().replace("{on_off: [6, 20, 40]}", "{profile: 2}")
     short.write_text(text)
-    (result,) = json.loads(simulate(short, "--json").stdout)["adaptive"]
+    (result,) = json.loads(simulate(short, "--json").stdout)["late_share"]
     assert 35 <= result["models"][2]["arrivals"] <= 90
 
 
@@ -141,3 +141,14 @@ def test_an_unknown_law_is_named_before_anything_is_simulated(short):
     done = simulate(short, "--law", "static", "--law", "bogus")
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception).startswith("--law = bogus: must be one of adaptive, ")
+
+
+def test_a_law_whose_defaults_do_not_fit_the_file_is_named(short):
+    """Other laws keep 0.1 cores for an idle model."""
+    text = short.read_text().replace("cpu: {initial: 0.5, threads: 1}", "cpu: {max: 0.05}")
+    short.write_text(text)
+    assert simulate(short, "--json").exit_code == 0
+    with pytest.raises(ConfigError) as error:
+        raise simulate(short, "--law", "rules").exception
+    bound = "models.thumbnails.cpu.max = 0.05: must be ≥ cpu.min (0.1)"
+    assert str(error.value) == f"--law = rules: {bound}"
