@@ -12,7 +12,7 @@ in the long run what was aimed at, whatever the plant is. What was late while th
 less than was asked for, or all that it may have, leaves κ as it is.
 
 What waits leaves within half a response time, or a period if that is longer. Unless GPUs serve the
-model, no executable has less than one request in time needs, even if none has come for long.
+model, one that is seldom asked has no less than one request in time needs, whatever κ has become.
 
 Where GPUs take a part, the load of the CPUs is what these leave, and κ, e^(2x) below 0, multiplies
 all of n(λ): what no CPU does waits for a GPU and is not lost. What GPUs will reach needs no cores.
@@ -130,12 +130,13 @@ def late_share_step(
     else:
         kappa = 1 + present * (exp(x) - 1) if x > 0 else 1 + x
         cores = _for_cpus(rate.mean, c, m.threads, promise, kappa)
-    if m.on_gpu:  # a GPU answers a request after silence
-        cores *= present
-    else:
+    if m.on_gpu:
+        cores *= present  # a GPU answers a request after silence
+    elif present < 1:
         cores = max(cores, m.workers * bucket_need(0.0, c, promise))
     beyond = max(0.0, m.waiting - by_gpu * m.sla * REACH)
-    drain = 2 * c * beyond / max(m.sla, 2 * dt)
+    half = m.sla / 2
+    drain = work + c * (beyond - half * rate.mean) / max(half, dt) if beyond else 0.0
     why = f"{rate.mean:.1f} req/s at {c * 1000:.1f} core-ms, margin x {kappa:.2f}"
     terms = {"load": work / m.workers, "margin": (cores - work) / m.workers}
     facts = {"cost": c, "load": rate.mean, "kappa": kappa}
