@@ -230,14 +230,14 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
     try:
         composed(file, "-p", name, "up", "-d", *services, **settings)
         await until(lambda: Up.get(url, "/readyz")[0] == 200)
-        await until(lambda: quota("a") == quota("b") == 0.02)  # idle: given back
+        await until(lambda: quota("a") == quota("b") == 0.1)  # idle: given back
         up = Up(source)
         up.url, up.authorization = url, f"Bearer {token}"
         # Names and loads are not for everybody who reaches the port.
         assert Up.get(f"http://127.0.0.1:{page}", "/")[0] == 401
         load = asyncio.create_task(up.load({"a": 30}, {"a": [b'{"instances": [1]}']}, 10))
         await until(lambda: quota("a") > 0.25)
-        assert quota("b") == 0.02
+        assert quota("b") == 0.1
         sent = (await load).total
         assert sent.failed == 0
         requests = 'sum(roma_requests_total{model="a"})'
