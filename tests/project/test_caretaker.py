@@ -64,7 +64,7 @@ def test_what_a_session_started_ends_with_it(tmp_path, end):
     until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")
     environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
     (value,) = [e.partition(b"=")[2] for e in environment if e.startswith(caretaker.MARK.encode())]
-    assert len(marked(value.decode())) >= 3  # the two that sleep, and the caretaker
+    until(lambda: len(marked(value.decode())) >= 3)  # the two that sleep, and the caretaker
     if os.geteuid() == 0:
         (scratch / "data").mkdir()
         subprocess.run(["mount", "--bind", scratch / "data", scratch / "data"], check=True)
