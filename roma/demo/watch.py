@@ -25,7 +25,10 @@ _TIMEOUT = ClientTimeout(total=2)
 
 @dataclass(slots=True)
 class Kernel:
-    """One executable's quota as read from the kernel; `core_seconds` is its integral over time."""
+    """One executable's quota as read from the kernel.
+
+    `core_seconds` is what it granted over time, or what was used where that was more.
+    """
 
     group: Group
     cores: float | None = None
@@ -40,13 +43,13 @@ class Kernel:
             reading = self.group.read()
         except ActuationError:
             return
-        if self._usage is not None:
-            self.used_seconds += max(0.0, reading.usage - self._usage)
+        used = 0.0 if self._usage is None else max(0.0, reading.usage - self._usage)
+        self.used_seconds += used
         self._usage = reading.usage
         if reading.cores is None:
             return
         if self.cores is not None:
-            self.core_seconds += self.cores * dt
+            self.core_seconds += max(self.cores * dt, used)
             self.changes += self.cores != reading.cores
         self.cores = reading.cores
 
