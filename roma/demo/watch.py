@@ -25,7 +25,7 @@ _TIMEOUT = ClientTimeout(total=2)
 
 @dataclass(slots=True)
 class Kernel:
-    """One executable's quota as read from the kernel.
+    """Quota of an executable as read from the kernel.
 
     `core_seconds` is what it granted over time, or what was used where that was more.
     """

@@ -119,7 +119,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """What a rung found; `cores` and `constant` are None where no constant keeps the promise."""
+    """Findings of a rung; `cores` and `constant` are None where no constant keeps the promise."""
 
     rung: Rung
     ours: Runs

@@ -56,7 +56,7 @@ SHIPPED = System(
     period=SHORT_PERIOD,
     burst=1.0,
 )
-"""What a file with models and workers gets where quotas are cgroup files, but for the lab's own
+"""Settings of a file with models and workers where quotas are cgroup files, but for the lab's own
 `cpu.min` and `cpu.initial`, which are the same for all systems."""
 
 SHIPPED_ENGINE = replace(SHIPPED, name="defaults, 1 s", period=LONG_PERIOD)

@@ -164,7 +164,7 @@ def test_beside_gpus_the_margin_is_a_third_at_most():
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("x", [-2.0, 0.5, MOST])
 def test_silence_needs_no_margin(threads, x):
-    """What a storm taught would else be held for good: nothing is late in silence."""
+    """Nothing is late in silence, so a margin learnt in a burst would be held for good."""
     quiet = replace(BASE, arrivals=0, completed_here=0, usage=0.0, profile=0.4, threads=threads)
     state = LateShareState(Rate(10.0, 20.0, (10.0, 10.0)), x)
     for _ in range(1500):
