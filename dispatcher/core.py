@@ -127,6 +127,9 @@ class Dispatcher:
             if self._ejections.ends and self._ejections.ends[0][0] <= now:
                 for executor in self._ejections.end(now):
                     self.policies.on_executor(executor, now)
+            if self._ejections.suspects:
+                while (compared := self._ejections.comparison(self.queues)) is not None:
+                    self._run(compared, self.queues[compared.model], now, commands)
             self._dispatch(now, commands)
         except InvalidTransition as error:
             error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))

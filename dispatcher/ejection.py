@@ -7,12 +7,16 @@ ejected that is the only one left for a model: a fault of some inputs must not b
 Two signs, after Envoy's outlier detection. Gateway errors (502, 503, 504, resets, timeouts) and
 answers that are no error object: five in a row, whatever others do. Failures that a working server
 explains in an error object may be the input's fault, wherever it runs: they eject only where
-executors beside it answer the same model's requests (`dispatcher/live/verdicts.py`).
+executors beside it answer the same model's requests (`dispatcher/live/verdicts.py`). Where a policy
+keeps to one executor the others idle and prove nothing, so they are asked: one request at a time.
 """
 
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
 from dispatcher.executors import Executor, Executors
+from dispatcher.queues import ModelQueue
+from dispatcher.schedulers.base import Run
 from roma.events import Result
 
 ERRORS = 5
@@ -26,7 +30,7 @@ EXCESS = 0.6
 fail on two executors alike, the difference of their shares has a standard deviation of 0.11."""
 
 ANSWERS = 10
-"""Requests that the other one answered meanwhile: that it idles says nothing."""
+"""Requests that the other one answered meanwhile: one that idles is asked first (`comparison`)."""
 
 SHORTEST = 1.0
 """Seconds of the first ejection; each one that follows a failed try lasts twice as long."""
@@ -41,6 +45,8 @@ class Ejections:
         self._executors = executors
         self.ends: list[tuple[float, str]] = []
         """When ejections end, and whose; a heap."""
+        self.suspects: list[str] = []
+        """Executors whose share of failures is beyond that of one that answers everything."""
 
     def on_ended(self, executor: Executor, model: str, result: Result, now: float) -> None:
         """Note how an execution of `model` ended; its executor may be ejected, or trusted again."""
@@ -53,6 +59,8 @@ class Ejections:
                 for other in self._beside(executor, executor.spec.models)
             }
         executor.fault_share += WEIGHT * (1 - executor.fault_share)
+        if executor.fault_share > EXCESS and executor.spec.name not in self.suspects:
+            self.suspects.append(executor.spec.name)
         explained = result is Result.FAILURE
         executor.errors = 0 if explained else executor.errors + 1
         if executor.is_ejected:
@@ -88,6 +96,33 @@ class Ejections:
             ):
                 return True
         return False
+
+    def comparison(self, queues: Mapping[str, ModelQueue]) -> Run | None:
+        """Return a waiting request for an idle executor, to compare a suspect with it.
+
+        Nothing where it answered enough already, or failed so much that the inputs may be at fault.
+        """
+        for name in tuple(self.suspects):
+            if name not in self._executors or self._executors[name].fault_share <= EXCESS:
+                self.suspects.remove(name)
+                continue
+            suspect = self._executors[name]
+            if suspect.is_ejected or not suspect.live:
+                continue
+            for model in suspect.spec.models:
+                if model not in queues or queues[model].head is None:
+                    continue
+                for other in self._beside(suspect, (model,)):
+                    if self._is_to_compare(suspect, other):
+                        return Run(other.spec.name, model)
+        return None
+
+    def _is_to_compare(self, suspect: Executor, other: Executor) -> bool:
+        """Return whether a request may run on `other`, and would say something of `suspect`."""
+        if other.spec.is_exclusive or other.running or not other.has_room:
+            return False
+        answered = other.completed - suspect.marks.setdefault(other.spec.name, other.completed)
+        return answered < ANSWERS and suspect.fault_share - other.fault_share > EXCESS
 
     def _beside(self, executor: Executor, models: tuple[str, ...]) -> list[Executor]:
         """Return the other live executors of these models."""

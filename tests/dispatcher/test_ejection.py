@@ -1,6 +1,7 @@
 """An executor that fails every request is left alone and tried again, if another can take over."""
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -138,12 +139,17 @@ def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(de
 
 
 def run(desk, count, is_bad, now=0.0):
-    """Feed requests; where one is bad, by number and executor, a working server says so."""
-    core = desk.core
+    """Feed requests; where one is bad, by number and executor, a working server says so.
+
+    Return how many ran where.
+    """
+    core, ran = desk.core, Counter()
     for number in range(count):
         (command,) = [c for c in desk.arrive("m", now) if isinstance(c, Execute)]
+        ran[command.executor] += 1
         result = Result.FAILURE if is_bad(number, command.executor) else Result.OK
         core.handle(ExecutionEnded(command.execution, result), now=now)
+    return ran
 
 
 def test_inputs_that_fail_everywhere_eject_nobody(desk, pair):
@@ -176,6 +182,46 @@ def test_one_that_fails_what_others_answer_is_ejected(desk, pair):
     run(desk, 20, lambda number, executor: False, now=4.0)
     assert "bad" in targets(desk, 4, 4.0)
     assert pair.executors["bad"].fault_share == 0
+
+
+@pytest.fixture
+def idle_pair(desk):
+    """All requests go to the faster one, as far as the policy is asked."""
+    core = desk.build("m", cpu="balance")
+    desk.cpu("bad", "m", cores=2)
+    desk.cpu("good", "m", cores=0.5)
+    return core
+
+
+def test_one_that_idles_is_asked_before_another_is_ejected(desk, idle_pair):
+    def is_bad(number, executor):
+        return executor == "bad"
+
+    assert run(desk, 18, is_bad) == {"bad": 18}  # the policy asks nobody else
+    assert run(desk, 40, is_bad) == {"bad": 1, "good": 39}
+    assert idle_pair.executors["bad"].is_ejected
+    idle_pair.handle(Woken(), now=1.0)
+    assert run(desk, 20, lambda number, executor: False, now=1.0) == {"bad": 20}
+
+
+def test_one_that_idles_is_asked_little_where_the_inputs_fail(desk, idle_pair):
+    ran = run(desk, 200, lambda number, executor: True)
+    assert not any(e.is_ejected for e in idle_pair.executors)
+    assert 0 < ran["good"] <= ANSWERS
+
+
+def test_one_that_idles_is_asked_one_request_at_a_time(desk, idle_pair):
+    run(desk, 18, lambda number, executor: True)
+    assert [c.executor for _ in range(3) for c in desk.arrive("m", 0.0)] == ["good", "bad", "bad"]
+
+
+def test_what_idles_is_compared_with_a_gpu_too(desk):
+    core = desk.build("m", gpu="advantage", cpu="balance")
+    desk.gpu()
+    desk.cpu("cpu", "m")
+    ran = run(desk, 60, lambda number, executor: executor == "gpu")
+    assert core.executors["gpu"].is_ejected
+    assert ran == {"gpu": 19, "cpu": 41}
 
 
 def test_one_is_ejected_beside_another_that_came_after_its_first_failure(desk):

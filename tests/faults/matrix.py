@@ -374,8 +374,10 @@ MATRIX = (
     Fault(
         "network bad",
         "5 % of all packets lost and 20 ms of delay, for 300 requests",
-        "TCP repeats what was lost: everybody is answered, some later",
+        "TCP repeats what was lost, so some are answered later; where a new connection is lost twice, "
+        "what waited too long meanwhile is refused (429)",
         around.cable_bad,
+        frozenset({429}),
         lasts=300,
         stage=around.stage_cable,
         ground={"cores": 16, "backend_timeout": 10.0},

@@ -42,6 +42,14 @@ def marked(value):
     return found
 
 
+def mark_of(process):
+    """The mark in a process's environment, which is empty for a moment while it executes another
+    program."""
+    environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    marks = [e.partition(b"=")[2] for e in environment if e.startswith(caretaker.MARK.encode())]
+    return marks[0].decode() if marks else None
+
+
 def until(condition):
     """Wait for something that must happen; the limit only bounds a failing test."""
     deadline = time.monotonic() + 60
@@ -61,10 +69,9 @@ def test_what_a_session_started_ends_with_it(tmp_path, end):
         text=True,
     )
     child = int(session.stdout.readline())
-    until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")
-    environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-    (value,) = [e.partition(b"=")[2] for e in environment if e.startswith(caretaker.MARK.encode())]
-    until(lambda: len(marked(value.decode())) >= 3)  # the two that sleep, and the caretaker
+    until(lambda: mark_of(child))
+    value = mark_of(child)
+    until(lambda: len(marked(value)) >= 3)  # the two that sleep, and the caretaker
     if os.geteuid() == 0:
         (scratch / "data").mkdir()
         subprocess.run(["mount", "--bind", scratch / "data", scratch / "data"], check=True)
@@ -73,6 +80,6 @@ def test_what_a_session_started_ends_with_it(tmp_path, end):
     session.stdin.close()
     session.wait(timeout=120)
     session.stdout.close()
-    until(lambda: not marked(value.decode()))
+    until(lambda: not marked(value))
     until(lambda: not scratch.exists())
     assert str(scratch) not in Path("/proc/self/mountinfo").read_text()
