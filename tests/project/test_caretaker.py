@@ -51,35 +51,31 @@ def mark_of(process):
 
 
 def until(condition):
-    """Wait for something that must happen; the limit only bounds a failing test."""
+    """Wait for something that must happen, and return it; the limit only bounds a failing test."""
     deadline = time.monotonic() + 60
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return found
 
 
 @pytest.mark.parametrize("end", ["killed", "ended"])
 def test_what_a_session_started_ends_with_it(tmp_path, end):
     scratch = tmp_path / "scratch"
-    session = subprocess.Popen(
-        [sys.executable, "-c", SESSION, scratch],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=caretaker.ROOT,
-        text=True,
-    )
-    child = int(session.stdout.readline())
-    until(lambda: mark_of(child))
-    value = mark_of(child)
-    until(lambda: len(marked(value)) >= 3)  # the two that sleep, and the caretaker
-    if os.geteuid() == 0:
-        (scratch / "data").mkdir()
-        subprocess.run(["mount", "--bind", scratch / "data", scratch / "data"], check=True)
-    if end == "killed":
-        session.send_signal(signal.SIGKILL)
-    session.stdin.close()
-    session.wait(timeout=120)
-    session.stdout.close()
+    command = [sys.executable, "-c", SESSION, scratch]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=caretaker.ROOT, text=True
+    ) as session:
+        child = int(session.stdout.readline())
+        value = until(lambda: mark_of(child))
+        until(lambda: len(marked(value)) >= 3)  # the two that sleep, and the caretaker
+        if os.geteuid() == 0:
+            (scratch / "data").mkdir()
+            subprocess.run(["mount", "--bind", scratch / "data", scratch / "data"], check=True)
+        if end == "killed":
+            session.send_signal(signal.SIGKILL)
+        session.stdin.close()
+        session.wait(timeout=120)
     until(lambda: not marked(value))
     until(lambda: not scratch.exists())
     assert str(scratch) not in Path("/proc/self/mountinfo").read_text()
