@@ -189,7 +189,7 @@ def idle_pair(desk):
     """All requests go to the faster one, as far as the policy is asked."""
     core = desk.build("m", cpu="balance")
     desk.cpu("bad", "m", cores=2)
-    desk.cpu("good", "m", cores=0.5)
+    desk.cpu("good", "m", cores=1.5)
     return core
 
 

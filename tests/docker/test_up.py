@@ -20,6 +20,14 @@ def file(tmp_path, worker_image):
     return two_models(tmp_path, "up", worker_image)
 
 
+async def gives_back(up):
+    """Wait until idle cores are given back.
+
+    Where a busy machine made requests late, the law keeps what that taught it for over a minute.
+    """
+    await up.until(lambda: up.quota("a") < 0.15, limit=240)
+
+
 async def test_quotas_follow_the_load_and_no_container_restarts(file):
     with DockerUp(file) as up:
         await up.ready()
@@ -31,8 +39,7 @@ async def test_quotas_follow_the_load_and_no_container_restarts(file):
         assert busy > 0.25 > idle
         assert balanced(await load).failed == 0
         # Idle again: given back, in the kernel too.
-        # A busy machine made requests late, and the law keeps what that taught it for over a minute.
-        await up.until(lambda: up.quota("a") < 0.15, limit=240)
+        await gives_back(up)
         assert {m: up.inspect(m, ".State.StartedAt") for m in "ab"} == started
         assert {m: up.inspect(m, ".RestartCount") for m in "ab"} == {"a": "0", "b": "0"}
         assert up.executable("a")["changes"] > 3
@@ -97,8 +104,7 @@ async def test_a_dead_broker_is_replaced_and_nobody_notices(file):
         changes = up.executable("a")["changes"]
         assert balanced(await load).failed == 0
         await up.until(lambda: up.executable("a")["changes"] > changes)  # control goes on
-        # A busy machine made requests late, and the law keeps what that taught it for over a minute.
-        await up.until(lambda: up.quota("a") < 0.15, limit=240)
+        await gives_back(up)
 
 
 async def test_a_hung_supervisor_means_safe_shares_within_five_seconds(file):

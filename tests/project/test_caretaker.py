@@ -43,8 +43,7 @@ def marked(value):
 
 
 def mark_of(process):
-    """The mark in a process's environment, which is empty for a moment while it executes another
-    program."""
+    """The mark in a process's environment, or None: it is empty while another program is executed."""
     environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     marks = [e.partition(b"=")[2] for e in environment if e.startswith(caretaker.MARK.encode())]
     return marks[0].decode() if marks else None
