@@ -101,16 +101,10 @@ async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(stage)
 async def test_a_device_that_sleeps_misses_what_comes_after(stage):
     ground = await Ground(stage).open(worker={}, deadline=0.5)
     await stage.until(lambda: ground.executor.live)
-    await ground.ask((0, 0))
-    runtime = ground.worker.runtime
-    runtime.gate.clear()
-    asked = len(ground.tap.infers)
-    slow, late = ground.ask((1, 1)), None
-    await stage.until(lambda: len(ground.tap.infers) == asked + 1)
-    late = ground.ask((2, 2))
-    await stage.until(lambda: len(ground.tap.infers) == asked + 2)
+    gate = ground.worker.runtime.gate
+    slow, late = await ground.fill(gate=gate)
     await passed(ground.tap.infers[-1].action.latest)
-    runtime.gate.set()
+    gate.set()
     assert (await told(slow))[0] == 200  # late, but it ran
     assert (await told(late))[0] == 504
     statuses = [m.outcome.status for m in ground.tap.told[-2:]]

@@ -261,25 +261,28 @@ class Ground:
         asking = self.stage.predict(body.encode(), path=f"/v1/models/{model}:predict", **options)
         return asyncio.ensure_future(asking)
 
-    async def fill(self, model="m"):
+    async def fill(self, model="m", *, ask=None, gate=None):
         """Keep the device's results back, and return two requests: one runs, one is next.
 
+        `ask` makes the request of an index; `gate` is what holds results up while it is clear.
         The second goes out shortly before the first should have ended. A gateway that wakes too
         late for that takes the device for one that hangs, and gives it nothing: then it is tried
         again, and the tap forgets the first try.
         """
-        await self.ask((0, 0), model=model)  # from now on it is loaded
+        ask = ask or (lambda i: self.ask((i, i), model=model))
+        gate = gate or self.tap.results
+        await ask(0)  # from now on it is loaded
         marks = [(seen, len(seen)) for seen in (self.tap.asked, self.tap.told)]
         async with asyncio.timeout(60):
             while True:
-                self.tap.results.clear()
+                gate.clear()
                 asked, count = [], len(self.tap.infers)
                 with contextlib.suppress(TimeoutError):
                     for i in range(2):
-                        asked.append(self.ask((i, i), model=model))
+                        asked.append(ask(i))
                         await self._asked_for(count + i + 1)
                     return asked
-                self.tap.results.set()
+                gate.set()
                 await asyncio.gather(*asked)
                 for seen, first in marks:
                     del seen[first:]
