@@ -10,12 +10,12 @@ import argparse
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from bench.gpu_server import SHAPES, network
 from bench.planned import Plant, sweep
 from bench.proxies import needs, scratch
+from roma.cli.wide import wide_console
 
 COPIES = 15
 """As in Clockwork's Fig. 5."""
@@ -64,7 +64,7 @@ def main() -> None:
     needs("gpu_planned")
     is_gpu = torch.cuda.is_available()
     told = f"GPU: {torch.cuda.get_device_name()}" if is_gpu else "no GPU: the CPU plays it"
-    console = Console(soft_wrap=True)
+    console = wide_console()
     console.print(f"{told}; torch {torch.__version__}, weights random")
     models = [f"net-{i}" for i in range(options.copies)]
     with scratch() as directory:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 from rich.table import Table
 
 from bench.builds import environment
 from bench.openloop import Report, Stream, measure
 from bench.programs import cost, program, until_listening
 from bench.proxies import CLIENT, gateway, needs, scratch
+from roma.cli.wide import wide_console
 from roma.demo.ports import free_ports
 
 DEVICES = 4
@@ -89,7 +89,7 @@ def run(rates: tuple[int, ...] = RATES, seconds: float = SECONDS) -> None:
     argv = ["--runtime", "emulated", "--emulate", EMULATED]
     plant = Plant(argv, MODELS, SLO, devices=DEVICES, core=CLIENT)
     title = f"{DEVICES} emulated devices, {len(MODELS)} models, SLO {SLO * 1e3:.0f} ms"
-    Console().print(sweep(plant, title, rates, seconds))
+    wide_console().print(sweep(plant, title, rates, seconds))
 
 
 def sweep(plant: Plant, title: str, rates: Sequence[float], seconds: float) -> Table:

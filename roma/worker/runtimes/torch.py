@@ -214,14 +214,21 @@ def _read_script(path: Path) -> tuple[Any, Signature]:
 
 
 def _read_exported(path: Path, device: torch.device) -> tuple[Any, Signature]:
-    program = torch.export.load(path)
+    with warnings.catch_warnings():
+        # PyTorch 2.11 reads weights into `bytes`, once a process; they are copied from there.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        program = torch.export.load(path)
     signature = _signature(program)
-    if device.type == "cuda":
-        from torch.export.passes import move_to_device_pass  # noqa: PLC0415
+    if device.type == "cpu":
+        return program.module(), signature
+    from torch.export.passes import move_to_device_pass  # noqa: PLC0415
 
-        # Devices are written into the graph, where it makes tensors of its own.
-        program = move_to_device_pass(program, device)
-    return program.module(), signature
+    # Devices are written into the graph, where it makes tensors of its own. The pass moves the
+    # weights too, and one that two layers share twice: they stay those that were read.
+    weights = dict(program.state_dict)
+    module = move_to_device_pass(program, device).module()
+    module.load_state_dict(weights, strict=False, assign=True)  # the rest are constants
+    return module, signature
 
 
 def _signature(program: Any) -> Signature:
