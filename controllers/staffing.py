@@ -13,6 +13,8 @@ more per second. A request is late in either of two ways, and each bounds the co
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
+from controllers.rate import MEMORY
+
 SLIVER = 0.02
 """Cores beyond (k - 1)·p that make k slots."""
 
@@ -48,7 +50,9 @@ def needed(rate: float, cost: float, threads: int, promise: Promise, margin: flo
     load = rate * service
     slack = max(0.0, promise.response_time - service)
     slots = slots_needed(load, service, slack, promise.late)
-    slots = max(1, round(load + margin * (slots - load)))
+    # No more of them by the margin than there are requests to use them, soon after each other.
+    most = max(slots, int(rate * MEMORY))
+    slots = max(1, min(round(load + margin * (slots - load)), most))
     beyond = bucket_need(work, cost, promise) - work
     return max((slots - 1) * threads + SLIVER, work + margin * beyond)
 

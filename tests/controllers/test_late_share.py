@@ -63,6 +63,13 @@ def test_a_margin_moves_what_is_beyond_the_load_alone():
     assert needed(200.0, 0.02, 1, calm, 2.0) == pytest.approx(9.02)
 
 
+def test_a_margin_adds_slots_where_requests_come_that_may_use_them():
+    """One slot is enough in theory; by the margin two, but not for one request in 10 s."""
+    assert slots_needed(0.002, 0.02, 0.01, TIGHT.late) == 1
+    assert needed(0.1, 0.02, 1, TIGHT, 2.0) == pytest.approx(1.02)
+    assert needed(0.099, 0.02, 1, TIGHT, 2.0) < 0.3
+
+
 def test_a_rate_believes_a_step_at_once_and_no_noise():
     rate = NOTHING
     for count in (2, 1, 3, 2, 2, 1, 2, 3, 2, 2) * 5:
