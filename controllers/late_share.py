@@ -9,7 +9,8 @@ theory lacks: less than 1 where arrivals are smoother, more where they come in b
 takes from the load itself, ĉλ·(1 + κ/2): where a promise leaves the time, requests wait for each
 other, and no core for them. Quantile tracking (Gibbs and Candès, NeurIPS 2021) makes the late share
 in the long run what was aimed at, whatever the plant is. What was late while the executable had
-less than was asked for, or all that it may have, leaves κ as it is.
+less than was asked for, or all that it may have, raises κ to 1 at most: to theory, below
+which it is the law that dared.
 
 What waits leaves within half a response time, or a period if that is longer. Unless GPUs serve the
 model, one that is seldom asked has no less than one request in time needs, whatever κ has become.
@@ -165,7 +166,7 @@ def _change(
     change = gains.step * (late - budget * max(m.arrivals, late))
     asked = past.asked
     if change > 0 and asked is not None and (m.applied < MET * asked - ROUNDED or asked >= hi):
-        return 0.0
+        return min(change, max(0.0, -past.x))
     return change
 
 

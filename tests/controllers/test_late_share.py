@@ -1,6 +1,7 @@
 """`late_share`, and the theory and the rate that it rests on."""
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,22 @@ def test_the_margin_follows_the_late_share_within_bounds():
     assert learned(late, periods=200).x == MOST
 
 
+@pytest.mark.parametrize("steepness", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("seed", range(2))
+def test_in_the_long_run_the_late_share_is_the_aim_whatever_the_plant_is(steepness, seed):
+    """After n requests they differ by (MOST - LEAST)/(s·n) at most, as long as no bound is hit."""
+    draw, n, late = random.Random(seed), 0, 0
+    m = replace(BASE, profile=0.05, budget=0.02)
+    state = LateShareState(Rate(10.0, 20.0, (10.0, 10.0)))
+    for _ in range(2000):
+        now = sum(draw.random() < 0.02 * math.exp(-steepness * state.x) for _ in range(10))
+        n, late = n + 10, late + now
+        m = replace(m, violations=now, applied=state.asked or 1.0)
+        _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+        assert abs(late / n - 0.015) <= (MOST - LEAST) / (LateShareGains().step * n)
+    assert LEAST < state.x < MOST
+
+
 @pytest.mark.parametrize(
     ("x", "share"), [(-2.0, 0.5), (-1.5, 0.75), (-1.0, 1.0), (0.0, None), (1.0, None)]
 )
@@ -183,13 +200,15 @@ def test_silence_needs_no_margin(threads, x):
 
 
 def test_what_was_late_without_the_cores_teaches_nothing():
+    """Beyond theory: a margin below it is the law's own doing."""
     late = replace(BASE, profile=0.05, budget=0.02, violations=5)
-    state = learned(replace(late, violations=0), periods=2)
-    short = replace(late, applied=0.5 * state.asked)
-    _, after = late_share_step(LateShareGains(), state, short, dt=1.0, lo=0.1, hi=32.0)
-    assert after.x == state.x
-    _, at_most = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=state.asked)
-    assert at_most.x == state.x
+    for x, after in ((0.1, 0.1), (0.0, 0.0), (-0.1, 0.0), (-1.0, -0.5)):
+        state = replace(learned(late, periods=2), x=x)
+        short = replace(late, applied=0.5 * state.asked)
+        _, found = late_share_step(LateShareGains(), state, short, dt=1.0, lo=0.1, hi=32.0)
+        assert found.x == pytest.approx(after, abs=0.02)
+        _, at_most = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=state.asked)
+        assert at_most.x == pytest.approx(after, abs=0.02)
 
 
 def test_failures_and_unknown_costs_teach_nothing():
