@@ -41,6 +41,9 @@ PACKAGES = ("controllers", "dispatcher", "roma", "supervisor")
 _SCRIPT = """
 import gc, sys, time
 from bench import decisions, ticks
+from roma import config
+
+LAW = getattr(config, "DEFAULT_LAW", "adaptive")  # as older checkouts have it
 
 def us(models, waiting, count=20_000):
     def seconds(n):
@@ -59,7 +62,7 @@ for _ in sys.stdin:
 the checkout that it runs in: they fit its interfaces. A decision's cost has that of the arrival
 which fills the queue up again; a clock around each decision would take a tenth of it."""
 
-_TICK = 'ticks.tick_ms("adaptive", {cores})'
+_TICK = "ticks.tick_ms(LAW, {cores})"
 Measure = Callable[[], float]
 
 

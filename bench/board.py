@@ -19,6 +19,7 @@ from dispatcher.live import metrics
 from dispatcher.live.page import _dumped, _event, overview
 from dispatcher.queues import Durations
 from dispatcher.schedulers.registry import CPU, GPU
+from roma.config import DEFAULT_LAW
 from roma.events import (
     Execute,
     ExecutionEnded,
@@ -86,7 +87,7 @@ def run() -> None:
     table.add_row("together", "", "", f"{total:.2%}")
     console = Console()
     console.print(table)
-    tick = tick_ms("adaptive", 1000.0, MODELS)
+    tick = tick_ms(DEFAULT_LAW, 1000.0, MODELS)
     console.print(
         f"supervisor tick, {MODELS} models: {tick:.2f} ms, of which records {_records():.2f}"
     )

@@ -1,6 +1,6 @@
 """What a shorter control period is worth to a real model: bursts, one tick a second and five.
 
-A deployment by `roma up` for each, with cgroup quotas and law `adaptive`; the same requests at the
+A deployment by `roma up` for each, with cgroup quotas and the default law; the same requests at the
 same times. Between bursts the model gives its cores back.
 """
 
@@ -14,26 +14,15 @@ from rich.table import Table
 
 from bench.loading import BUSY, Plant, bodies_of, up
 from bench.proxies import scratch
-from roma.experiments.systems import QUICK
+from roma.config import LONG_PERIOD, SHORT_PERIOD
 from roma.load import Outcome, Stream
 from roma.load.client import RestClient
 from roma.load.generator import Load
 from roma.workload.arrivals import Profile, Step, poisson
 
 SERVED = "photos"
-PROMISE: dict[str, Any] = {
-    "response_time": 0.25,
-    "statistic": "mean",
-    "alpha": 0.9,
-    "deadline": 0.25,
-}
-
-SETTINGS: tuple[tuple[float, dict[str, float | str]], ...] = (
-    (1.0, {}),
-    (0.2, {}),
-    (0.2, dict(QUICK.gains)),
-)
-"""Control periods in seconds, and gains: the defaults, and those for the shorter one."""
+PROMISE: dict[str, Any] = {"response_time": 0.25}
+PERIODS = (LONG_PERIOD, SHORT_PERIOD)
 
 ON, OFF, BURSTS = 5.0, 7.0, 8
 
@@ -52,25 +41,23 @@ class Outcomes(NamedTuple):
 def run() -> None:
     """Print what was late and what it took, by control period."""
     table = Table(
-        title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them, law adaptive",
-        caption="core-seconds allocated and used; own gains: "
-        + ", ".join(f"{name} {value}" for name, value in SETTINGS[-1][1].items()),
+        title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them",
+        caption="core-seconds allocated and used",
     )
-    for column in ("period", "gains", "sent", "late", "refused", "allocated", "used", "missed"):
+    for column in ("period", "sent", "late", "refused", "allocated", "used", "missed"):
         table.add_column(column, justify="right")
     cost: float | None = None
-    for period, gains in SETTINGS:
+    for period in PERIODS:
         with scratch() as directory:
             plant = Plant(directory / "roma.yaml", SERVED, "digits", None)
             plant.promise = PROMISE
-            plant.control |= {"law": "adaptive", "gains": gains, "period": period}
+            plant.control |= {"period": period}
             plant.write(SERVED)
             with up(plant.file, directory / "up.log"):
                 cost, found = asyncio.run(_measured(plant, cost))
         shares = f"{found.late:.2%}", f"{found.refused:.2%}"
         cores = f"{found.allocated:.1f}", f"{found.used:.1f}"
-        settings = f"{period:g} s", "own" if gains else "default"
-        table.add_row(*settings, f"{found.requests}", *shares, *cores, f"{found.missed}")
+        table.add_row(f"{period:g} s", f"{found.requests}", *shares, *cores, f"{found.missed}")
     Console().print(table)
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bench.builds import BUILDS, environment
 from roma.config import Config
-from roma.experiments.systems import OURS, ROMA
+from roma.experiments.systems import ROMA, SHIPPED_ENGINE
 from roma.experiments.workloads import ALL_APPS
 from roma.sim.scenario import Scenario, from_config
 from roma.sim.simulation import Simulation
@@ -34,7 +34,7 @@ REQUESTS_PER_LAP = STEP * sum(float(rate) for text in LOADS.values() for rate in
 PLANTS: dict[str, tuple[str, Callable[[], Scenario]]] = {
     "demo": ("demo: two models, one worker", lambda: from_config(demo(20))),
     "roma": ("all-apps under ROMA: four models, two GPUs", lambda: ALL_APPS.scenario(ROMA, 1)),
-    "ours": ("all-apps under ours", lambda: ALL_APPS.scenario(OURS, 1)),
+    "defaults": ("all-apps, defaults at 1 s", lambda: ALL_APPS.scenario(SHIPPED_ENGINE, 1)),
 }
 
 

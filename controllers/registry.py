@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from controllers.adaptive import AdaptiveGains, adaptive_step
 from controllers.base import Law
 from controllers.captain import CaptainGains, captain_step
 from controllers.late_share import LateShareGains, late_share_step
@@ -20,7 +19,6 @@ from controllers.usage import UsageGains, usage_step
 from roma.errors import ConfigError
 
 LAWS: dict[str, tuple[type[Any], Any]] = {
-    "adaptive": (AdaptiveGains, adaptive_step),
     "captain": (CaptainGains, captain_step),
     "late_share": (LateShareGains, late_share_step),
     "paper": (PaperGains, paper_step),

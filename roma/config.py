@@ -189,13 +189,10 @@ class ModelConfig(Section):
 class ControlConfig(Section):
     """The control loop."""
 
-    law: Literal["adaptive", "captain", "late_share", "paper", "pi", "rules", "static", "usage"] = (
-        DEFAULT_LAW
-    )
+    law: Literal["captain", "late_share", "paper", "pi", "rules", "static", "usage"] = DEFAULT_LAW
     """`late_share` holds the share of late requests at its budget (decision 20). `pi` takes gains
-    of `roma design tune`. Others are what comparisons are made with: `adaptive`, the law that came
-    before; the ROMA paper by the letter (`paper`, `rules`, `static`), Autothrottle's `captain`,
-    HPA's `usage`."""
+    of `roma design tune`. Others are what comparisons are made with: the ROMA paper by the letter
+    (`paper`, `rules`, `static`), Autothrottle's `captain`, HPA's `usage`."""
     gains: dict[str, float | str] = Field(default_factory=dict)
     """Gains of the law by name, e.g. {error: log, K: 0.5, a: 0.8} for pi; defaults otherwise."""
     gains_file: FilePath | None = None

@@ -16,17 +16,25 @@ import control
 import numpy as np
 
 from controllers import registry
-from controllers.adaptive import AdaptiveState
 from controllers.base import Law
 from controllers.design.plant import OperatingPoint, Sampling, sampled
 from controllers.design.robustness import Controller
 from controllers.design.vector import decode, encode
+from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
+from controllers.rate import SPANS, Rate
 from roma.errors import ConfigError
+from roma.model import MEAN_ALPHA
 
-STATES: dict[str, Any] = {"pi": PiState(), "adaptive": AdaptiveState()}
+STATES: dict[str, Any] = {
+    "pi": PiState(),
+    "late_share": LateShareState(Rate(recent=(0.0,) * len(SPANS))),
+}
 """Laws whose state is numbers, which python-control can carry in a vector."""
+
+BUDGET = 0.02
+"""Share of the requests that may be late, as by default."""
 
 SUBSTEPS = 100
 """Points of a window at which the response is sampled; midpoints are exact on straight lines."""
@@ -136,6 +144,7 @@ def law_block(law: Law, start: Any, point: OperatingPoint, scenario: Scenario) -
 
     def update(t: float, x: Any, u: Any, params: Any) -> Any:
         response, age, queue, arrivals, by_cpu, by_gpu, set_point = (float(v) for v in u)
+        sla = set_point / MEAN_ALPHA
         measurement = Measurement(
             response_time=response,
             oldest_age=age if scenario.age else 0.0,
@@ -149,9 +158,11 @@ def law_block(law: Law, start: Any, point: OperatingPoint, scenario: Scenario) -
             in_flight=1,
             usage=by_cpu / point.per_core,
             applied=float(x[0]),
-            sla=set_point / 0.8,
+            sla=sla,
             set_point=set_point,
             deadline=60.0,
+            violations=by_cpu + by_gpu if response > sla else 0.0,
+            budget=BUDGET,
         )
         state = decode(start, x[2:]) if x[1] else None
         demand, state = law(state, measurement, dt=point.period, lo=0.1, hi=scenario.most_cores)

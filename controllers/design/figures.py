@@ -122,11 +122,11 @@ def identify_figure(fit: Fit) -> Figure:
 
 
 def scenarios(gains: dict[str, float | str]) -> dict[str, dict[str, Scenario]]:
-    """Return the runs of docs/control.md: three steps under eq. 12, the paper's PI and adaptive."""
+    """Return the runs of docs/control.md: three steps under eq. 12, the paper's PI, the default."""
     laws = {
         "pi, eq. 12": Scenario(gains=tuple(gains.items())),
         "pi, K = 0.15, a = 0.11": Scenario(gains=tuple(PAPER.items())),
-        "adaptive": Scenario(law="adaptive"),
+        "late_share": Scenario(law="late_share"),
     }
     steps: dict[str, dict[str, Any]] = {
         "set point +20 %": {"set_point": 0.06},

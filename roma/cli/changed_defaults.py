@@ -62,7 +62,7 @@ def _control(config: Config, workers: Collection[str]) -> Iterator[str]:
     """Yield notes on the law and on the periods of the workers that control cores."""
     control = config.control.model_fields_set
     if "law" not in control:
-        yield "control.law: late_share, which holds the share of late requests; it was adaptive"
+        yield "control.law: late_share, which holds the share of late requests; adaptive is gone"
     if "period" not in control:
         periods = {
             w.name: config.period(w)

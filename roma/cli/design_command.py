@@ -211,7 +211,7 @@ def robustness(
 
 @design_app.command()
 def closed_loop(
-    law: Annotated[str, typer.Option(help="pi or adaptive.")] = "pi",
+    law: Annotated[str, typer.Option(help="pi or late_share.")] = "pi",
     gains: GainsFile = None,
     K: KOption = None,  # noqa: N803 - as above
     a: AOption = None,

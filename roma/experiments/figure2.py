@@ -70,7 +70,7 @@ def _cores(result: Result, model: str) -> tuple[list[float], list[float]]:
 
 FIGURE2 = Experiment(
     "roma-figure2",
-    "Response time and cores over time: rules, the paper's law and ours on all apps",
+    "Response time and cores over time: rules, the paper's law and the defaults on all apps",
     _run,
     seeds=1,
 )

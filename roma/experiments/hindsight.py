@@ -2,10 +2,10 @@
 
 The bound of `clairvoyant` is a lower one: its requests are divisible, but for what a minimum cannot
 do, and its GPUs preemptible. Here its allocation is played second by second in the simulated plant,
-with whole requests and the same dispatcher as every law. What is then late must be bought back, so
-the plans for 0, 1 and 2 % late are enlarged in steps, and the cheapest that keeps the promise is
-reported. A policy that knows the future needs no less than the bound, and no more than this or any
-law that keeps the promise.
+with whole requests and with the dispatcher and the burst of the defaults. What is then late must be
+bought back, so the plans for 0, 1 and 2 % late are enlarged in steps, and the cheapest that keeps
+the promise is reported. A policy that knows the future needs no less than the bound, and no more
+than this or any law that keeps the promise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ def play(workload: Workload, plan: Mapping[str, Sequence[float]], seed: int) -> 
     """Simulate a workload under an allocation by model and second."""
     seconds = range(len(next(iter(plan.values()))))
     by_second = [split({m: cores[k] for m, cores in plan.items()}, workload) for k in seconds]
-    scenario = workload.scenario(systems.OURS, seed)
+    scenario = workload.scenario(systems.SHIPPED_ENGINE, seed)
     names = [worker.name for worker in scenario.config.workers]
     script = {
         e.name: [shares[e.spec.models[0], names.index(e.spec.worker)] for shares in by_second]

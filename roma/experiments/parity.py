@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from roma.config import Config
+from roma.config import DEFAULT_LAW, Config
 from roma.demo import run as demo
 from roma.demo.verdict import Evidence
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Table
@@ -60,7 +60,7 @@ ROWS = (
 def _run(lab: Lab) -> Output:
     seed = lab.seeds[0]
     with tempfile.TemporaryDirectory(prefix="roma-parity-") as cache:
-        options = demo.Options(_cache() or Path(cache), SECONDS, "adaptive", False, seed)
+        options = demo.Options(_cache() or Path(cache), SECONDS, DEFAULT_LAW, False, seed)
         evidence = demo.run_once(options, Console(stderr=True))
     profiles = observed(evidence)
     result = Simulation(again(evidence, profiles, seed)).run()

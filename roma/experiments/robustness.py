@@ -13,34 +13,38 @@ from roma.sim.scenario import ExecutorFault, SupervisorFault
 WORKLOADS = (ALL_APPS, NOISY)
 
 SYSTEMS = (
-    systems.OURS,
-    systems.QUICK,
-    replace(systems.OURS, name="pi log (designed)", law="pi", gains={"error": "log"}),
+    systems.SHIPPED,
+    systems.SHIPPED_ENGINE,
+    replace(systems.SHIPPED_ENGINE, name="pi", law="pi", statistic="mean", deadline=1.0),
     systems.ROMA_CODE,
 )
 
 TOLERATED = 0.05
-"""Late share that ours may reach under a disturbance that leaves enough cores in the world."""
+"""Late share that the defaults may reach under a disturbance that leaves enough cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """A name, and what it changes: fields of the scenario, or the plant's noise."""
+    """A name, and what it changes: fields of the scenario, or the plant's noise.
+
+    `is_claimed`: documents say that the defaults stay below TOLERATED.
+    """
 
     name: str
     changes: Mapping[str, Any]
     noise: float | None = None
+    is_claimed: bool = True
 
 
 DISTURBANCES = (
     Disturbance("none", {}),
-    Disturbance("CPU usage misread × 1/3", {"usage_error": 1 / 3}),
-    Disturbance("CPU usage misread × 1/2", {"usage_error": 0.5}),
+    Disturbance("CPU usage misread × 1/3", {"usage_error": 1 / 3}, is_claimed=False),
+    Disturbance("CPU usage misread × 1/2", {"usage_error": 0.5}, is_claimed=False),
     Disturbance("CPU usage misread × 2", {"usage_error": 2.0}),
     Disturbance("CPU usage misread × 3", {"usage_error": 3.0}),
     Disturbance("actuation delay 1 s", {"actuation_delay": 1.0}),
-    Disturbance("actuation delay 2 s", {"actuation_delay": 2.0}),
-    Disturbance("actuation delay 3 s", {"actuation_delay": 3.0}),
+    Disturbance("actuation delay 2 s", {"actuation_delay": 2.0}, is_claimed=False),
+    Disturbance("actuation delay 3 s", {"actuation_delay": 3.0}, is_claimed=False),
     Disturbance("cost varies by 50 %", {}, noise=0.5),
     Disturbance("cost varies by 100 %", {}, noise=1.0),
     Disturbance("one GPU lost for 60 s", {"faults": (ExecutorFault(100.0, "gpu0@w1", 60.0),)}),
@@ -76,9 +80,10 @@ def _run(lab: Lab) -> Output:
                     f"{workload.title}, {disturbance.name}: {system.name} {s.late_share:.2%} late "
                     f"(tolerated {TOLERATED:.0%})",
                     s.late_share <= TOLERATED,
+                    is_aim=not disturbance.is_claimed,
                 )
                 for system, s in zip(SYSTEMS, found, strict=True)
-                if system in (systems.OURS, systems.QUICK)
+                if system in (systems.SHIPPED, systems.SHIPPED_ENGINE)
             )
     columns = [Column("workload"), Column("disturbance")]
     for system in SYSTEMS:

@@ -61,21 +61,3 @@ SHIPPED = System(
 
 SHIPPED_ENGINE = replace(SHIPPED, name="defaults, 1 s", period=LONG_PERIOD)
 """The same through an engine."""
-
-OURS = System(
-    "ours",
-    "adaptive",
-    gpu="advantage",
-    spill=0.2,
-    cpu="balance",
-    alpha=0.9,
-    deadline=1.0,
-)
-QUICK = replace(
-    OURS,
-    name="ours, 0.2 s",
-    gains={"z": 0.1, "overflow": 0.6, "drain_time": 0.1, "K": 1.0},
-    alpha=1.0,
-    period=0.2,
-)
-"""Two of the quota's periods, which in the lab begin with it; gains for it (decision 14)."""

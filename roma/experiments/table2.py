@@ -25,7 +25,6 @@ SYSTEMS = (
     systems.RR_RULES,
     systems.RR_MAX,
     systems.RR_MIN,
-    systems.OURS,
     systems.SHIPPED,
     systems.SHIPPED_ENGINE,
 )
@@ -76,7 +75,7 @@ COLUMNS = (
 NOTE = (
     "τ, its maximum and σ are over the means of each second; V counts model-seconds whose mean is "
     "above the SLA; late is the share of all requests answered after their SLA, refused or failed. "
-    "A refused or failed request enters its second as twice its SLA, or its age. Ours and the "
+    "A refused or failed request enters its second as twice its SLA, or its age. The "
     "defaults alone refuse requests that cannot be answered in time. ± is an interval of 95 % over "
     "the seeds. Service times are not in the paper: "
     "see roma/experiments/workloads.py. ROMA has the paper's gains (K = 0.15, a = 0.11, α = 0.8), "

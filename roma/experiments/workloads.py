@@ -162,14 +162,15 @@ class Workload:
     def scenario(self, system: System, seed: int, **changes: Any) -> Scenario:
         """Return one run; `changes` replace fields of the scenario (faults, delay, …).
 
-        The plant is coarse, as it was when the lab's laws were chosen and their bound was proved.
+        Without burst the plant is coarse, as it was when the lab's laws were chosen and their bound
+        was proved. With it, executables would use more cores there than their worker has.
         """
         scenario = from_config(self.config(system), seed=seed)
         return replace(
             scenario,
             arrivals=self.arrivals(seed),
             hide_age=system.hide_age,
-            is_coarse=True,
+            is_coarse=system.burst == 0,
             front_end=self.front_end,
             **changes,
         )

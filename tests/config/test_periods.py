@@ -36,7 +36,7 @@ def test_the_default_is_short_where_a_quota_is_a_file():
     assert periods(*workers) == [0.2, 0.2, 1.0]
 
 
-@pytest.mark.parametrize("law", ["adaptive", "pi", "paper", "rules", "static", "usage", "captain"])
+@pytest.mark.parametrize("law", ["pi", "paper", "rules", "static", "usage", "captain"])
 def test_other_laws_have_gains_for_a_second(law):
     assert periods({}, law=law) == [1.0]
 

@@ -64,7 +64,7 @@ def test_keys_that_contradict_each_other_are_one_line_with_both(sla, fault):
 
 
 def test_weights_and_idle_minima_reach_the_supervisor():
-    law = {"law": "adaptive"}  # late_share knows by itself what it keeps
+    law = {"law": "pi"}  # late_share knows by itself what it keeps
     loaded, _ = parsed(control=law, a={"weight": 3}, b={"cpu": {"min": 0.2}})
     a, b = managed(loaded, loaded.workers[0])
     assert (a.weight, a.minimum, a.idles_by_cost) == (3.0, 0.1, True)
@@ -125,7 +125,7 @@ def test_a_models_budget_can_be_added(tmp_path):
     assert config.load(file).models["n"].sla.promise.budget == 0.1
 
 
-SET = {"cfs_burst": 1, "law": "adaptive", "period": 1}
+SET = {"cfs_burst": 1, "law": "pi", "period": 1}
 
 
 def notes(control=SET, **arguments):

@@ -127,7 +127,7 @@ def test_pictures_of_single_commands(design, tmp_path):
             "tune --out /proc/x/y",
             "/proc/x/y: cannot be written: [Errno 2] No such file or directory: '/proc/x'",
         ),
-        ("closed-loop --law rules", "law = rules: must be one of pi, adaptive"),
+        ("closed-loop --law rules", "law = rules: must be one of pi, late_share"),
     ],
 )
 def test_faults_are_one_line(design, arguments, message):

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from controllers import registry
-from controllers.adaptive import AdaptiveState
 from controllers.cost import Cost
 from controllers.design import closed_loop, plant, robustness, tune
 from controllers.design.closed_loop import Scenario
 from controllers.design.plant import OperatingPoint, Sampling
 from controllers.design.vector import decode, encode
 from controllers.error import ErrorForm
+from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
+from controllers.rate import Rate
 from roma.errors import ConfigError
 
 POINT = OperatingPoint()
@@ -111,7 +112,8 @@ def by_hand(law_name, gains, *, rate, periods):
             response_time=response, oldest_age=after / capacity, arrivals=arrivals,
             completed_gpu=0, completed_here=served, failed=0, shed=0,
             waiting=max(0, round(after) - 1), in_flight=1, usage=served / 10, applied=cores,
-            sla=0.38, set_point=0.304, deadline=60,
+            sla=0.38, set_point=0.304, deadline=60, violations=served if response > 0.38 else 0,
+            budget=0.02,
         )  # fmt: skip
         seen.append((response, cores))
         demand, state = law(state, m, dt=1.0, lo=0.1, hi=6.0)
@@ -120,7 +122,7 @@ def by_hand(law_name, gains, *, rate, periods):
     return np.array(seen).T
 
 
-@pytest.mark.parametrize("law", ["pi", "adaptive"])
+@pytest.mark.parametrize("law", ["pi", "late_share"])
 def test_the_blocks_are_the_plain_loop(law):
     response, cores = by_hand(law, {}, rate=5.0, periods=80)
     run = closed_loop.main(POINT, Scenario(law=law, rate=5.0, seconds=80.0))
@@ -128,9 +130,9 @@ def test_the_blocks_are_the_plain_loop(law):
     assert run.cores == pytest.approx(cores)
 
 
-def test_adaptive_gives_the_gpus_share_back_at_once_and_stays_below_the_set_point():
-    run = closed_loop.main(POINT, Scenario(law="adaptive", gpus=1.0))
-    assert run.cores[-1] == pytest.approx(2.5, abs=0.01)
+def test_the_default_law_gives_the_gpus_share_back_and_keeps_its_promise():
+    run = closed_loop.main(replace(POINT, period=0.2), Scenario(law="late_share", gpus=1.0))
+    assert run.cores[-1] == pytest.approx(2.5, abs=0.25)
     assert run.worst <= POINT.response_time + 1e-9
 
 
@@ -139,18 +141,19 @@ def test_adaptive_gives_the_gpus_share_back_at_once_and_stays_below_the_set_poin
     [
         PiState(),
         PiState(0.25, Cost(0.1)),
-        AdaptiveState(),
-        AdaptiveState(35.0, 10.0, 25.0, 2.0, Cost(0.1, 0.05), 3.5),
+        LateShareState(Rate(recent=(0.0, 0.0))),
+        LateShareState(Rate(35.0, 12.0, (30.0, 33.0)), -0.5, Cost(0.1, 0.05), 3.5, 10.0),
     ],
 )
 def test_a_state_survives_the_vector(state):
-    assert decode(type(state)(), np.array(encode(state))) == state
+    like = closed_loop.STATES["pi" if isinstance(state, PiState) else "late_share"]
+    assert decode(like, np.array(encode(state))) == state
 
 
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
-        (Scenario(law="rules"), "law = rules: must be one of pi, adaptive"),
+        (Scenario(law="rules"), "law = rules: must be one of pi, late_share"),
         (Scenario(dead_time=0), "dead_time = 0: must be >= 1"),
         (Scenario(set_point=-0.304), "set_point = -0.304"),
         (Scenario(rate=-35.0), "rate = -35"),

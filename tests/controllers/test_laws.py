@@ -19,7 +19,6 @@ from roma.errors import ConfigError
 from tests.support.periods import BASE, BOUNDS, IDLE, settled
 
 LAWS = [
-    ("adaptive", {}),
     ("pi", {"error": "rt"}),
     ("pi", {"error": "inverse"}),
     ("pi", {"error": "log"}),
@@ -31,7 +30,7 @@ LAWS = [
     ("paper", {}),
     ("usage", {}),
 ]
-FEEDBACK = LAWS[:4]
+FEEDBACK = LAWS[:3]
 
 
 # Measurement
@@ -514,7 +513,7 @@ def test_the_configuration_offers_exactly_the_registered_laws():
         (
             "magic",
             {},
-            "control.law = magic: must be one of adaptive, captain, late_share, paper, pi, rules, static, usage",
+            "control.law = magic: must be one of captain, late_share, paper, pi, rules, static, usage",
         ),
         (
             "pi",
@@ -529,9 +528,9 @@ def test_the_configuration_offers_exactly_the_registered_laws():
             "control.gains.error = rtt: input should be 'rt', 'inverse' or 'log'",
         ),
         (
-            "adaptive",
-            {"K": math.nan},
-            "control.gains.K = nan: input should be less than or equal to 1",
+            "late_share",
+            {"step": math.nan},
+            "control.gains.step = nan: input should be less than or equal to 1",
         ),
         ("static", {"level": 3}, "control.gains.level = 3: input should be 'max' or 'min'"),
     ],

@@ -351,6 +351,9 @@ def test_no_allocation_found_by_trying_all_does_with_less(monkeypatch, arrivals)
     assert fluid(monkeypatch, load, gpus=1, duration=3.0).core_seconds <= whole <= found + 1e-9
 
 
+NO_BURST = replace(systems.SHIPPED_ENGINE, burst=0.0)
+"""As the bound has it."""
+
 SHARED = Workload(
     "shared",
     "Two models, two workers, one GPU each",
@@ -370,7 +373,7 @@ def test_a_quota_serves_from_its_first_period_to_its_last():
 
     service = Service(0.1, 0.05, noise=0.0)
     alone = replace(SHARED, models=(Model("a", 0.38, service, twice_a_second),), workers=1, gpus=0)
-    played = Simulation(alone.scenario(systems.OURS, 1, script={"a@w1": [0.2] * 12})).run()
+    played = Simulation(alone.scenario(NO_BURST, 1, script={"a@w1": [0.2] * 12})).run()
     assert played.late_share == 0
     assert clairvoyant_bound(alone, 1, 0.0).core_seconds == pytest.approx(played.core_seconds)
 
@@ -380,7 +383,7 @@ def test_a_plan_is_played_by_control_periods(period):
     ticks = round(12 / period)
     plan = [0.2 if k < ticks / 4 else 0.6 for k in range(ticks)]
     script = {f"{model}@{worker}": plan for model in "ab" for worker in ("w1", "w2")}
-    system = replace(systems.OURS, period=period)
+    system = replace(NO_BURST, period=period)
     played = Simulation(SHARED.scenario(system, 1, script=script)).run()
     assert played.core_seconds == pytest.approx(4 * period * sum(plan))
 
@@ -400,7 +403,7 @@ def test_no_plan_played_in_the_laboratory_does_with_less(seed, period):
         for model in "ab"
         for worker in ("w1", "w2")
     }
-    system = replace(systems.OURS, period=period)
+    system = replace(NO_BURST, period=period)
     played = Simulation(SHARED.scenario(system, seed, script=script)).run()
     reference = clairvoyant_bound(SHARED, seed, played.late_share, period)
     assert reference.core_seconds <= played.core_seconds + 1e-6

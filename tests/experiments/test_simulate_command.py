@@ -36,17 +36,17 @@ def simulate(file, *options):
 
 
 def test_laws_are_compared_under_the_same_requests(short):
-    done = simulate(short, "--law", "adaptive", "--law", "static", "--seeds", "2", "--json")
+    done = simulate(short, "--law", "late_share", "--law", "static", "--seeds", "2", "--json")
     data = json.loads(done.stdout)
-    assert set(data) == {"adaptive", "static"}
-    for ours, theirs in zip(data["adaptive"], data["static"], strict=True):
+    assert set(data) == {"late_share", "static"}
+    for ours, theirs in zip(data["late_share"], data["static"], strict=True):
         counts = [[m["arrivals"] for m in r["models"]] for r in (ours, theirs)]
         assert counts[0] == counts[1]
         assert ours["core_seconds"] < theirs["core_seconds"] <= 12 * 30 * 1.001
         for model in ours["models"]:
             ended = model["answered"] + model["rejected"] + model["failed"]
             assert 0 <= model["arrivals"] - ended <= 20  # still in the system at the end
-    first, second = data["adaptive"]
+    first, second = data["late_share"]
     assert first["core_seconds"] != second["core_seconds"]
 
 
@@ -140,7 +140,7 @@ def test_a_file_without_a_plant_says_what_is_missing():
 def test_an_unknown_law_is_named_before_anything_is_simulated(short):
     done = simulate(short, "--law", "static", "--law", "bogus")
     assert isinstance(done.exception, ConfigError)
-    assert str(done.exception).startswith("--law = bogus: must be one of adaptive, ")
+    assert str(done.exception).startswith("--law = bogus: must be one of captain, ")
 
 
 def test_a_law_whose_defaults_do_not_fit_the_file_is_named(short):

@@ -47,7 +47,7 @@ def test_a_heavy_neighbour_costs_who_needs_less_than_a_fair_share_nothing(times)
 
 def test_the_papers_rule_lets_the_heavy_neighbour_take():
     flood = {"cost": 0.05, "noise": 0.1, "load": {"profile": f"{5 * CORES / 0.05:g}"}}
-    control = {"sharing": "proportional", "law": "adaptive"}
+    control = {"sharing": "proportional", "law": "pi"}
     assert run(HEAVY, plant=flood, **control)[0] > 0.05
 
 

@@ -14,10 +14,10 @@ from tests.sim.test_simulation import golden, scenario
 from tests.support.story import decisions, replayed
 
 DURATION = 60.0
-FAULTS = (ExecutorFault(15.01, "m@w", 3.0), SupervisorFault(30.0, "w", 5.0))
+FAULTS = (ExecutorFault(21.01, "m@w", 3.0), SupervisorFault(30.0, "w", 5.0))
 
 
-def busy(law="adaptive", **changes):
+def busy(law="pi", **changes):
     """Return one model with a load that its worker is short of for a while, and faults."""
     changes = {"load": {"profile": "10-70-20", "step": 20}, "overhead": 0.001, **changes}
     run_of = scenario(
@@ -46,7 +46,7 @@ def test_the_recorded_measurements_give_each_recorded_demand_again(law, tmp_path
 
 
 def test_a_replay_under_other_gains_gives_other_demands(tmp_path):
-    run_of = busy("adaptive")
+    run_of = busy("pi")
     told(run_of, tmp_path)
     (story,) = decisions(tmp_path, "w").values()
     other = run_of.config.control.model_copy(update={"gains": {"K": 0.9}})
@@ -70,7 +70,7 @@ def test_every_decision_is_told_once_and_completely(tmp_path):
     # The tick at 29 s died with its supervisor before it was written, as it does for real.
     ticks.remove(29.0)
     assert [r["at"] for r in records] == [r["time"] for r in records] == ticks
-    assert {(r["worker"], r["law"], r["executable"]) for r in records} == {("w", "adaptive", "m@w")}
+    assert {(r["worker"], r["law"], r["executable"]) for r in records} == {("w", "pi", "m@w")}
     assert all(r["observed"] == r["applied"] for r in records[:-1])
     assert records[-1]["observed"] is None  # nobody read it back: the run was over
 

@@ -67,7 +67,7 @@ def test_the_recorded_measurements_give_every_demand_again_even_through_json():
         else:
             world.tick(waiting=tick % 7, response_time=0.2 + 0.05 * (tick % 9))
         story.append(parse(orjson.dumps(plain(last(world), at=1.5, worker="w"))))
-    replayed = list(replay(registry.build("adaptive", {}), story))
+    replayed = list(replay(registry.build("late_share", {}), story))
     assert len(replayed) > 30
     assert all(demand == decision.demand for decision, demand in replayed)
     # Another law would not do: the test can fail.
@@ -79,7 +79,7 @@ def test_a_story_whose_beginning_is_gone_is_replayed_from_where_the_law_begins_a
     world = World(build())
     story = [run(world, 1) for _ in range(6)]
     assert [d.fresh for d in story if d.measurement is not None][:2] == [True, False]
-    assert list(replay(registry.build("adaptive", {}), story[-2:])) == []
+    assert list(replay(registry.build("late_share", {}), story[-2:])) == []
 
 
 def test_the_story_is_bounded_for_one_executable_and_for_all_together():
@@ -241,6 +241,6 @@ def test_an_executable_that_was_never_read_wants_nothing_rather_than_no_cores():
 def test_after_a_decision_that_is_missing_nothing_is_replayed_until_the_law_begins_anew():
     world = World(build())
     story = [run(world, 1) for _ in range(8)]
-    law = registry.build("adaptive", {})
+    law = registry.build("late_share", {})
     whole = [d.time for d, _ in replay(law, story)]
     assert [d.time for d, _ in replay(law, story[:4] + story[5:])] == [t for t in whole if t < 5]

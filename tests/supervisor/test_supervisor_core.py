@@ -41,7 +41,7 @@ def reply(*models, epoch="e1", completed=0, state="busy", executor="m@w", in_fli
     return ExchangeReply(epoch, tuple(models) or (report(),), executors)
 
 
-def build(law="adaptive", gains=None, *, capacity=4.0, managed=None, **more):
+def build(law="late_share", gains=None, *, capacity=4.0, managed=None, **more):
     managed = managed or [Managed("m@w", M, 0.1, 4.0, initial=1.0)]
     return Supervisor(managed, registry.build(law, gains or {}), capacity=capacity, **more)
 
@@ -138,8 +138,7 @@ def test_from_the_second_tick_on_the_law_decides():
     assert world.status.applied < 1.0
     for _ in range(40):
         world.tick()
-    # ĉ(λ + 1/R°) = 0.05·(10 + 2.5)
-    assert world.status.story[-1].demand.terms["feed_forward"] == pytest.approx(0.625)
+    assert world.status.story[-1].demand.terms["load"] == pytest.approx(0.5)  # ĉλ = 0.05·10
 
 
 def test_demand_allocation_applied_and_observed_are_four_things():
@@ -214,10 +213,10 @@ def test_a_restarted_dispatcher_starts_counting_at_zero():
 
 
 def test_a_restarted_supervisor_reads_back_and_does_not_jump():
-    old = World(build())
+    old = World(build("pi"))
     for _ in range(10):
         old.tick()
-    new = World(build())
+    new = World(build("pi"))
     new.cores, new.arrivals, new.now = old.cores, old.arrivals, 0.0
     assert new.tick() == []
     new.tick()

@@ -22,7 +22,9 @@ EXECUTOR = ExecutorSpec("m@w", Device.CPU, ("m",), worker="w")
 
 def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
     core = Supervisor(
-        [Managed("m@w", SPEC, 0.1, 4.0, initial=1.0)], registry.build("adaptive", {}), capacity=4.0
+        [Managed("m@w", SPEC, 0.1, 4.0, initial=1.0)],
+        registry.build("late_share", {}),
+        capacity=4.0,
     )
     board = Board("demo")
     worker = Worker("w", "http://w", True, mode="control")
