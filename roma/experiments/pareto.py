@@ -211,7 +211,8 @@ def _checks(
             best = min(others, key=lambda other: others[other], default=None)
             rival = "no other law keeps it" if best is None else f"{best} needs {others[best]:.0f}"
             claim = f"{name}: {ours.name} need least: {own.core_seconds:.0f} core-s, {rival}"
-            checks.append(Check(claim, best is None or own.core_seconds <= others[best]))
+            holds = best is None or own.core_seconds <= others[best]
+            checks.append(Check(claim, holds, is_aim=True))
     return checks
 
 
@@ -234,9 +235,8 @@ def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict
             if bound is None:
                 continue  # nobody could
             what = f"{test.name}: {system.name}"
-            checks.append(
-                Check(f"{what}: {late:.2%} late (≤ {LATE:.0%})", late <= LATE, is_aim=True)
-            )
+            is_aim = system is not SHIPPED  # once a second, nobody documents that it keeps all
+            checks.append(Check(f"{what}: {late:.2%} late (≤ {LATE:.0%})", late <= LATE, is_aim))
             aim = TARGET if test.gpus else CPU_TARGET
             claim = f"{what}: {cores / bound:.2f} × the clairvoyant's core-seconds (≤ {aim:g})"
             checks.append(Check(claim, cores / bound <= aim, is_aim=True))

@@ -127,10 +127,11 @@ def test_hindsight_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatc
     monkeypatch.setattr(workloads, "PARETO", SHORT)
     (table,) = hindsight.HINDSIGHT.run(Lab((1,))).tables
     assert [row[0] for row in table.rows] == [w.name for w in SHORT]
-    for _, bound, played, late, ratio in table.rows:
+    for _, bound, played, late, ratio, ours, beside in table.rows:
         assert played >= bound
         assert late <= pareto.LATE
         assert ratio == pytest.approx(played / bound)
+        assert beside == pytest.approx(ours / played)
 
 
 def test_a_plan_is_split_without_loss_and_within_every_worker():
