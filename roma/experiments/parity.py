@@ -16,16 +16,19 @@ from rich.console import Console
 from roma.config import DEFAULT_LAW, Config
 from roma.demo import run as demo
 from roma.demo.verdict import Evidence
+from roma.errors import RomaError
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.experiments.lab import Lab
 from roma.profile import ModelProfile
 from roma.sim.result import Result
 from roma.sim.scenario import Scenario
 from roma.sim.simulation import Simulation
+from roma.units import milliseconds
 
 SECONDS = 90.0
 LATE_POINTS = 0.03
 CORE_SHARE = 0.15
+TIME_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +46,26 @@ def _real_late(evidence: Evidence) -> float:
     return broken / max(1, total.sent)
 
 
-def _real_mean(evidence: Evidence) -> float:
-    times = evidence.report.total.response_time
-    return 0.0 if times is None else times.mean
-
-
 ROWS = (
     _Row("requests", ",.0f", lambda e: e.report.total.sent, lambda r: r.arrivals),
     _Row("late share", ".2%", _real_late, lambda r: r.late_share),
     _Row("core-seconds allocated", ".1f", lambda e: e.core_seconds, lambda r: r.core_seconds),
     _Row("core-seconds used", ".1f", lambda e: e.used_seconds, lambda r: r.used_seconds),
-    _Row("mean response time, ms", ".1f", lambda e: 1000 * _real_mean(e), lambda r: 1000 * r.mean),
 )
+
+
+def _times(evidence: Evidence, result: Result) -> dict[str, tuple[float, float]]:
+    """Return mean, median and p95 of each model's response times in s: real, simulated."""
+    found = {}
+    simulated = {m.model: m for m in result.models}
+    for model in evidence.report.models:
+        real, sim = model.response_time, simulated[model.model]
+        if real is None or sim.p50 is None or sim.p95 is None:
+            raise RomaError(f"{model.model}: nothing was answered")
+        found[f"{model.model}: mean"] = real.mean, sim.mean
+        found[f"{model.model}: p50"] = real.percentiles["p50"], sim.p50
+        found[f"{model.model}: p95"] = real.percentiles["p95"], sim.p95
+    return found
 
 
 def _run(lab: Lab) -> Output:
@@ -68,6 +79,9 @@ def _run(lab: Lab) -> Output:
         (row.name, format(row.real(evidence), row.form), format(row.simulated(result), row.form))
         for row in ROWS
     ]
+    times = _times(evidence, result)
+    for name, pair in times.items():
+        rows.append((f"{name}, ms", *(f"{milliseconds(seconds):.1f}" for seconds in pair)))
     late = abs(_real_late(evidence) - result.late_share)
     cores = abs(result.core_seconds / evidence.core_seconds - 1)
     costs = ", ".join(
@@ -87,8 +101,14 @@ def _run(lab: Lab) -> Output:
         checks=(
             Check(f"late shares differ by {100 * late:.1f} points (≤ 3)", late <= LATE_POINTS),
             Check(f"core-seconds differ by {cores:.0%} (≤ 15 %)", cores <= CORE_SHARE),
+            *(_alike(name, real, simulated) for name, (real, simulated) in times.items()),
         ),
     )
+
+
+def _alike(name: str, real: float, simulated: float) -> Check:
+    apart = abs(simulated / real - 1)
+    return Check(f"{name} differs by {apart:.0%} (≤ 15 %)", apart <= TIME_SHARE, is_aim=True)
 
 
 def observed(evidence: Evidence) -> dict[str, ModelProfile]:
@@ -115,7 +135,8 @@ def again(evidence: Evidence, profiles: Mapping[str, ModelProfile], seed: int) -
     }
     config = Config.model_validate(config.model_copy(update={"models": models}).model_dump())
     arrivals = {name: iter(times) for name, times in evidence.arrivals.items()}
-    return Scenario(config, profiles, arrivals, evidence.seconds, seed)
+    burst = config.control.cfs_burst
+    return Scenario(config, profiles, arrivals, evidence.seconds, seed, burst=burst)
 
 
 def _cache() -> Path | None:

@@ -3,11 +3,13 @@
 import csv
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
+from roma.config import Config
 from roma.errors import ConfigError
 from roma.experiments import (
     ablation,
@@ -15,6 +17,7 @@ from roma.experiments import (
     hindsight,
     output,
     pareto,
+    parity,
     robustness,
     systems,
     table2,
@@ -23,6 +26,7 @@ from roma.experiments import (
 from roma.experiments.base import Check, Column, Experiment, Output, Picture, Table
 from roma.experiments.lab import Case, Lab, Summary
 from roma.experiments.registry import EXPERIMENTS
+from roma.profile import ModelProfile
 from roma.sim.result import Result
 
 SHORT = tuple(replace(w, duration=20.0) for w in (workloads.SKY_GNET, workloads.NOISY))
@@ -311,3 +315,12 @@ def test_a_promise_that_nobody_could_keep_is_not_called_kept(monkeypatch):
     found = pareto.PARETO.run(Lab((1,)))
     assert found.checks == ()
     assert {row[-1] for row in found.tables[0].rows} == {None}
+
+
+def test_a_demo_is_simulated_with_the_burst_that_it_had():
+    loaded = Config.model_validate(
+        {"models": {"m": {"path": "m", "sla": {"response_time": 0.5}}}, "workers": [{"cores": 2}]}
+    )
+    evidence = SimpleNamespace(config=loaded, arrivals={"m": [0.1]}, seconds=1.0)
+    again = parity.again(evidence, {"m": ModelProfile(cost=0.01)}, 1)
+    assert again.burst == loaded.control.cfs_burst == 1
