@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
-from dispatcher.schedulers.heads import Edf, Fcfs
 from dispatcher.schedulers.roma import Roma
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
+from roma.experiments.clockwork.batching import BatchingEdf, BatchingFcfs
 from roma.experiments.clockwork.clipper import Clipper
 from roma.experiments.clockwork.counts import Counts
 from roma.experiments.clockwork.runs import (
@@ -83,9 +83,9 @@ SYSTEMS = (
     System("ours, 1 ms ahead", Clockwork, exclusive=True, ahead=0.001),
     System("Clockwork", ClockworkPaper, exclusive=True),
     System("Clipper-like", Clipper, patience=NEVER, warm_up=CONVERGENCE),
-    System("EDF, refusing", Edf),
+    System("EDF, refusing", BatchingEdf),
     System("ROMA", Roma, patience=NEVER),
-    System("FCFS", Fcfs, patience=NEVER),
+    System("FCFS", BatchingFcfs, patience=NEVER),
 )
 
 QUIET = Noise(stalls=0.0)
@@ -136,8 +136,9 @@ NOTE = (
     "b / exec(b) over batch sizes b whose execution and two messages fit the SLO. "
     "Latencies are of answers, late ones too. A refused client asks again after 1 ms, which is "
     "why refusals outnumber answers where the SLO is tight. The last four hold every model all the "
-    "time; EDF refuses with the admission of this gateway, the other three never do; EDF, ROMA and "
-    "FCFS run one request at a time."
+    "time; EDF refuses with the admission of this gateway, the other three never do; EDF and "
+    "FCFS batch what waits behind the head that they pick, EDF as much as its head has the time "
+    "for; ROMA runs one request at a time."
 )
 
 

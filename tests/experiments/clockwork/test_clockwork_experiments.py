@@ -97,6 +97,12 @@ def test_ours_beats_what_it_is_compared_with(short):
     assert found[250.0, "Clipper-like"] > 0
 
 
+def test_batches_are_all_that_a_loose_promise_needs():
+    """What waits behind a head of EDF fills the device as ours does, as long as there is time."""
+    found = slo.compare(LAB, (0.5,), [NAMED["EDF, refusing"], NAMED["FCFS"]], seconds=0.5)
+    assert all(r["of ideal"] > 0.95 for r in rows(found.tables[0]))
+
+
 def test_its_claims_hold_undisturbed(short):
     assert short.checks
     assert [c.claim for c in short.checks if not c.holds] == []
@@ -104,7 +110,7 @@ def test_its_claims_hold_undisturbed(short):
 
 def test_a_claim_fails_where_a_system_does_not_do_it(monkeypatch):
     monkeypatch.setattr(slo, "OURS", NAMED["EDF, refusing"])
-    found = slo.compare(LAB, (0.25,), [NAMED["EDF, refusing"]], seconds=0.5)
+    found = slo.compare(LAB, (0.1,), [NAMED["EDF, refusing"]], seconds=0.5)
     assert not any(c.holds for c in found.checks if "of the ideal" in c.claim)
 
 
