@@ -2,7 +2,7 @@
 
 `python docs/experiments.py [NAME …]` runs the experiments and puts what they find between the
 marks `<!-- NAME -->` and `<!-- /NAME -->`; the words around them are people's. Those of `qos-`
-need the recorded traces: ROMA_TRACES names their directory.
+and `clockwork-trace` need the recorded traces: ROMA_TRACES names their directory.
 """
 
 import os
@@ -17,6 +17,8 @@ from roma.workload import recorded
 PAGES = Path(__file__).parent / "experiments"
 PREFIXES = ("clockwork", "promise", "qos")
 """An experiment's name begins with that of its page."""
+RECORDED = ("clockwork-trace", "qos-")
+"""They run on the recorded traces."""
 FIRST_SEED = 11
 """As `roma experiment run` without `--seeds`."""
 
@@ -27,7 +29,7 @@ def main(names: list[str]) -> None:
         experiment = EXPERIMENTS[name]
         path = PAGES / f"{name.partition('-')[0]}.md"
         seeds = range(FIRST_SEED, FIRST_SEED + experiment.seeds)
-        traces = recorded.directory(None, os.environ) if name.startswith("qos-") else None
+        traces = recorded.directory(None, os.environ) if name.startswith(RECORDED) else None
         found = experiment.run(Lab(tuple(seeds), traces=traces))
         for picture in output.fill(path, name, found):
             print(picture)
