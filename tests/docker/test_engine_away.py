@@ -24,8 +24,8 @@ def file(request, tmp_path, host, worker_image):
         # On another host there would be no cgroup files to read.
         nothing = {"cgroup_root": str(tmp_path / "model")}
         engine = {"host": host.tcp, "tls": str(host.tls / "client"), **nothing}
-    # Quotas have to move all the time: `usage` follows the noise of the load.
-    control = {"law": "usage"}
+    # Quotas have to move all the time: `pi` follows the noise of response times.
+    control = {"law": "pi"}
     return two_models(
         tmp_path, "away", worker_image, address=host.address, control=control, **engine
     )
