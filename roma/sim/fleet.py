@@ -5,11 +5,13 @@
 The dispatcher core and its policy are those that run live, and so are the rules of an exclusive
 device (`roma.worker.core`); the agenda is in the place of the clock, and an action takes the time
 of its profile, times noise. Devices without windows run one batch at a time and hold every model:
-what other policies are compared on.
+what other policies are compared on. Decisions take no time, unless a clock of what they cost is
+given.
 """
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -187,7 +189,12 @@ class _Machine:
 
 
 class Fleet:
-    """One run; `on_end` sees every request's end, `on_action` every action's prediction."""
+    """One run; `on_end` sees every request's end, `on_action` every action's prediction.
+
+    `clock` counts the seconds of a core that decisions take. With it they pass in virtual time
+    too, as on the one thread that a dispatcher is: what happens meanwhile waits its turn, and
+    commands leave when their decision has been made.
+    """
 
     def __init__(
         self,
@@ -195,6 +202,7 @@ class Fleet:
         *,
         on_end: Callable[[Ended], None],
         on_action: Callable[[Prediction], None] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
         self.agenda = Agenda()
@@ -223,9 +231,14 @@ class Fleet:
         self._predicted: dict[int, tuple[float, float]] = {}
         self._last = 0
         self._timer_at = math.inf
+        """When the dispatcher is woken; never again while one that woke it waits its turn."""
+        self._clock: Callable[[], float] | None = None
+        self._undecided: deque[tuple[Event, Execute | None]] = deque()
+        self.decided_for = 0.0
+        """Seconds that decisions have taken; 0 without a clock."""
         self.loads = 0
         self.handle = self.dispatcher.handle
-        """What takes events; a benchmark puts a clock around it."""
+        """What takes events."""
         for name, machine in self.machines.items():
             offer = Offer(plan.pages, machine.models) if plan.exclusive else None
             spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
@@ -235,6 +248,7 @@ class Fleet:
             self._handle(ExecutorReady(name, offer))
         for time, device, delay in plan.late:
             self.agenda.at(time, self._delay, (f"gpu{device}", delay))
+        self._clock = clock  # Now, for devices are there before the first request comes.
 
     def run(self, until: float) -> None:
         """Simulate until a point in time; may be called again."""
@@ -302,10 +316,38 @@ class Fleet:
 
     # The dispatcher
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event, answered: Execute | None = None) -> None:
+        """Let the dispatcher take an event, and the clients their answers that it brings."""
+        if self._clock is None:
+            self._deliver(answered)
+            self._decided(event, self.handle(event, now=self.agenda.now))
+            return
+        self._undecided.append((event, answered))
+        if len(self._undecided) == 1:
+            self._decide()
+
+    def _decide(self, _: None = None) -> None:
+        """Handle the next event; its commands and answers leave by what this takes later."""
+        assert self._clock is not None
+        event, start = self._undecided[0][0], self._clock()
+        commands = self.handle(event, now=self.agenda.now)
+        spent = self._clock() - start
+        self.decided_for += spent
+        self.agenda.at(self.agenda.now + spent, self._made, commands)
+
+    def _made(self, commands: Sequence[Command]) -> None:
+        event, answered = self._undecided.popleft()
+        self._deliver(answered)
+        self._decided(event, commands)
+        if self._undecided:
+            self._decide()
+
+    def _decided(self, event: Event, commands: Sequence[Command]) -> None:
         now = self.agenda.now
-        for command in self.handle(event, now=now):
+        for command in commands:
             self._carry_out(command, now)
+        if isinstance(event, Woken):
+            self._timer_at = math.inf
         wakeup = self.dispatcher.next_wakeup()
         if wakeup is not None and wakeup < self._timer_at:
             self._timer_at = wakeup
@@ -313,7 +355,7 @@ class Fleet:
 
     def _on_timer(self, wakeup: float) -> None:
         if wakeup == self._timer_at:
-            self._timer_at = math.inf
+            self._timer_at = -math.inf
             self._handle(Woken())
 
     def _carry_out(self, command: Command, now: float) -> None:
@@ -417,11 +459,14 @@ class Fleet:
 
     def _answer(self, what: tuple[int, float]) -> None:
         execution, busy = what
-        command = self._running.pop(execution)
-        for request in command.requests:
+        self._handle(ExecutionEnded(execution, Result.OK, busy), self._running.pop(execution))
+
+    def _deliver(self, answered: Execute | None) -> None:
+        if answered is None:
+            return
+        for request in answered.requests:
             if request in self._open:  # else it was refused while it ran
-                self._finish(request, None, command.variant)
-        self._handle(ExecutionEnded(execution, Result.OK, busy))
+                self._finish(request, None, answered.variant)
 
     def _noisy(self, seconds: float, machine: _Machine) -> float:
         draw, noise = self._random, self.plan.noise

@@ -1,5 +1,7 @@
 """A fleet in virtual time: the production core and the production rules of a device."""
 
+from itertools import count, takewhile
+
 import pytest
 
 from dispatcher.schedulers.clockwork import Clockwork
@@ -12,7 +14,7 @@ MODEL = ModelOffer(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 EXACT = Noise(spread=0.0, stalls=0.0)
 
 
-def fleet(ends, *, models="ab", actions=None, **changes):
+def fleet(ends, *, models="ab", actions=None, clock=None, **changes):
     fields = {
         "devices": 1,
         "pages": 100,
@@ -24,7 +26,7 @@ def fleet(ends, *, models="ab", actions=None, **changes):
     }
     plan = Plan(dict.fromkeys(models, MODEL), **fields)
     on_action = None if actions is None else actions.append
-    return Fleet(plan, on_end=ends.append, on_action=on_action)
+    return Fleet(plan, on_end=ends.append, on_action=on_action, clock=clock)
 
 
 def test_a_cold_request_takes_its_load_its_run_and_the_messages_of_both():
@@ -132,3 +134,39 @@ def test_every_request_ends_once_and_none_is_forgotten():
     assert len(ends) == 3 * len(times)
     assert run.dispatcher.live == 0
     assert all(end.is_good for end in ends if end.reason is None)
+
+
+def test_time_that_a_decision_takes_passes_before_its_commands_leave():
+    ends = []
+    ticks = count(0.0, 0.002)  # every reading is 2 ms after the last: so long takes a decision
+    run = fleet(ends, latency=0.0, clock=lambda: next(ticks))
+    run.send("a", iter([1.0, 2.0]))
+    run.run(3.0)
+    cold, warm = ends
+    # The arrival and the answer; before them, that the model has been loaded.
+    assert warm.response == pytest.approx(0.010 + 2 * 0.002)
+    assert cold.response == pytest.approx(0.020 + 0.010 + 3 * 0.002)
+    assert run.decided_for >= 5 * 0.002
+
+
+def test_what_comes_while_a_decision_is_made_waits_its_turn():
+    ends = []
+    ticks = count(0.0, 0.100)
+    run = fleet(ends, latency=0.0, clock=lambda: next(ticks), policy=Edf, exclusive=False)
+    run.send("a", iter([1.0, 1.01, 1.02]))
+    run.run(5.0)
+    # Decided at 1.1, 1.2 and 1.3; the first answer comes at 1.11 and waits for all of them, and
+    # the device, which runs one at a time, for the decision that follows each.
+    assert [end.ended for end in ends] == pytest.approx([1.4, 1.51, 1.62])
+
+
+def test_a_dispatcher_without_time_serves_less_than_its_devices_can():
+    def goodput(seconds):
+        ends, ticks = [], count(0.0, seconds)
+        run = fleet(ends, latency=0.0, deadline=0.1, clock=lambda: next(ticks), devices=4)
+        for model in "ab":
+            run.send(model, takewhile(lambda t: t < 3.0, count(0.0, 0.005)))
+        run.run(4.0)
+        return sum(end.is_good for end in ends)
+
+    assert goodput(0.02) < 0.2 * goodput(0.0) == pytest.approx(0.2 * 1200, rel=0.02)

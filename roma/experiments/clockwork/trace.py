@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.schedulers.clockwork import Clockwork
 from roma.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
+from roma.experiments.clockwork.bound import unservable
 from roma.experiments.clockwork.counts import Counts, Latencies
 from roma.experiments.clockwork.functions import sends
 from roma.experiments.clockwork.runs import PAGES, milliseconds
@@ -85,6 +86,8 @@ class Found:
         self.cold: list[set[str]] = [set() for _ in self.buckets]
         self.batches = [[0, 0] for _ in self.buckets]
         """Requests answered and executions."""
+        self.unservable = 0.0
+        """The share of the work that no scheduler could do in time."""
         self.errors = {"INFER": Errors(), "LOAD": Errors(), "INFER, its end": Errors()}
 
     def place(self, time: float) -> int | None:
@@ -121,7 +124,10 @@ def simulate(job: Job) -> Found:
     fleet = Fleet(plan, on_end=on_end, on_action=on_action)
     for model, times in sends(tuple(models), job.rate, seed=job.seed, traces=job.traces):
         fleet.send(model, times)
-    fleet.run(BEGIN + job.seconds)
+    end = BEGIN + job.seconds
+    fleet.run(end)
+    asked = sends(tuple(models), job.rate, seed=job.seed, traces=job.traces)
+    found.unservable = unservable(asked, models, devices=job.devices, slo=SLO, begin=BEGIN, end=end)
     return found
 
 
@@ -237,6 +243,7 @@ def _checks(runs: Sequence[Found]) -> tuple[Check, ...]:
     total = _sum([bucket for run in runs for bucket in run.buckets])
     answered = total.good + total.late
     share = total.good / max(1, answered)
+    lost = sum(run.unservable for run in runs) / len(runs)
     return (
         Check(
             f"{share:.4%} of {answered} admitted requests within {SLO * 1e3:.0f} ms (≥ 99.999 %)",
@@ -244,7 +251,7 @@ def _checks(runs: Sequence[Found]) -> tuple[Check, ...]:
         ),
         Check(
             f"{total.good / max(1, total.total):.4%} of all {total.total} requests within "
-            f"{SLO * 1e3:.0f} ms (≥ 99.9 %)",
+            f"{SLO * 1e3:.0f} ms (≥ 99.9 %; no scheduler could do {lost:.2%} of their work)",
             total.good >= 0.999 * total.total,
             is_aim=True,
         ),

@@ -4,8 +4,10 @@ from itertools import islice, takewhile
 
 import pytest
 
+from roma.actions import ModelOffer
 from roma.errors import ConfigError
 from roma.experiments.clockwork import functions, scale, trace
+from roma.experiments.clockwork.bound import unservable
 from roma.experiments.lab import Lab
 
 LAB = Lab((11,))
@@ -92,3 +94,35 @@ def test_more_devices_do_more():
     one, two = rows(found.tables[0])
     assert two["peak goodput r/s"] > 1.5 * one["peak goodput r/s"]
     assert one["core µs per request"] > 0
+    assert 0 < one["dispatcher busy"] < 1
+
+
+def test_devices_that_add_nothing_end_the_growth():
+    def checks(*goodput):
+        return scale._checks([(n, None, g, g / n, 1.0, 0.5) for n, g in goodput])
+
+    (grows,) = checks((1, 10.0), (2, 20.0), (4, 21.0), (8, 5.0))
+    assert "to 2" in grows.claim
+    assert grows.holds
+    assert not checks((1, 10.0), (2, 9.0))[0].holds
+
+
+OFFERS = {"a": ModelOffer(1, 0.01, {1: 0.010, 2: 0.012})}
+"""6 ms a request at best."""
+
+
+def least(times, **changes):
+    fields = {"devices": 1, "slo": 0.018, "begin": 0.0, "end": 10.0, **changes}
+    return unservable([("a", iter(times))], OFFERS, **fields)
+
+
+def test_no_scheduler_serves_more_than_its_devices_do_within_the_slo():
+    assert least([1.0, 1.0, 1.0]) == pytest.approx(0.0)
+    assert least([1.0] * 6) == pytest.approx(0.5)
+    assert least([1.0] * 6, devices=2) == pytest.approx(0.0)
+    assert least([1.0] * 6 + [1.012, 1.012]) == pytest.approx(3 / 8)
+
+
+def test_only_what_comes_in_the_counted_time_is_lost():
+    assert least([1.0] * 6, begin=2.0) == 0.0
+    assert least([1.0] * 6, end=0.5) == 0.0
