@@ -9,6 +9,7 @@ than this or any law that keeps the promise.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from statistics import fmean
@@ -85,10 +86,11 @@ def hindsight(job: tuple[Workload, int]) -> tuple[float, Result] | None:
     """Return the bound and the cheapest play that keeps the promise, None if none does."""
     workload, seed = job
     least = workload.minimum * workload.workers
-    try:
-        plans = [clairvoyant_bound(workload, seed, share) for share in SHARES]
-    except Infeasible:
-        return None
+    plans = []
+    for share in SHARES:
+        # Where there is none for a smaller share there may be one for a larger.
+        with suppress(Infeasible):
+            plans.append(clairvoyant_bound(workload, seed, share))
     kept = []
     for plan, factor, reserve in product(plans, FACTORS, RESERVES):
         found = play(workload, enlarged(plan.cores, factor, reserve, least), seed)
