@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEVICES = (4, 8, 16, 32, 64, 128)
-OFFERED = (50.0, 75.0, 100.0, 150.0, 250.0, 350.0, 450.0)
+OFFERED = (50.0, 75.0, 100.0, 150.0, 200.0, 250.0, 350.0, 450.0)
 """r/s per device, in successive runs; the paper raises the load every 60 s."""
 
 COPIES = 671
