@@ -122,6 +122,22 @@ RARE = World(
 """ResNet50's cost: one request a minute, which 0.1 cores would answer after 2.5 s."""
 
 
+IDLE, FIRST, LAPS = 600.0, 50, 4
+"""Seconds without a request, requests that come then, and how often that is repeated."""
+
+IDLE_RATES = (1.0, 5.0, 10.0, 50.0)
+"""Req/s of these requests, Poisson."""
+
+
+def _after_idle(services: float, rate: float) -> World:
+    on = FIRST / rate
+    return World(
+        {"m": {"sla": {"response_time": services * COST}}},
+        {"m": {"cost": COST, "noise": NOISES[0], "load": {"on_off": [rate, on, IDLE]}}},
+        LAPS * (IDLE + on),
+    )
+
+
 def _in_time(result: Result) -> float:
     (model,) = result.models
     return (model.answered - model.late) / result.seconds / CAPACITY
@@ -133,7 +149,7 @@ def _late(result: Result) -> float:
 
 
 def _run(lab: Lab) -> Output:
-    small = (_overloads(lab), _neighbours(lab), _rare(lab), *bursts.tables(lab))
+    small = (_overloads(lab), _neighbours(lab), _rare(lab), _idle(lab), *bursts.tables(lab))
     parts = (*small, *ladder.tables(lab))
     return Output(
         tuple(table for table, _ in parts), checks=tuple(c for _, checks in parts for c in checks)
@@ -211,6 +227,33 @@ def _rare(lab: Lab) -> tuple[Table, list[Check]]:
     )
     claim = f"single requests: {late:.2%} late (≤ {DEFAULT_BUDGET:.0%})"
     return table, [Check(claim, late <= DEFAULT_BUDGET)]
+
+
+def _idle(lab: Lab) -> tuple[Table, list[Check]]:
+    cells = [(services, rate) for services in SERVICES for rate in IDLE_RATES]
+    found = _simulated(lab, [_after_idle(*cell) for cell in cells])
+    late = [fmean(_late(r) for r in results) for results in found]
+    rows: list[tuple[Cell, ...]] = [
+        (f"{services:g} × service", *late[i * len(IDLE_RATES) : (i + 1) * len(IDLE_RATES)])
+        for i, services in enumerate(SERVICES)
+    ]
+    table = Table(
+        "promise-idle",
+        f"Late or refused of the first {FIRST} requests after {IDLE / 60:g} minutes of silence",
+        (Column("promise"), *(Column(f"{rate:g}/s", ".1%") for rate in IDLE_RATES)),
+        rows,
+        f"{1000 * COST:g} core-ms a request, Poisson arrivals; {LAPS} times a seed.",
+    )
+    checks = [
+        Check(
+            f"SLA {services:g} × service, {rate:g} req/s after {IDLE / 60:g} minutes of silence: "
+            f"{share:.1%} of the first {FIRST} late (≤ {DEFAULT_BUDGET:.0%})",
+            share <= DEFAULT_BUDGET,
+            is_aim=True,
+        )
+        for (services, rate), share in zip(cells, late, strict=True)
+    ]
+    return table, checks
 
 
 PROMISE = Experiment(
