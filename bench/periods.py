@@ -51,6 +51,7 @@ def run() -> None:
         with scratch() as directory:
             plant = Plant(directory / "roma.yaml", SERVED, "digits", None)
             plant.promise = PROMISE
+            del plant.control["law"]
             plant.control |= {"period": period}
             plant.write(SERVED)
             with up(plant.file, directory / "up.log"):
