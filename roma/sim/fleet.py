@@ -189,7 +189,7 @@ class _Machine:
 
 
 class Fleet:
-    """One run; `on_end` sees every request's end, `on_action` every action's prediction.
+    """A run; `on_end` sees every request's end, `on_action` every action's prediction.
 
     `clock` counts the seconds of a core that decisions take. With it they pass in virtual time
     too, as on the one thread that a dispatcher is: what happens meanwhile waits its turn, and
@@ -238,7 +238,7 @@ class Fleet:
         """Seconds that decisions have taken; 0 without a clock."""
         self.loads = 0
         self.handle = self.dispatcher.handle
-        """What takes events."""
+        """Takes events; an experiment may listen in between."""
         for name, machine in self.machines.items():
             offer = Offer(plan.pages, machine.models) if plan.exclusive else None
             spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
@@ -320,29 +320,29 @@ class Fleet:
         """Let the dispatcher take an event, and the clients their answers that it brings."""
         if self._clock is None:
             self._deliver(answered)
-            self._decided(event, self.handle(event, now=self.agenda.now))
+            self._carry_out_all(event, self.handle(event, now=self.agenda.now))
             return
         self._undecided.append((event, answered))
         if len(self._undecided) == 1:
             self._decide()
 
-    def _decide(self, _: None = None) -> None:
+    def _decide(self) -> None:
         """Handle the next event; its commands and answers leave by what this takes later."""
         assert self._clock is not None
         event, start = self._undecided[0][0], self._clock()
         commands = self.handle(event, now=self.agenda.now)
         spent = self._clock() - start
         self.decided_for += spent
-        self.agenda.at(self.agenda.now + spent, self._made, commands)
+        self.agenda.at(self.agenda.now + spent, self._on_decided, commands)
 
-    def _made(self, commands: Sequence[Command]) -> None:
+    def _on_decided(self, commands: Sequence[Command]) -> None:
         event, answered = self._undecided.popleft()
         self._deliver(answered)
-        self._decided(event, commands)
+        self._carry_out_all(event, commands)
         if self._undecided:
             self._decide()
 
-    def _decided(self, event: Event, commands: Sequence[Command]) -> None:
+    def _carry_out_all(self, event: Event, commands: Sequence[Command]) -> None:
         now = self.agenda.now
         for command in commands:
             self._carry_out(command, now)

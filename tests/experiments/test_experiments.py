@@ -24,6 +24,7 @@ from roma.experiments import (
     workloads,
 )
 from roma.experiments.base import Check, Column, Experiment, Output, Picture, Table
+from roma.experiments.clairvoyant import Infeasible
 from roma.experiments.lab import Case, Lab, Summary
 from roma.experiments.registry import EXPERIMENTS
 from roma.profile import ModelProfile
@@ -136,6 +137,22 @@ def test_hindsight_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatc
         assert late <= pareto.LATE
         assert ratio == pytest.approx(played / bound)
         assert beside == pytest.approx(ours / played)
+
+
+def test_a_share_that_nobody_can_keep_leaves_the_plans_of_larger_ones(monkeypatch):
+    bound = hindsight.clairvoyant_bound
+
+    def none_for_few(workload, seed, share):
+        if share < pareto.LATE:
+            raise Infeasible(0.01)
+        return bound(workload, seed, share)
+
+    monkeypatch.setattr(hindsight, "clairvoyant_bound", none_for_few)
+    found = hindsight.hindsight((SHORT[0], 1))
+    assert found is not None
+    assert found[0] == bound(SHORT[0], 1, pareto.LATE).core_seconds
+    monkeypatch.setattr(pareto, "LATE", 1.0)  # of no share
+    assert hindsight.hindsight((SHORT[0], 1)) is None
 
 
 def test_a_plan_is_split_without_loss_and_within_every_worker():

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.schedulers.clockwork import Clockwork
 from dispatcher.schedulers.heads import Edf
 from roma.actions import ModelOffer
-from roma.events import Reason
+from roma.events import Reason, Woken
 from roma.sim.fleet import THINK, Fleet, Noise, Plan
 
 MODEL = ModelOffer(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
@@ -170,3 +170,19 @@ def test_a_dispatcher_without_time_serves_less_than_its_devices_can():
         return sum(end.is_good for end in ends)
 
     assert goodput(0.02) < 0.2 * goodput(0.0) == pytest.approx(0.2 * 1200, rel=0.02)
+
+
+def test_a_dispatcher_that_is_late_is_woken_once_and_not_once_per_decision():
+    ends, waiting = [], []
+    ticks = count(0.0, 0.02)
+    run = fleet(ends, latency=0.0, deadline=0.1, clock=lambda: next(ticks), devices=4)
+    decide = run.handle
+
+    def handle(event, *, now):
+        waiting.append(sum(isinstance(e, Woken) for e, _ in run._undecided))
+        return decide(event, now=now)
+
+    run.handle = handle
+    run.send("a", takewhile(lambda t: t < 3.0, count(0.0, 0.005)))
+    run.run(4.0)
+    assert max(waiting) == 1

@@ -1,4 +1,4 @@
-"""What no scheduler could serve: requests beyond what all devices can do within an SLO."""
+"""Lower bound on the work that no scheduler could do: beyond what all devices can within an SLO."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
