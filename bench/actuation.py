@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from rich.console import Console
 from rich.table import Table
 
-from roma.config import Config
-from roma.errors import ActuationError
-from roma.placement import on_worker
-from roma.stats import quantile
+from roma.config.placement import on_worker
+from roma.config.schema import Config
+from roma.domain.errors import ActuationError
+from roma.domain.stats import quantile
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.assembly import build_core

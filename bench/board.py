@@ -15,12 +15,12 @@ from bench.ticks import tick_ms
 from controllers.measurement import Demand, Measurement
 from dispatcher import reports
 from dispatcher.core import Dispatcher
-from dispatcher.live import metrics
-from dispatcher.live.page import _dumped, _event, overview
-from dispatcher.queues import Durations
+from dispatcher.live.admin import metrics
+from dispatcher.live.admin.page import _dumped, _event, overview
 from dispatcher.schedulers.registry import CPU, GPU
-from roma.config import DEFAULT_LAW
-from roma.events import (
+from dispatcher.state.queues import Durations
+from roma.config.schema import DEFAULT_LAW
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorAdded,
@@ -28,12 +28,12 @@ from roma.events import (
     RequestArrived,
     Result,
 )
-from roma.exposition import _Found
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
-from roma.stats import quantile
-from roma.view.board import Board
-from roma.view.rows import Worker
-from supervisor.story import Decision, plain
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.stats import quantile
+from roma.telemetry.prometheus import _Found
+from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.rows import Worker
+from supervisor.decision_log import Decision, plain
 
 MODELS = 50
 REQUESTS = 200

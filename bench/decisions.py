@@ -12,7 +12,7 @@ from rich.table import Table
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
 from dispatcher.schedulers.base import Choice, Scheduler
-from roma.events import (
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorAdded,
@@ -20,7 +20,7 @@ from roma.events import (
     RequestArrived,
     Result,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 DECISIONS = 5000
 CASES = [(10, 10), (10, 4000), (4000, 4000), (4000, 40000)]

@@ -17,7 +17,7 @@ import yaml
 from bench.builds import ROOT, is_compiled
 from bench.loading import status_of, up
 from bench.programs import cost, descendant, move
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 
 WORKER, REST = 0, 1
 """Cores."""

@@ -20,13 +20,13 @@ from rich.table import Table
 
 from bench.builds import BUILDS, environment
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.clockwork import Clockwork
-from roma.events import Command, Event
-from roma.experiments.clockwork.counts import Counts
-from roma.experiments.clockwork.functions import sends
-from roma.experiments.clockwork.runs import PAGES
-from roma.sim.fleet import Fleet, Plan
-from roma.worker.models_table import TABLE_1, offers
+from dispatcher.schedulers.clockwork.policy import Clockwork
+from roma.device.models_table import TABLE_1, offers
+from roma.domain.events import Command, Event
+from roma.lab.experiments.clockwork.counts import Counts
+from roma.lab.experiments.clockwork.functions import sends
+from roma.lab.experiments.clockwork.runs import PAGES
+from roma.lab.sim.fleet import Fleet, Plan
 
 COPIES = 671
 """Of each of the six models of Table 1."""

@@ -31,16 +31,16 @@ from aiohttp import ClientError, ClientSession
 from rich.console import Console
 
 from bench.gpu_report import Outcome, table
-from roma import config as configs
-from roma.config import Config
-from roma.demo.ports import free_ports
-from roma.errors import ActuationNotPermitted, RomaError
-from roma.launch.child import GRACE, Child
-from roma.launch.servers import cgroups
-from roma.load import Stream, run_load
-from roma.load.client import RestClient
-from roma.placement import Executable, executables
-from roma.units import milliseconds
+from roma.config import schema as configs
+from roma.config.placement import Executable, executables
+from roma.config.schema import Config
+from roma.deploy.child import GRACE, Child
+from roma.deploy.model_servers import cgroups
+from roma.domain.errors import ActuationNotPermitted, RomaError
+from roma.domain.units import milliseconds
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Stream, run_load
+from roma.tools.load.client import RestClient
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.cgroups import Group, find_hierarchy
 from supervisor.live.gpus import GpuReading, Gpus

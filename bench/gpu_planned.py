@@ -15,7 +15,7 @@ from torch import nn
 from bench.gpu_server import SHAPES, network
 from bench.planned import Plant, sweep
 from bench.proxies import needs, scratch
-from roma.cli.wide import wide_console
+from roma.cli.console import wide_console
 
 COPIES = 15
 """As in Clockwork's Fig. 5."""

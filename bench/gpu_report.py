@@ -7,9 +7,9 @@ from statistics import fmean
 from rich import box
 from rich.table import Table
 
-from roma.load import ModelReport
-from roma.load.outcomes import REJECTIONS
-from roma.units import milliseconds
+from roma.domain.units import milliseconds
+from roma.tools.load import ModelReport
+from roma.tools.load.outcomes import REJECTIONS
 from supervisor.live.gpus import GpuReading
 
 

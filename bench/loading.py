@@ -23,12 +23,12 @@ from rich.table import Table
 from bench.builds import environment
 from bench.programs import program
 from bench.proxies import scratch
-from roma.demo import inputs, models, plan
-from roma.demo.ports import free_ports
-from roma.load import Outcome, Result, Stream
-from roma.load.client import RestClient
-from roma.load.generator import Load
-from roma.load.report import Distribution
+from roma.tools.demo import inputs, models, plan
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Outcome, Result, Stream
+from roma.tools.load.client import RestClient
+from roma.tools.load.generator import Load
+from roma.tools.load.report import Distribution
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.cgroups import find_hierarchy
 

@@ -1,9 +1,9 @@
 """A lean open-loop client, `python -m bench.openloop`: a plan in JSON on stdin, a report on stdout.
 
-`roma.load` costs a quarter of a millisecond per request, more than what is measured here; this one
-costs about 20 µs and keeps moments to some ten: no event loop, epoll waited for through select,
-whose timeout is in microseconds where epoll's is in milliseconds. Send times come from the plan
-alone; a request waits for no connection, and its time counts from the intended send.
+`roma.tools.load` costs a quarter of a millisecond per request, more than what is measured here;
+this one costs about 20 µs and keeps moments to some ten: no event loop, epoll waited for through
+select, whose timeout is in microseconds where epoll's is in milliseconds. Send times come from the
+plan alone; a request waits for no connection, and its time counts from the intended send.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any, TypedDict
 
 from bench.builds import environment
-from roma.load.client import allow_connections
-from roma.load.report import Distribution
+from roma.tools.load.client import allow_connections
+from roma.tools.load.report import Distribution
 from roma.workload.arrivals import Profile, Step, poisson_stream
 
 MOST = 9000

@@ -23,7 +23,7 @@ from rich.table import Table
 from bench.builds import ROOT, environment
 from bench.programs import cost, paused, program, until_ready, wrk
 from bench.proxies import BODY, STATUS, TARGET, gateway, needs, scratch, wrk_script
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 
 SECONDS = 3
 ROUNDS = 3

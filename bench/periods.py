@@ -14,10 +14,10 @@ from rich.table import Table
 
 from bench.loading import BUSY, Plant, bodies_of, up
 from bench.proxies import scratch
-from roma.config import LONG_PERIOD, SHORT_PERIOD
-from roma.load import Outcome, Stream
-from roma.load.client import RestClient
-from roma.load.generator import Load
+from roma.config.schema import LONG_PERIOD, SHORT_PERIOD
+from roma.tools.load import Outcome, Stream
+from roma.tools.load.client import RestClient
+from roma.tools.load.generator import Load
 from roma.workload.arrivals import Profile, Step, poisson
 
 SERVED = "photos"

@@ -20,8 +20,8 @@ from bench.builds import environment
 from bench.openloop import Report, Stream, measure
 from bench.programs import cost, program, until_listening
 from bench.proxies import CLIENT, gateway, needs, scratch
-from roma.cli.wide import wide_console
-from roma.demo.ports import free_ports
+from roma.cli.console import wide_console
+from roma.tools.demo.ports import free_ports
 
 DEVICES = 4
 EMULATED = "resnet18:12,resnet50:12,mobile_pose_mobilenetv3:12"

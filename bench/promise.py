@@ -15,8 +15,8 @@ from rich.console import Console
 
 from bench import promise_overload, promise_shared
 from bench.proxies import needs
-from roma.experiments import output
-from roma.experiments.base import Check, Output, Table
+from roma.lab.experiments import output
+from roma.lab.experiments.base import Check, Output, Table
 
 SECONDS = 5.0
 """Of each load; the cheap model beside neighbours, where a late request in 200 counts, has twice

@@ -17,10 +17,10 @@ from bench.deployed import REST, Served
 from bench.openloop import in_time, measure
 from bench.proxies import BODY, CLIENT, gateway, scratch
 from bench.target import Target, photos
-from roma.demo import models
-from roma.experiments.base import Cell, Check, Column, Table
-from roma.experiments.intervals import interval
-from roma.experiments.promise import KEPT, LOADS
+from roma.lab.experiments.base import Cell, Check, Column, Table
+from roma.lab.experiments.intervals import interval
+from roma.lab.experiments.promise import KEPT, LOADS
+from roma.tools.demo import models
 
 ROUNDS = 3
 SEED = 3000

@@ -18,11 +18,11 @@ from bench.loading import bodies_of
 from bench.openloop import Stream, in_time, measure
 from bench.proxies import scratch
 from bench.target import Target, photos
-from roma.config import DEFAULT_BUDGET
-from roma.demo import models
-from roma.experiments.base import Cell, Check, Column, Table
-from roma.experiments.intervals import interval
-from roma.experiments.promise import RISE
+from roma.config.schema import DEFAULT_BUDGET
+from roma.lab.experiments.base import Cell, Check, Column, Table
+from roma.lab.experiments.intervals import interval
+from roma.lab.experiments.promise import RISE
+from roma.tools.demo import models
 
 ROUNDS, LEAD = 3, 3.0
 """Rounds, and seconds of the load before each that are not counted: it meets a model that is idle

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.builds import ROOT, environment, interpreter
 from bench.programs import program, until_listening, until_ready
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 
 PROXY, CLIENT = 0, 1
 """Cores: what is measured has one alone; load and backend share the other."""

@@ -10,11 +10,11 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.quality import QualityOptions
-from dispatcher.schedulers.quality import QualityScheduler
-from roma.experiments.qos.compare import contenders
-from roma.experiments.qos.runs import Trial, run
-from roma.experiments.qos.setting import CLUSTER, SINGLE, TESTS
+from dispatcher.schedulers.qos.base import QualityScheduler
+from dispatcher.state.utility import QualityOptions
+from roma.lab.experiments.qos.compare import contenders
+from roma.lab.experiments.qos.runs import Trial, run
+from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, TESTS
 
 SECONDS = 120
 BUSIEST = TESTS[1]

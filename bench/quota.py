@@ -22,11 +22,11 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from roma.config import Config
-from roma.experiments.intervals import cores_at
-from roma.profile import ModelProfile
-from roma.sim.agenda import Agenda
-from roma.sim.world import World
+from roma.config.profile import ModelProfile
+from roma.config.schema import Config
+from roma.lab.experiments.intervals import cores_at
+from roma.lab.sim.agenda import Agenda
+from roma.lab.sim.world import World
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.cgroups import Group, find_hierarchy
 

@@ -73,8 +73,8 @@ def build(folder: Path, shapes: dict[str, Shape] = SHAPES) -> dict[str, float]:
 
 def times(folder: Path) -> dict[str, dict[int, float]]:
     """Return the seconds of batches as a worker measures them, by variant and size."""
-    from roma.worker import profile, registry  # noqa: PLC0415 - brings TensorFlow
-    from roma.worker.registry import RuntimeKind  # noqa: PLC0415 - likewise
+    from roma.device import profile, registry  # noqa: PLC0415 - brings TensorFlow
+    from roma.device.registry import RuntimeKind  # noqa: PLC0415 - likewise
 
     paths = registry.models((), folder, RuntimeKind.TENSORFLOW)
     runtime = registry.make(RuntimeKind.TENSORFLOW, paths, "cpu", 1, BATCHES)

@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.builds import BUILDS, environment
-from roma.config import Config
-from roma.experiments.systems import ROMA, SHIPPED_ENGINE
-from roma.experiments.workloads import ALL_APPS
-from roma.sim.scenario import Scenario, from_config
-from roma.sim.simulation import Simulation
+from roma.config.schema import Config
+from roma.lab.experiments.systems import ROMA, SHIPPED_ENGINE
+from roma.lab.experiments.workloads import ALL_APPS
+from roma.lab.sim.scenario import Scenario, from_config
+from roma.lab.sim.simulation import Simulation
 
 ROUNDS = 3
 STEP = 11.25
 """Seconds: the demo's 90 s in eight steps."""
 
 LOADS = {"digits": "19-19-19-19-56-56-19-19", "photos": "9.5-9.5-29-29-9.5-9.5-16-9.5"}
-"""Req/s: `roma.demo.plan`'s shares of 1.4 cores, lowered until the promises are kept."""
+"""Req/s: `roma.tools.demo.plan`'s shares of 1.4 cores, lowered until the promises are kept."""
 
 REQUESTS_PER_LAP = STEP * sum(float(rate) for text in LOADS.values() for rate in text.split("-"))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from bench.builds import environment
 from bench.programs import program, until_ready
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 
 ANSWER = b'{"predictions": [[0.5]]}'
 STATUS = b'{"model_version_status":[{"version":"1","state":"AVAILABLE"}]}'

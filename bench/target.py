@@ -11,7 +11,7 @@ import orjson
 from bench.openloop import Stream
 from bench.programs import wrk
 from bench.proxies import wrk_script
-from roma.demo import inputs
+from roma.tools.demo import inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from controllers import registry
-from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
-from roma.model import ModelSpec, Sla
-from roma.stats import quantile
+from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.domain.model import ModelSpec, Sla
+from roma.domain.stats import quantile
 from supervisor.core import Managed, Reading, Supervisor
 
 TICKS = 50

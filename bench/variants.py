@@ -36,16 +36,16 @@ from bench.builds import ROOT, environment, is_compiled
 from bench.programs import cost, program, until_listening
 from bench.proxies import gateway, needs, scratch
 from bench.readers import BATCHES, LARGE, SMALL
-from dispatcher.quality import linear, value
-from roma.demo.ports import free_ports
-from roma.experiments import output
-from roma.experiments.base import Column, Output, Picture, Table
-from roma.load import Outcome, Result, Stream
-from roma.load.client import HEADERS
-from roma.load.errors import NoAnswerError
-from roma.load.generator import Load
-from roma.load.outcomes import Answer
-from roma.load.report import Distribution
+from dispatcher.state.utility import linear, value
+from roma.lab.experiments import output
+from roma.lab.experiments.base import Column, Output, Picture, Table
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Outcome, Result, Stream
+from roma.tools.load.client import HEADERS
+from roma.tools.load.errors import NoAnswerError
+from roma.tools.load.generator import Load
+from roma.tools.load.outcomes import Answer
+from roma.tools.load.report import Distribution
 from roma.workload.arrivals import Profile, Step, poisson
 
 if TYPE_CHECKING:

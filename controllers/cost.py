@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controllers.base import clip
 from controllers.measurement import Measurement
-from roma.stats import ewma
+from roma.domain.stats import ewma
 
 WEIGHT = 0.2
 """Remembers about five periods: a batch of large inputs moves it, a single one does not."""

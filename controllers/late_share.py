@@ -31,7 +31,7 @@ from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, idle
 from controllers.rate import Rate
 from controllers.staffing import Promise, bucket_need, needed
-from roma.stats import ewma
+from roma.domain.stats import ewma
 
 AIM = 0.75
 """The set point, as a share of the budget."""

@@ -16,7 +16,7 @@ from controllers.rules import RulesGains, rules_step
 from controllers.shaping import bounded, dead_band, holding, slew_limited
 from controllers.static import StaticGains, static_step
 from controllers.usage import UsageGains, usage_step
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 LAWS: dict[str, tuple[type[Any], Any]] = {
     "captain": (CaptainGains, captain_step),

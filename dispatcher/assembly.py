@@ -1,10 +1,10 @@
 """The dispatcher core that a configuration describes; live and simulated alike."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.quality import QualityOptions
 from dispatcher.schedulers import registry
 from dispatcher.schedulers.base import Options
-from roma.config import Config, learned_policy
+from dispatcher.state.utility import QualityOptions
+from roma.config.schema import Config, learned_policy
 
 
 def build_core(config: Config) -> Dispatcher:

@@ -11,15 +11,10 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, assert_never
 
-from dispatcher.admission import USUAL, holds_too_long, refusal, too_late
-from dispatcher.ejection import Ejections
-from dispatcher.exclusive import Exclusive
-from dispatcher.executors import Execution, Executor, Executors
-from dispatcher.lifecycle import REQUEST, ExecutorState, ExecutorStep, RequestState, RequestStep
+from dispatcher.guards.admission import USUAL, holds_too_long, refusal, too_late
+from dispatcher.guards.low_priority import PATIENCE, room
+from dispatcher.guards.outlier_ejection import Ejections
 from dispatcher.policies import Policies
-from dispatcher.quality import UTILITIES
-from dispatcher.queues import ModelQueue
-from dispatcher.retries import PER_RETRY
 from dispatcher.schedulers.base import (
     Batch,
     Drop,
@@ -31,11 +26,22 @@ from dispatcher.schedulers.base import (
     Unload,
     WaitUntil,
 )
-from dispatcher.slack import PATIENCE, room
-from dispatcher.tickets import Ticket, count
-from roma.actions import Offer
-from roma.errors import InvalidTransition
-from roma.events import (
+from dispatcher.state.device_state import Exclusive
+from dispatcher.state.executors import Execution, Executor, Executors
+from dispatcher.state.lifecycle import (
+    REQUEST,
+    ExecutorState,
+    ExecutorStep,
+    RequestState,
+    RequestStep,
+)
+from dispatcher.state.queues import ModelQueue
+from dispatcher.state.retry_budget import PER_RETRY
+from dispatcher.state.tickets import Ticket, count
+from dispatcher.state.utility import UTILITIES
+from roma.domain.actions import Offer
+from roma.domain.errors import InvalidTransition
+from roma.domain.events import (
     Abort,
     Command,
     CoresApplied,
@@ -63,8 +69,8 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.lifecycle import Step
-from roma.model import ExecutorSpec, ModelSpec, Priority, Request
+from roma.domain.lifecycle import Step
+from roma.domain.model import ExecutorSpec, ModelSpec, Priority, Request
 
 # Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
 _QUEUED: Final = REQUEST[RequestState.NEW, RequestStep.ADMIT]

@@ -1,10 +1,10 @@
 """The scheduling policies of a dispatcher: which take part, and what they are told."""
 
-from dispatcher.executors import Executor
-from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import Options, Scheduler, State
-from roma.actions import Offer
-from roma.model import Device, Request
+from dispatcher.state.executors import Executor
+from dispatcher.state.queues import ModelQueue
+from roma.domain.actions import Offer
+from roma.domain.model import Device, Request
 
 
 class Policies:

@@ -1,10 +1,10 @@
 """What the dispatcher reports to supervisors: reads the core's state, only expires its windows."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.queues import ModelQueue
-from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
-from roma.model import Request, Statistic
-from roma.stats import SlidingWindow
+from dispatcher.state.queues import ModelQueue
+from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.domain.model import Request, Statistic
+from roma.domain.stats import SlidingWindow
 
 _QUANTILE = {Statistic.P95: 0.95, Statistic.P99: 0.99, Statistic.EACH: 1.0}
 

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from dispatcher.lifecycle import EXECUTOR, REQUEST
+from dispatcher.state.lifecycle import EXECUTOR, REQUEST
 
 FILE = Path(__file__).with_name("architecture.md")
 

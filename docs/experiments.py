@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from roma.experiments import output
-from roma.experiments.lab import Lab
-from roma.experiments.registry import EXPERIMENTS
+from roma.lab.experiments import output
+from roma.lab.experiments.lab import Lab
+from roma.lab.experiments.registry import EXPERIMENTS
 from roma.workload import recorded
 
 PAGES = Path(__file__).parent / "experiments"

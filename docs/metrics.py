@@ -17,21 +17,28 @@ from prometheus_client.core import Metric
 
 from controllers.measurement import Demand, Measurement
 from dispatcher.core import Dispatcher
-from dispatcher.live import metrics as dispatcher_metrics
-from dispatcher.live.devices import ERRORS
+from dispatcher.live.admin import metrics as dispatcher_metrics
 from dispatcher.live.http.server import Server
-from dispatcher.live.reasons import Reasons
+from dispatcher.live.planned.device import ERRORS
+from dispatcher.live.unavailable import Reasons
 from dispatcher.schedulers.registry import CPU, GPU
-from roma.actions import ModelOffer, Offer, Status
-from roma.admin_ports import AdminPorts
-from roma.events import Event, ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
-from roma.exchange import ExchangeReply, ExecutorReport
-from roma.gateway_config import LimitsConfig
-from roma.launch.alerts import ALERTS
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
-from roma.stats import Histogram
-from roma.variants import Variant
-from roma.view.rows import Worker
+from roma.config.gateway import LimitsConfig
+from roma.deploy.alerts import ALERTS
+from roma.domain.actions import ModelOffer, Offer, Status
+from roma.domain.events import (
+    Event,
+    ExecutionEnded,
+    ExecutorAdded,
+    ExecutorReady,
+    RequestArrived,
+    Result,
+)
+from roma.domain.exchange import ExchangeReply, ExecutorReport
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.domain.stats import Histogram
+from roma.domain.variants import Variant
+from roma.security.admin_ports import AdminPorts
+from roma.ui.dashboard.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.contention import HostReading
 from supervisor.core import Managed, Reading, Supervisor

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, async_playwright, expect
 
-from roma.demo import inputs, models
+from roma.tools.demo import inputs, models
 from tests.support.up import Up, write_config
 
 FOLDER = Path(__file__).with_name("page")

@@ -4,10 +4,10 @@ from collections import Counter
 
 from controllers import registry
 from controllers.staffing import Promise, bucket_need
-from roma.config import LATE_SHARE, Config
-from roma.model import Device
-from roma.placement import Executable, executables, on_worker
-from roma.workers import WorkerConfig
+from roma.config.placement import Executable, executables, on_worker
+from roma.config.schema import LATE_SHARE, Config
+from roma.config.workers import WorkerConfig
+from roma.domain.model import Device
 from supervisor.core import Managed, Supervisor
 from supervisor.sharing import GRID, Want, share
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roma import units
-from roma.errors import ActuationError, ActuationNotPermitted
+from roma.domain import units
+from roma.domain.errors import ActuationError, ActuationNotPermitted
 from supervisor.contention import parse_some
 from supervisor.core import Reading
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from roma.errors import TakenError
+from roma.domain.errors import TakenError
 from supervisor.cgroups import Group
 
 _FLOCK = "hhqqi4x"

@@ -6,7 +6,7 @@ late all the same was kept from the CPUs by somebody else, and more quota would 
 
 from dataclasses import dataclass
 
-from roma import units
+from roma.domain import units
 
 OTHERS = 0.1
 """Share of the host's CPUs that others, or the hypervisor, take at least."""

@@ -15,12 +15,12 @@ from typing import Any
 from controllers.base import Law
 from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, hold
-from roma.exchange import ExchangeReply, ExecutorReading, ModelReport
-from roma.model import ModelSpec, Sharing
+from roma.domain.exchange import ExchangeReply, ExecutorReading, ModelReport
+from roma.domain.model import ModelSpec, Sharing
 from supervisor.contention import Contention, HostReading, contention, waited_share
-from supervisor.parts import Parts, slots
+from supervisor.decision_log import Decision
 from supervisor.sharing import GRID, Want, share
-from supervisor.story import Decision
+from supervisor.slot_shares import Parts, slots
 from supervisor.window import Window
 
 STORY_LENGTH = 900

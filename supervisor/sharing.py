@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roma.model import Sharing
+from roma.domain.model import Sharing
 
 GRID = 0.001
 """Cores. Allocations are rounded down to it; finer differences are noise."""

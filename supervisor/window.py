@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controllers.shaping import MAX_GAP
-from roma.events import Reason
-from roma.exchange import ExchangeReply, ModelReport
+from roma.domain.events import Reason
+from roma.domain.exchange import ExchangeReply, ModelReport
 
 _LIVE = ("idle", "busy")
 _SHED: Final = (Reason.QUEUE_FULL.value, Reason.PREDICTED_LATE.value, Reason.DEADLINE.value)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import dispatcher.core
-from roma.demo import models
+from roma.tools.demo import models
 from tests.support import caretaker
 
 # Before any module copies the environment.
@@ -42,7 +42,7 @@ def _the_build_that_is_meant() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_framework_per_process() -> Iterator[None]:
-    """Both in one end in a segmentation fault, in whatever test comes next (roma/frameworks.py)."""
+    """Both in one end in a segmentation fault, in whatever test comes next (roma/tensors/frameworks.py)."""
     yield
     assert not {"tensorflow", "torch"} <= set(sys.modules)
 

@@ -24,8 +24,8 @@ from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
 from controllers.rate import SPANS, Rate
-from roma.errors import ConfigError
-from roma.model import MEAN_ALPHA
+from roma.domain.errors import ConfigError
+from roma.domain.model import MEAN_ALPHA
 
 STATES: dict[str, Any] = {
     "pi": PiState(),

@@ -15,7 +15,7 @@ from controllers.design.closed_loop import Scenario
 from controllers.design.identify import Fit
 from controllers.design.plant import OperatingPoint, Sampling
 from controllers.design.robustness import DEAD_TIMES, PAPER, Controller
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 DPI = 80
 EMPTY = 0.15

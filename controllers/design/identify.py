@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from controllers.design.plant import OperatingPoint, Plant, Sampling, sampled
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 COLUMNS = ("time", "applied", "response_time", "throughput")
 """s, cores in force in the period, s (empty: nothing was answered), req/s."""

@@ -17,7 +17,7 @@ from typing import Any
 import control
 
 from controllers.error import ErrorForm
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 
 class Sampling(StrEnum):

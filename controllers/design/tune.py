@@ -16,8 +16,8 @@ from controllers import registry
 from controllers.design.plant import Plant, error_slope
 from controllers.design.robustness import Controller, Verdict, judge
 from controllers.error import ErrorForm
-from roma import strict_yaml
-from roma.errors import ConfigError
+from roma.config import yaml_file
+from roma.domain.errors import ConfigError
 
 LEAST_Q = 0.7
 """Below it one or two periods of dead time make the loop unstable, whatever b."""
@@ -144,7 +144,7 @@ def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None =
 def read(path: Path) -> tuple[str, dict[str, float | str]]:
     """Return law and gains of a gains file; raise `ConfigError` naming the fault."""
     try:
-        document = strict_yaml.read(path.read_text(), source=str(path))
+        document = yaml_file.read(path.read_text(), source=str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     law = document.get("law") if isinstance(document, dict) else None

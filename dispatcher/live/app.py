@@ -15,31 +15,34 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import Metric
 
 from dispatcher.assembly import build_core
-from dispatcher.live import access, admin, metrics
-from dispatcher.live.access import Access
+from dispatcher.live.admin import metrics
+from dispatcher.live.admin.dashboard_feed import Watch, watching
+from dispatcher.live.admin.server import Admin, Collect
+from dispatcher.live.admin.supervisors import Supervisors
+from dispatcher.live.auth import access
+from dispatcher.live.auth.access import Access
+from dispatcher.live.backends.backend_address import Endpoint
 from dispatcher.live.driver import Driver
-from dispatcher.live.endpoint import Endpoint
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.server import Server
-from dispatcher.live.journal import Journal
 from dispatcher.live.memory import FreeMemory
-from dispatcher.live.reasons import following
+from dispatcher.live.model_registry import Roster
 from dispatcher.live.reloading import Reloading
-from dispatcher.live.roster import Roster
+from dispatcher.live.request_log import Journal
 from dispatcher.live.service import Scrape, Service
-from dispatcher.live.supervisors import Supervisors
-from dispatcher.live.watch import Watch, watching
-from roma import exposition, exposure
-from roma.config import Config
-from roma.errors import ConfigError, LaunchError, RomaError
-from roma.gateway_config import GatewayConfig, LimitsConfig
-from roma.security_config import is_loopback
-from roma.tls import server_context
-from roma.watched import keep_looking
+from dispatcher.live.unavailable import following
+from roma.config.gateway import GatewayConfig, LimitsConfig
+from roma.config.schema import Config
+from roma.config.security import is_loopback
+from roma.config.watched_file import keep_looking
+from roma.domain.errors import ConfigError, LaunchError, RomaError
+from roma.security import exposure
+from roma.security.tls import server_context
+from roma.telemetry import prometheus
 
 if TYPE_CHECKING:
-    from dispatcher.live.exclusives import Exclusives
+    from dispatcher.live.planned.translation import Exclusives
     from dispatcher.live.tracing import Tracer
 
 SHUTDOWN_TIMEOUT = 0.5
@@ -74,7 +77,7 @@ class Running:
     service: Service
     server: Server
     roster: Roster
-    admin: admin.Admin
+    admin: Admin
 
 
 @contextlib.asynccontextmanager
@@ -124,7 +127,7 @@ async def running(
         collect = _collector(service, server, keeper, watch, lambda: admin_server)
         service.scrape = _for_clients(gateway_config, collect)
         supervisors = Supervisors({w.name: config.period(w) for w in config.workers})
-        admin_server = admin.Admin(driver, watch, supervisors, epoch, collect)
+        admin_server = Admin(driver, watch, supervisors, epoch, collect)
         await held.enter_async_context(admin_server.listening(config))
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
@@ -303,8 +306,8 @@ def _collector(
     server: Server,
     keeper: Access,
     watch: Watch,
-    admin_server: Callable[[], admin.Admin],
-) -> admin.Collect:
+    admin_server: Callable[[], Admin],
+) -> Collect:
     """Return what a scrape is answered with; `admin_server` is asked at each one."""
     driver, exclusives = service.driver, service.exclusives
 
@@ -320,10 +323,10 @@ def _collector(
     return collect
 
 
-def _for_clients(config: GatewayConfig, collect: admin.Collect) -> Scrape | None:
+def _for_clients(config: GatewayConfig, collect: Collect) -> Scrape | None:
     if not config.client_metrics:
         return None
-    return lambda: exposition.encoded("", collect())
+    return lambda: prometheus.encoded("", collect())
 
 
 def _origins(config: GatewayConfig) -> Origins:
@@ -337,7 +340,7 @@ def _exclusives(config: Config, driver: Driver) -> "Exclusives | None":
     if not any(e.actions is not None for worker in config.workers for e in worker.executables):
         return None
     # Nobody shall wait for an import that is not used.
-    from dispatcher.live.exclusives import Exclusives  # noqa: PLC0415
+    from dispatcher.live.planned.translation import Exclusives  # noqa: PLC0415
 
     return Exclusives(config, driver)
 
@@ -354,7 +357,7 @@ def _tracer(config: GatewayConfig) -> "Tracer":
     return Tracer(config.host, config.port, config.grpc_port)
 
 
-async def _first_look(driver: Driver, admin_server: admin.Admin, supervisors: int) -> None:
+async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> None:
     """Wait until every executable can be reached and every supervisor has said what is ours.
 
     Not for long: an executable may load, and nothing waits for a supervisor that is not there.

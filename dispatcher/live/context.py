@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from dispatcher.live.endpoint import Answer
-from dispatcher.live.routes import GrpcRoute, Route
-from roma.errors import BackendError
-from roma.events import Fail, Reject
+from dispatcher.live.backends.backend_address import Answer
+from dispatcher.live.http.routes import GrpcRoute, Route
+from roma.domain.errors import BackendError
+from roma.domain.events import Fail, Reject
 
 REQUEST_ID = "X-Request-Id"
 

@@ -14,13 +14,13 @@ from typing import Final, Protocol, assert_never
 from mypy_extensions import mypyc_attr
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.backend import Attempt
-from dispatcher.live.callers import Grant
+from dispatcher.live.auth.callers import Grant
+from dispatcher.live.backends.backend_address import Answer, Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.backends.http_client import Attempt
+from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.context import Context
-from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
-from dispatcher.live.messages import Message, Response
-from dispatcher.live.verdicts import judge, judge_grpc
-from roma.errors import (
+from dispatcher.live.http.messages import Message, Response
+from roma.domain.errors import (
     BackendError,
     BackendLost,
     BackendSilent,
@@ -28,7 +28,7 @@ from roma.errors import (
     BackendTooLarge,
     BackendUnreached,
 )
-from roma.events import (
+from roma.domain.events import (
     Abort,
     Command,
     CoresApplied,
@@ -49,9 +49,9 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.logs import Limited
-from roma.model import ModelSpec, Priority, Request
-from roma.variants import Terms
+from roma.domain.model import ModelSpec, Priority, Request
+from roma.domain.variants import Terms
+from roma.telemetry.logs import Limited
 
 log: Final = logging.getLogger(__name__)
 

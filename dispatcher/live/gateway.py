@@ -10,10 +10,10 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
     408 request came too slowly 504 deadline passed, with Retry-After; or no answer in time
 
 A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
-(X-Request-Priority: batch). An X-Request-Id comes back on every
-answer. A request that brings none and leaves no trace goes its way without a look at either.
-What a client may ask of exclusive devices beyond that is in `dispatcher/live/terms.py`.
-`GET /openapi.json` describes all of this.
+(X-Request-Priority: batch). An X-Request-Id comes back on every answer. A request that brings none
+and leaves no trace goes its way without a look at either. What a client may ask of exclusive
+devices beyond that is in `dispatcher/live/planned/request_options.py`. `GET /openapi.json`
+describes all of this.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from typing import Final, assert_never, cast
 
 import orjson
 
-from dispatcher.executors import RECOVERY
-from dispatcher.live import routes
-from dispatcher.live.access import Credentials, Denied
+from dispatcher.live.auth.access import Credentials, Denied
+from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
-from dispatcher.live.endpoint import GrpcResponse
+from dispatcher.live.http import routes
 from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.messages import Form, Message, Response, form
 from dispatcher.live.http.origins import PREFLIGHT
 from dispatcher.live.http.request import Head, Request
 from dispatcher.live.http.server import Handler
-from dispatcher.live.messages import Form, Message, Response, form
 from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Service
-from roma import units
-from roma.errors import BackendError, BackendTimeout
-from roma.events import Fail, Reason, Reject
-from roma.model import Priority
+from dispatcher.state.executors import RECOVERY
+from roma.domain import units
+from roma.domain.errors import BackendError, BackendTimeout
+from roma.domain.events import Fail, Reason, Reject
+from roma.domain.model import Priority
 from roma.tensors.inflate import inflated_size
 
 log: Final = logging.getLogger(__name__)

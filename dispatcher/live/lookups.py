@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from dispatcher.live.backends.backend_address import Answer, Endpoint, GrpcMessage, GrpcResponse
 from dispatcher.live.driver import Driver
-from dispatcher.live.endpoint import Answer, Endpoint, GrpcMessage, GrpcResponse
-from dispatcher.live.messages import Response
-from dispatcher.live.routes import GrpcRoute, Route
-from roma.errors import BackendError, BackendTimeout
+from dispatcher.live.http.messages import Response
+from dispatcher.live.http.routes import GrpcRoute, Route
+from roma.domain.errors import BackendError, BackendTimeout
 
 MAX_AGE: Final = 1.0
 """Seconds that an answer is kept, errors of the model server too."""

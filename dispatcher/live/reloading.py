@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.live.http.server import Server
-from dispatcher.live.roster import Roster
-from roma import config as files
-from roma.config import Config
-from roma.errors import ConfigError
+from dispatcher.live.model_registry import Roster
+from roma.config import schema as files
+from roma.config.schema import Config
+from roma.domain.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from dispatcher.live.access import Access, Credentials, Grant
+from dispatcher.live.auth.access import Access, Credentials, Grant
+from dispatcher.live.backends.backend_address import Endpoint
 from dispatcher.live.context import AnyRoute, Context, Tracer, carried
 from dispatcher.live.driver import Call, Driver, Outcome
-from dispatcher.live.endpoint import Endpoint
-from dispatcher.live.journal import Journal
 from dispatcher.live.lookups import Lookups
-from dispatcher.live.reasons import Reasons
+from dispatcher.live.request_log import Journal
+from dispatcher.live.unavailable import Reasons
 
 if TYPE_CHECKING:
-    from dispatcher.live.exclusives import Exclusives
+    from dispatcher.live.planned.translation import Exclusives
 
 DRAIN_RETRY = 5.0
 """Seconds after which a client may try again while the gateway restarts."""

@@ -37,13 +37,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Tracer as SpanSource
 
+from dispatcher.live.backends.backend_address import Answer, GrpcResponse
 from dispatcher.live.context import AnyRoute, Context
-from dispatcher.live.endpoint import Answer, GrpcResponse
-from dispatcher.live.journal import verdict
-from dispatcher.live.messages import Response
-from dispatcher.live.routes import GrpcRoute
-from roma.errors import BackendError, BackendUnreached, ConfigError
-from roma.events import Fail, Reject
+from dispatcher.live.http.messages import Response
+from dispatcher.live.http.routes import GrpcRoute
+from dispatcher.live.request_log import verdict
+from roma.domain.errors import BackendError, BackendUnreached, ConfigError
+from roma.domain.events import Fail, Reject
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.executors import Executor
-from dispatcher.queues import ModelQueue
-from dispatcher.schedulers.advantage import advantage
 from dispatcher.schedulers.base import TICK, Choice, Options, Run, Scheduler, State, WaitUntil
-from roma.model import Device
+from dispatcher.schedulers.gpu_savings_first import advantage
+from dispatcher.state.executors import Executor
+from dispatcher.state.queues import ModelQueue
+from roma.domain.model import Device
 
 DRIFT = 0.1
 """Advantages are medians of measurements: the order is kept until one moves by more than this."""

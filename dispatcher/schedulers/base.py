@@ -11,19 +11,19 @@ from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.executors import Executor, Executors
-from dispatcher.quality import QualityOptions
-from dispatcher.queues import ModelQueue
-from roma.actions import Offer
-from roma.events import Reason
-from roma.model import Device, Request
+from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.queues import ModelQueue
+from dispatcher.state.utility import QualityOptions
+from roma.domain.actions import Offer
+from roma.domain.events import Reason
+from roma.domain.model import Device, Request
 
 TICK: Final = 1e-6
 """Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
 rounding did: without this the same instant would be asked for again and again."""
 
 
-@dataclass(slots=True, init=False)  # as `roma.model.Request`
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
 class Run:
     """Run the first `count` requests of `model` as one batch on `executor`.
 
@@ -44,7 +44,7 @@ class Run:
         self.youngest = youngest
 
 
-@dataclass(slots=True, init=False)  # as `roma.model.Request`
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
 class Batch:
     """Run just these waiting requests of `model` as one batch on an exclusive device.
 
@@ -110,7 +110,7 @@ class Drop:
     detail: str
 
 
-@dataclass(slots=True, init=False)  # as `roma.model.Request`
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
 class WaitUntil:
     """Choose nothing now; ask again at this time, if nothing changes before."""
 

@@ -13,10 +13,10 @@ import math
 from collections import OrderedDict
 from heapq import heappop, heappush
 
-from dispatcher.executors import Executor
-from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import TICK, Choice, Options, Run, Scheduler, State, WaitUntil
-from roma.model import Device
+from dispatcher.state.executors import Executor
+from dispatcher.state.queues import ModelQueue
+from roma.domain.model import Device
 
 
 class CpuRoundRobin(Scheduler):

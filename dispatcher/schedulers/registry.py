@@ -1,14 +1,14 @@
 """Which name in roma.yaml stands for which policy: written out, in one place."""
 
-from dispatcher.schedulers.advantage import Advantage
 from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import Scheduler
-from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
+from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from dispatcher.schedulers.heads import Edf, Fcfs
-from dispatcher.schedulers.qos import Fixed, Qos
-from dispatcher.schedulers.qos_opt import QosOpt
-from dispatcher.schedulers.qos_rl import QosRl
+from dispatcher.schedulers.gpu_savings_first import Advantage
+from dispatcher.schedulers.head_of_line import Edf, Fcfs
+from dispatcher.schedulers.qos.heuristic import Fixed, Qos
+from dispatcher.schedulers.qos.learned import QosRl
+from dispatcher.schedulers.qos.optimal import QosOpt
 from dispatcher.schedulers.roma import Roma
 from dispatcher.schedulers.round_robin import RoundRobin
 

@@ -15,8 +15,8 @@ for thousands of models, whatever waits in them.
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import GpuScheduler, Options, State
+from dispatcher.state.queues import ModelQueue
 
 
 class Roma(GpuScheduler):

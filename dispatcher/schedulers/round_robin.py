@@ -2,8 +2,8 @@
 
 from collections import OrderedDict
 
-from dispatcher.queues import ModelQueue
 from dispatcher.schedulers.base import GpuScheduler, Options, State
+from dispatcher.state.queues import ModelQueue
 
 
 class RoundRobin(GpuScheduler):

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roma import faults, logs
 from roma.cli.design_command import design_app
 from roma.cli.experiment_command import experiment_app
 from roma.cli.keys_command import keys_app
 from roma.cli.models_command import models_app
 from roma.cli.qos_command import qos_app
-from roma.errors import ConfigError, LaunchError, RomaError, naming
+from roma.config import start_failures
+from roma.domain.errors import ConfigError, LaunchError, RomaError, naming
+from roma.telemetry import logs
 
 if TYPE_CHECKING:
-    from roma.config import Config
+    from roma.config.schema import Config
 
 app = typer.Typer(
     help="Keeps the response-time promises of models that share a host, with few CPU cores.",
@@ -67,16 +68,17 @@ def main() -> None:
         app()
     except RomaError as error:
         print(error, file=sys.stderr)
-        faults.leave(error)
+        start_failures.leave(error)
         sys.exit(2 if isinstance(error, (ConfigError, LaunchError)) else 1)
 
 
 @config_app.command()
 def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
-    from roma import exposure, placement
     from roma.cli import changed_defaults
-    from roma.launch.paths import unservable
+    from roma.config import placement
+    from roma.deploy.model_paths import unservable
+    from roma.security import exposure
     from supervisor.assembly import unmet_idle_minima
 
     loaded = _checked(file)
@@ -107,7 +109,7 @@ def check(file: ConfigFile) -> None:
 @config_app.command()
 def schema() -> None:
     """Print the JSON schema of roma.yaml, for editors."""
-    from roma.config import Config
+    from roma.config.schema import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
 
@@ -118,8 +120,8 @@ def compose(
     out: Annotated[Path, typer.Option(help="Directory to write into.")] = Path("compose"),
 ) -> None:
     """Write FILE's deployment as compose.yaml, and the files that its containers read."""
-    from roma.launch import compose as launch
-    from roma.launch import secrets
+    from roma.deploy import compose as launch
+    from roma.deploy import secrets
 
     loaded = _checked(file)
     written = launch.render(loaded, file, out)
@@ -143,7 +145,7 @@ def up(file: ConfigFile, insecure: Insecure = False) -> None:
     """Start executables, dispatcher and supervisors; stop them all on Ctrl-C."""
     import asyncio
 
-    from roma.launch import up as launch
+    from roma.deploy import up as launch
 
     asyncio.run(launch.run(_program(file), file, insecure=insecure))
 
@@ -157,10 +159,10 @@ def status(
     json_output: Annotated[bool, typer.Option("--json", help="Print the board as JSON.")] = False,
 ) -> None:
     """Show every model now: its promise, its load, its cores and why; worst first."""
-    from roma.cli import look_command
+    from roma.cli import status_command
 
-    at = look_command.target(url, config, token_file, ca)
-    look_command.status(at, json_output=json_output)
+    at = status_command.target(url, config, token_file, ca)
+    status_command.status(at, json_output=json_output)
 
 
 @app.command()
@@ -171,9 +173,9 @@ def top(
     ca: Authority = None,
 ) -> None:
     """Show the same once a second, until Ctrl-C."""
-    from roma.cli import look_command
+    from roma.cli import status_command
 
-    look_command.top(look_command.target(url, config, token_file, ca))
+    status_command.top(status_command.target(url, config, token_file, ca))
 
 
 @app.command()
@@ -189,10 +191,10 @@ def explain(
     json_output: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
 ) -> None:
     """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
-    from roma.cli import look_command
+    from roma.cli import status_command
 
-    at = look_command.target(url, config, token_file, ca)
-    look_command.explain(at, look_command.Explain(model, seconds, json_output))
+    at = status_command.target(url, config, token_file, ca)
+    status_command.explain(at, status_command.Explain(model, seconds, json_output))
 
 
 @app.command()
@@ -311,7 +313,7 @@ def broker(
     """Hold a worker's Docker socket: containers and quotas for others, within FILE's bounds."""
     import asyncio
 
-    from roma.workers import Backend
+    from roma.config.workers import Backend
     from supervisor.broker import server
 
     loaded = _program(file)
@@ -352,8 +354,8 @@ def serve_model(
     """Serve SavedModels with TensorFlow Serving's APIs and the Open Inference Protocol."""
     import asyncio
 
-    from roma import frameworks
     from roma.serving.server import ServerSettings, run_model_server
+    from roma.tensors import frameworks
 
     frameworks.skip_keras()
     settings = ServerSettings(
@@ -423,14 +425,14 @@ def worker(
     """Run an exclusive device: it executes what one dispatcher tells it, when it tells it."""
     import socket
 
-    from roma.cli import worker_command
+    from roma.cli import device_command
 
-    worker_command.worker(
-        worker_command.Options(
+    device_command.worker(
+        device_command.Options(
             name=name or socket.gethostname(),
             host=host,
             port=port,
-            runtime=worker_command.runtime_kind(runtime),
+            runtime=device_command.runtime_kind(runtime),
             models=tuple(model or ()),
             folder=models,
             emulate=emulate,
@@ -443,7 +445,7 @@ def worker(
             batches=batches,
             token_file=token_file,
             insecure=insecure,
-            log=worker_command.log_format(log_format),
+            log=device_command.log_format(log_format),
         )
     )
 
@@ -469,11 +471,11 @@ def predictability(
     json_output: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Measure how predictable a model is alone on a device, and how much less so in company."""
-    from roma.cli import predictability_command, worker_command
+    from roma.cli import device_command, predictability_command
 
     predictability_command.run(
         predictability_command.Options(
-            runtime=worker_command.runtime_kind(runtime),
+            runtime=device_command.runtime_kind(runtime),
             model=model,
             emulate=emulate,
             device=device,
@@ -603,7 +605,7 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Keep two real TensorFlow models under their SLAs on this machine, and report honestly."""
-    from roma.demo.run import Options, run
+    from roma.tools.demo.run import Options, run
 
     sys.exit(run(Options(cache, seconds, law, compare, seed, picture, json_output)))
 
@@ -611,9 +613,9 @@ def demo(
 def _checked(file: Path) -> "Config":
     """Load a file and check what only the registries know."""
     from controllers import registry
-    from roma import config
+    from roma.config import schema
 
-    loaded = config.load(file)
+    loaded = schema.load(file)
     try:
         registry.build(loaded.control.law, loaded.control.gains)
     except ConfigError as error:
@@ -623,15 +625,15 @@ def _checked(file: Path) -> "Config":
 
 def _checked_secrets(loaded: "Config") -> None:
     """Read what the file names and a program would read; raise ConfigError naming the file."""
-    from roma import keys, tokens
-    from roma.placement import executables
-    from roma.tls import server_context
+    from roma.config.placement import executables
+    from roma.security import api_keys, tokens
+    from roma.security.tls import server_context
 
     for name in ("admin", "exchange", "metrics"):
         tokens.watched(getattr(loaded.tokens, name), f"tokens.{name}")
     if loaded.gateway.keys is not None:
         with naming("gateway.keys"):
-            keys.load(loaded.gateway.keys)
+            api_keys.load(loaded.gateway.keys)
     sections = {
         "gateway.tls": loaded.gateway.tls,
         "gateway.admin_tls": loaded.gateway.admin_tls,
@@ -645,10 +647,10 @@ def _checked_secrets(loaded: "Config") -> None:
 
 
 def _expired_keys(loaded: "Config") -> list[str]:
-    from roma import keys
+    from roma.security import api_keys
 
     path = loaded.gateway.keys
-    lines = [] if path is None else keys.expired(keys.load(path), datetime.now(UTC))
+    lines = [] if path is None else api_keys.expired(api_keys.load(path), datetime.now(UTC))
     return [f"gateway.keys: {path}: {line}" for line in lines]
 
 

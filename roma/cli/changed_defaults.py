@@ -5,9 +5,9 @@ To be deleted with the next release: CHANGELOG.md has them for good.
 
 from collections.abc import Collection, Iterator
 
-from roma import placement
-from roma.config import DEFAULT_MINIMUM, LATE_SHARE, LEAST_MINIMUM, Config
-from roma.model import Device
+from roma.config import placement
+from roma.config.schema import DEFAULT_MINIMUM, LATE_SHARE, LEAST_MINIMUM, Config
+from roma.domain.model import Device
 from supervisor.assembly import build_core
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from roma.cli import design_report as report
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from controllers.design.identify import Fit

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from roma.cli.progress import progress
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 experiment_app = typer.Typer(
     help="Rerun the evaluation: the paper's tables, laws compared, robustness, ablation.",
@@ -22,8 +22,8 @@ def list_(
     """Print every experiment and its question."""
     from rich.table import Table
 
-    from roma.cli.wide import wide_console
-    from roma.experiments.registry import EXPERIMENTS
+    from roma.cli.console import wide_console
+    from roma.lab.experiments.registry import EXPERIMENTS
 
     if json_output:
         found = EXPERIMENTS.values()
@@ -57,10 +57,10 @@ def run(
     Laws were chosen on seeds 1 to 3; results are reported on others. An aim is printed, and fails
     nothing.
     """
-    from roma.cli.wide import wide_console
-    from roma.experiments import output
-    from roma.experiments.lab import Lab
-    from roma.experiments.registry import EXPERIMENTS
+    from roma.cli.console import wide_console
+    from roma.lab.experiments import output
+    from roma.lab.experiments.lab import Lab
+    from roma.lab.experiments.registry import EXPERIMENTS
     from roma.workload import recorded
 
     if name not in EXPERIMENTS:

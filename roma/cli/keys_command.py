@@ -20,10 +20,10 @@ from rich.table import Table
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from roma import keys, tokens
-from roma.cli.wide import wide_console
-from roma.errors import ConfigError
-from roma.model import Priority
+from roma.cli.console import wide_console
+from roma.domain.errors import ConfigError
+from roma.domain.model import Priority
+from roma.security import api_keys, tokens
 
 keys_app = typer.Typer(
     help="Keys of those who may call, and the secrets of the admin port.", no_args_is_help=True
@@ -56,11 +56,11 @@ def add(
     ] = None,
 ) -> None:
     """Let NAME call; print its token, which nothing else ever shows again."""
-    id_ = keys.new_id()
-    token = None if certificate else keys.new_token(id_)
+    id_ = api_keys.new_id()
+    token = None if certificate else api_keys.new_token(id_)
     entry = {
         "name": name,
-        "hash": None if token is None else keys.hashed(token),
+        "hash": None if token is None else api_keys.hashed(token),
         "certificate": certificate,
         "models": "*" if "*" in model else list(model),
         "rate": rate,
@@ -85,12 +85,12 @@ def list_(
 ) -> None:
     """Show who may call what; no secret is in it."""
     if json_output:
-        entries = keys.load(file).keys.items()
+        entries = api_keys.load(file).keys.items()
         shown = [{"id": id_, **e.model_dump(mode="json", exclude={"hash"})} for id_, e in entries]
         print(json.dumps(shown, indent=2))
         return
     table = Table("id", "name", "models", "limits", "expires")
-    for id_, entry in keys.load(file).keys.items():
+    for id_, entry in api_keys.load(file).keys.items():
         limits = {
             "req/s": entry.rate,
             "at once": entry.burst,
@@ -121,7 +121,7 @@ def revoke(
     key: Annotated[str, typer.Argument(help="Its id, or a name: all of that name.")],
 ) -> None:
     """Let a key call no longer."""
-    loaded = keys.load(file).keys
+    loaded = api_keys.load(file).keys
     gone = [id_ for id_, entry in loaded.items() if key in (id_, entry.name)]
     if not gone:
         known = ", ".join(f"{id_} ({entry.name or id_})" for id_, entry in loaded.items())
@@ -180,7 +180,7 @@ def _edited(
     Nor is a key `added` that has expired: its caller would be refused without a reason.
     """
     if file.exists():
-        keys.load(file)
+        api_keys.load(file)
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 100
@@ -193,7 +193,7 @@ def _edited(
     edit(document["keys"])
     text = io.StringIO()
     yaml.dump(document, text)
-    parsed, now = keys.parse(text.getvalue(), source=str(file)), datetime.now(UTC)
+    parsed, now = api_keys.parse(text.getvalue(), source=str(file)), datetime.now(UTC)
     over = None if added is None else parsed.keys[added].expires
     if over is not None and over <= now:
         bound = f"must be after now ({now.isoformat(timespec='seconds')})"

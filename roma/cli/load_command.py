@@ -11,8 +11,9 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from roma import load, tokens
-from roma.load.outcomes import Progress as LoadProgress
+from roma.security import tokens
+from roma.tools import load
+from roma.tools.load.outcomes import Progress as LoadProgress
 from roma.workload.arrivals import Process, Profile, send_times
 from roma.workload.trace import TraceKind, read_trace
 

@@ -16,15 +16,15 @@ import typer
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from roma import config as configs
-from roma import tokens
-from roma.changes import compare
-from roma.config import Config
-from roma.errors import ConfigError, LaunchError, ModelUnavailable
-from roma.launch.paths import unservable
-from roma.model import Statistic
-from roma.tls import client_context
-from roma.tokens import Token
+from roma.config import schema as configs
+from roma.config.diff import compare
+from roma.config.schema import Config
+from roma.deploy.model_paths import unservable
+from roma.domain.errors import ConfigError, LaunchError, ModelUnavailable
+from roma.domain.model import Statistic
+from roma.security import tokens
+from roma.security.tls import client_context
+from roma.security.tokens import Token
 
 models_app = typer.Typer(
     help="Add and remove models; a deployment that runs follows.", no_args_is_help=True

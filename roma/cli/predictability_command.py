@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from roma.actions import BATCHES
-from roma.cli.wide import wide_console
-from roma.errors import ConfigError
-from roma.worker import predictability, registry
-from roma.worker.registry import RuntimeKind
-from roma.worker.runtimes.base import Runtime
+from roma.cli.console import wide_console
+from roma.device import predictability, registry
+from roma.device.registry import RuntimeKind
+from roma.device.runtimes.base import Runtime
+from roma.domain.actions import BATCHES
+from roma.domain.errors import ConfigError
 
 MAX_THREADS = 64
 

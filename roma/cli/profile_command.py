@@ -12,12 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from roma import config as roma_config
-from roma.config import Config
-from roma.errors import ConfigError
-from roma.profile import MachineProfile, ModelProfile, Profiles
-from roma.profiling import inputs, machine, measure, plan, report
-from roma.profiling.inputs import Inputs
+from roma.config import schema as roma_config
+from roma.config.profile import MachineProfile, ModelProfile, Profiles
+from roma.config.schema import Config
+from roma.domain.errors import ConfigError
+from roma.tools.profiling import inputs, machine, measure, plan, report
+from roma.tools.profiling.inputs import Inputs
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from roma.experiments.qos.setting import Part
-    from roma.learning.training import Progress
+    from roma.lab.experiments.qos.setting import Part
+    from roma.lab.learning.training import Progress
 
 qos_app = typer.Typer(help="Policies that choose batch size and variant.", no_args_is_help=True)
 
@@ -51,9 +51,9 @@ def train(
             "roma qos train needs tensorflow: pip install 'roma-control-plane[serving]'"
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from roma import policy_file
-    from roma.experiments.qos import jobs
-    from roma.learning import training
+    from roma.config import policy_file
+    from roma.lab.experiments.qos import jobs
+    from roma.lab.learning import training
 
     types, part = _types(devices), _part(hours)
     if not out.resolve().parent.is_dir():
@@ -89,7 +89,7 @@ def _on_progress(progress: "Progress") -> None:
 
 
 def _types(text: str) -> list[tuple[str, int]]:
-    from roma.experiments.qos.setting import THROUGHPUTS
+    from roma.lab.experiments.qos.setting import THROUGHPUTS
 
     found: dict[str, int] = {}
     for part in text.split(","):
@@ -105,7 +105,7 @@ def _types(text: str) -> list[tuple[str, int]]:
 
 
 def _part(text: str) -> "Part":
-    from roma.experiments.qos.setting import TRAINING, Part
+    from roma.lab.experiments.qos.setting import TRAINING, Part
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text, re.ASCII)
     begin, end = (float(found[1]), float(found[2])) if found else (0.0, 0.0)

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 
 def run(directory: Path, out: Path, title: str | None, pictures: Path | None) -> None:
     """Write the page, and the pictures if asked; print the verdict and where the page is."""
     try:
-        from roma.report.build import build
+        from roma.ui.report.build import build
     except ImportError as error:
         raise ConfigError(
             f"roma report needs {error.name}: pip install 'roma-control-plane[design]'"

@@ -14,15 +14,16 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from controllers.registry import LAWS
-from roma import chronicle, strict_yaml
-from roma.chronicle import Chronicle
+from roma.cli.console import wide_console
 from roma.cli.progress import OnProgress, progress
-from roma.cli.wide import wide_console
-from roma.config import Config
-from roma.errors import ConfigError
-from roma.sim.result import Result
-from roma.sim.scenario import from_config
-from roma.sim.simulation import Simulation
+from roma.config import yaml_file
+from roma.config.schema import Config
+from roma.domain.errors import ConfigError
+from roma.lab.sim.result import Result
+from roma.lab.sim.scenario import from_config
+from roma.lab.sim.simulation import Simulation
+from roma.telemetry import decision_log
+from roma.telemetry.decision_log import Chronicle
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _under(config: Config, law: str) -> Config:
         return Config.model_validate(data)
     except ValidationError as error:
         # Another law has other defaults, such as the least cores of an idle model.
-        raise ConfigError("\n".join(strict_yaml.describe(error, f"--law = {law}"))) from error
+        raise ConfigError("\n".join(yaml_file.describe(error, f"--law = {law}"))) from error
 
 
 def _story(config: Config, law: str, options: Options) -> Chronicle | None:
@@ -84,8 +85,8 @@ def _story(config: Config, law: str, options: Options) -> Chronicle | None:
     if options.story is None:
         return None
     directory = options.story / law if len(options.laws) > 1 else options.story
-    ours = {chronicle.decisions(worker.name) for worker in config.workers}
-    for file in sorted(directory.glob(f"{chronicle.decisions('*')}.jsonl")):
+    ours = {decision_log.decisions(worker.name) for worker in config.workers}
+    for file in sorted(directory.glob(f"{decision_log.decisions('*')}.jsonl")):
         if file.name.removesuffix(".jsonl").removesuffix("+1") not in ours:
             raise ConfigError(f"--story = {directory}: has {file.name}, of another deployment")
     return Chronicle(directory, fresh=True, largest=sys.maxsize)

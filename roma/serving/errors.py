@@ -9,7 +9,7 @@ The first and the third are a `LaunchError` too: starting again cannot help. Wha
 client's fault, `roma.tensors.errors` says; `roma.serving.api` maps its codes to statuses.
 """
 
-from roma.errors import LaunchError, RomaError
+from roma.domain.errors import LaunchError, RomaError
 from roma.tensors.errors import BodyTooLarge, Code, RequestError
 
 __all__ = [

@@ -15,6 +15,8 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from roma.config.sockets import refusal, refuse_taken
+from roma.config.workers import UNIX
 from roma.serving.deadline import TIMEOUT_HEADER, seconds_left
 from roma.serving.errors import Code, ListenError, RequestError
 from roma.serving.health import NAME as HEALTH
@@ -22,8 +24,6 @@ from roma.serving.health import Health
 from roma.serving.models import Models
 from roma.serving.rpc import Method, services
 from roma.serving.workers import Workers
-from roma.sockets import refusal, refuse_taken
-from roma.workers import UNIX
 
 MAX_ERROR_TEXT = 1024
 """Characters of an error's text: it travels in a header. TensorFlow Serving's own limit."""

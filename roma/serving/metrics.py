@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
-from roma.stats import Histogram
+from roma.domain.stats import Histogram
 
 PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4"

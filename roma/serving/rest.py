@@ -12,12 +12,12 @@ from typing import Any
 
 from aiohttp import web
 
+from roma.config.sockets import SocketFile, refuse_taken
 from roma.serving import api, deadline, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import Answer, Route
 from roma.serving.workers import Workers
-from roma.sockets import SocketFile, refuse_taken
 from roma.tensors.inflate import inflate
 
 BODY_TIMEOUT = 60.0

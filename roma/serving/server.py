@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roma import frameworks
+from roma.config.workers import UNIX
 from roma.serving import oip_grpc, predict_grpc
 from roma.serving.errors import ListenError, ModelDirectoryError
 from roma.serving.models import Models, Source
 from roma.serving.rest import RestServer
 from roma.serving.workers import Workers
-from roma.workers import UNIX
+from roma.tensors import frameworks
 
 if TYPE_CHECKING:
     from roma.serving.grpc_server import GrpcServer

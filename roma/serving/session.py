@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from roma import frameworks
 from roma.serving.errors import Code, RequestError
 from roma.serving.examples import Features
 from roma.serving.quiet import LEVEL, without_notices
+from roma.tensors import frameworks
 from roma.tensors.arrays import Array, Signature, TensorSpec
 
 SERVE_TAG = "serve"

@@ -5,7 +5,7 @@ These errors know no HTTP: a server maps a code to a status.
 
 from enum import IntEnum
 
-from roma.errors import RomaError
+from roma.domain.errors import RomaError
 
 
 class Code(IntEnum):

@@ -1,6 +1,6 @@
 """What a load description can get wrong."""
 
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 
 class WorkloadError(ConfigError):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from roma.errors import ActuationError
+from roma.domain.errors import ActuationError
 from supervisor.core import Reading
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from roma.errors import ActuationError
+from roma.domain.errors import ActuationError
 from supervisor.cgroups import Group
 from supervisor.core import Reading
 

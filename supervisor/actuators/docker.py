@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from roma.errors import ActuationError, EngineError
+from roma.domain.errors import ActuationError, EngineError
 from supervisor.broker.broker import Containers
 from supervisor.core import Reading
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from roma.errors import ActuationError
+from roma.domain.errors import ActuationError
 from supervisor.broker.broker import Containers
 from supervisor.cgroups import Group, Hierarchy, container_group
 from supervisor.core import Reading

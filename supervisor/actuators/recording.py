@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-from roma.errors import ActuationError
+from roma.domain.errors import ActuationError
 from supervisor.actuators.base import Actuator
 from supervisor.core import Reading
 

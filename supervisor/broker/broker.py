@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from roma import units
-from roma.config import Config
-from roma.errors import ActuationError, BrokerRefused, EngineError
-from roma.model import Sharing
-from roma.placement import Executable, on_worker
-from roma.workers import WorkerConfig
+from roma.config.placement import Executable, on_worker
+from roma.config.schema import Config
+from roma.config.workers import WorkerConfig
+from roma.domain import units
+from roma.domain.errors import ActuationError, BrokerRefused, EngineError
+from roma.domain.model import Sharing
 from supervisor.broker.bursts import Bursts
 from supervisor.broker.containers import (
     SPECIFICATION,

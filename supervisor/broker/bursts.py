@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable
 
-from roma.config import Config
-from roma.errors import ActuationError, ActuationNotPermitted
-from roma.workers import WorkerConfig
+from roma.config.schema import Config
+from roma.config.workers import WorkerConfig
+from roma.domain.errors import ActuationError, ActuationNotPermitted
 from supervisor.cgroups import Group, Hierarchy, container_group, container_hierarchy
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from roma.errors import ActuationError, BrokerRefused, EngineError
-from roma.reachability import reason
+from roma.domain.errors import ActuationError, BrokerRefused, EngineError
+from roma.domain.reachability import reason
 from supervisor.broker.containers import Container
 from supervisor.core import Reading
 

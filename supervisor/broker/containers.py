@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roma import units
-from roma.config import Config, ModelConfig
-from roma.errors import BrokerRefused, EngineError
-from roma.model import Device
-from roma.placement import CONTAINER_GRPC_PORT, CONTAINER_PORT, Executable
-from roma.workers import ModelServer, WorkerConfig
+from roma.config.placement import CONTAINER_GRPC_PORT, CONTAINER_PORT, Executable
+from roma.config.schema import Config, ModelConfig
+from roma.config.workers import ModelServer, WorkerConfig
+from roma.domain import units
+from roma.domain.errors import BrokerRefused, EngineError
+from roma.domain.model import Device
 from supervisor.core import Reading
 
 MANAGED, WORKER, EXECUTABLE = "roma.managed", "roma.worker", "roma.executable"

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import aiohttp
 
-from roma.errors import ConfigError, EngineError
-from roma.reachability import reason
-from roma.workers import DockerConfig
+from roma.config.workers import DockerConfig
+from roma.domain.errors import ConfigError, EngineError
+from roma.domain.reachability import reason
 from supervisor.broker.tunnel import tunnel
 
 CALL_TIMEOUT = 10.0

@@ -22,10 +22,10 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roma.config import Config
-from roma.errors import ActuationError, BrokerRefused, EngineError, LaunchError
-from roma.reload import reloads
-from roma.workers import WorkerConfig
+from roma.config.reload import reloads
+from roma.config.schema import Config
+from roma.config.workers import WorkerConfig
+from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import connected
 from supervisor.core import Reading

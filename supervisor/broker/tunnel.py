@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from roma.orphans import die_with_parent
+from roma.telemetry.orphans import die_with_parent
 
 FIRST_TRY = 12.0
 """Seconds to wait for the first connection; calls before it would fail."""

@@ -17,15 +17,15 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from roma import exposition, story
-from roma.errors import StoryError
-from roma.stats import quantile
+from roma.domain.errors import StoryError
+from roma.domain.stats import quantile
+from roma.telemetry import prometheus, wallclock
 from supervisor.core import Status
+from supervisor.decision_log import Decision, plain
+from supervisor.decision_text import Limit, contended_by, explain, limit
 from supervisor.live import metrics
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
-from supervisor.story import Decision, plain
-from supervisor.words import Limit, contended_by, explain, limit
 
 MOST = 3000
 """Decisions told at once, the newest: about 3 MB."""
@@ -44,7 +44,7 @@ def application(
 
     async def told(request: web.Request) -> web.Response:
         try:
-            seconds = story.seconds_of(request.query)
+            seconds = wallclock.seconds_of(request.query)
         except StoryError as error:
             return web.json_response({"error": str(error)}, status=400)
         now = asyncio.get_running_loop().time()
@@ -65,7 +65,7 @@ def application(
             asking = asyncio.create_task(asyncio.to_thread(gpus.read))
         await asyncio.wait([asking], timeout=GPU_LIMIT)
         readings = asking.result() if asking.done() else ()
-        return await exposition.response(request, metrics.collect(loop, worker, readings))
+        return await prometheus.response(request, metrics.collect(loop, worker, readings))
 
     app = web.Application(middlewares=middlewares)
     app.router.add_get("/control/v1/state", state)
@@ -132,7 +132,7 @@ def decisions(loop: ControlLoop, model: str | None, since: float) -> list[Decisi
 
 
 def _told(found: Sequence[Decision], worker: str, now: float) -> web.Response:
-    at = story.wall_clock(now)
+    at = wallclock.wall_clock(now)
     told = [plain(d, at=at(d.time), worker=worker, words=explain(d)) for d in found]
     return _json({"worker": worker, "at": at(now), "decisions": told})
 

@@ -7,17 +7,17 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from roma import exposure, peers
-from roma.admin_ports import AdminPorts
-from roma.chronicle import Chronicle
-from roma.config import Config
-from roma.doors import Door, guard
-from roma.errors import ActuationNotPermitted, TakenError
-from roma.reload import reloads
-from roma.tls import server_context
-from roma.tokens import watched
-from roma.watched import keep_looking
-from roma.workers import Backend, WorkerConfig
+from roma.config.reload import reloads
+from roma.config.schema import Config
+from roma.config.watched_file import keep_looking
+from roma.config.workers import Backend, WorkerConfig
+from roma.domain.errors import ActuationNotPermitted, TakenError
+from roma.security import exposure, peers
+from roma.security.admin_guard import Door, guard
+from roma.security.admin_ports import AdminPorts
+from roma.security.tls import server_context
+from roma.security.tokens import watched
+from roma.telemetry.decision_log import Chronicle
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.docker import DockerActuator, Meters

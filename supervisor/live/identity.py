@@ -5,7 +5,7 @@ import socket
 from functools import cache
 from pathlib import Path
 
-from roma.exchange import SupervisorId
+from roma.domain.exchange import SupervisorId
 
 
 @cache

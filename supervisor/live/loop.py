@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from roma import chronicle as chronicles
-from roma.chronicle import Chronicle
-from roma.errors import ActuationError, ExchangeError, TakenError
-from roma.exchange import ExchangeReply, ExchangeRequest, silence
-from roma.stats import Histogram, decades
-from roma.story import wall_clock
+from roma.domain.errors import ActuationError, ExchangeError, TakenError
+from roma.domain.exchange import ExchangeReply, ExchangeRequest, silence
+from roma.domain.stats import Histogram, decades
+from roma.telemetry import decision_log as chronicles
+from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
 from supervisor.core import Managed, Supervisor
+from supervisor.decision_log import Decision, plain
 from supervisor.live import identity
 from supervisor.live.peer import Peer, WorkerHeld
-from supervisor.story import Decision, plain
 
 log = logging.getLogger(__name__)
 

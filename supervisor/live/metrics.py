@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from roma.exposition import counter, gauge, histogram
+from roma.telemetry.prometheus import counter, gauge, histogram
 from supervisor.contention import Contention
 from supervisor.core import Status
 from supervisor.live.gpus import GpuReading

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from roma import exchange
-from roma.errors import ExchangeError
-from roma.reachability import reason
-from roma.tokens import Token, sent
-from roma.watched import Watched
+from roma.config.watched_file import Watched
+from roma.domain import exchange
+from roma.domain.errors import ExchangeError
+from roma.domain.reachability import reason
+from roma.security.tokens import Token, sent
 from supervisor.live.identity import is_gone
 
 

@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.live import access as live
-from dispatcher.live.access import Access, Credentials, Denied
-from dispatcher.live.allowance import Allowance
-from roma import keys
-from roma.gateway_config import GatewayConfig
-from roma.keys import Limits
-from roma.model import Priority
-from roma.watched import Watched, keep_looking
+from dispatcher.live.auth import access as live
+from dispatcher.live.auth.access import Access, Credentials, Denied
+from dispatcher.live.auth.rate_limit import Allowance
+from roma.config.gateway import GatewayConfig
+from roma.config.watched_file import Watched, keep_looking
+from roma.domain.model import Priority
+from roma.security import api_keys
+from roma.security.api_keys import Limits
 
 ID, OTHER = "abcdefgh", "abcdefgi"
-TOKEN, OTHER_TOKEN = keys.new_token(ID), keys.new_token(OTHER)
+TOKEN, OTHER_TOKEN = api_keys.new_token(ID), api_keys.new_token(OTHER)
 SECRET = TOKEN[14:]
 
 
 def entry(token=TOKEN, **more):
-    return {"name": "checkout", "hash": keys.hashed(token), "models": ["m"], **more}
+    return {"name": "checkout", "hash": api_keys.hashed(token), "models": ["m"], **more}
 
 
 class Fixed:
@@ -32,7 +32,7 @@ class Fixed:
         self.set(**entries)
 
     def set(self, **entries):
-        self.value = keys.Keys.model_validate({"keys": entries})
+        self.value = api_keys.Keys.model_validate({"keys": entries})
 
 
 def access(wall=lambda: 0.0, **entries):
@@ -209,10 +209,10 @@ async def test_a_file_that_is_replaced_is_in_force_a_look_later_and_a_wrong_one_
         scratch.replace(file)
 
     def of(id_, token):
-        return f"keys: {{{id_}: {{hash: '{keys.hashed(token)}', models: '*'}}}}"
+        return f"keys: {{{id_}: {{hash: '{api_keys.hashed(token)}', models: '*'}}}}"
 
     write(of(ID, TOKEN))
-    watched = Watched([file], lambda: keys.load(file))
+    watched = Watched([file], lambda: api_keys.load(file))
     a = Access(watched)
     a.admit(bearer(), "m", 0.0)
     write(of(OTHER, OTHER_TOKEN))
@@ -233,10 +233,10 @@ async def test_a_file_that_is_replaced_is_in_force_a_look_later_and_a_wrong_one_
 async def test_a_gateway_s_keys_follow_their_file(tmp_path, monkeypatch):
     file = tmp_path / "keys.yaml"
     file.write_text("keys: {}")
-    monkeypatch.setattr("dispatcher.live.access.LOOK", 0.01)
+    monkeypatch.setattr("dispatcher.live.auth.access.LOOK", 0.01)
     async with live.opened(GatewayConfig(keys=file)) as a:
         assert refused(a, bearer()).status == 401
-        file.write_text(f"keys: {{{ID}: {{hash: '{keys.hashed(TOKEN)}', models: '*'}}}}")
+        file.write_text(f"keys: {{{ID}: {{hash: '{api_keys.hashed(TOKEN)}', models: '*'}}}}")
         async with asyncio.timeout(10):
             while True:
                 try:

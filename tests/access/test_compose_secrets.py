@@ -6,10 +6,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from roma import config, exposure, keys, tokens
 from roma.cli.app import app
-from roma.errors import ConfigError
-from roma.launch.compose import render
+from roma.config import schema
+from roma.deploy.compose import render
+from roma.domain.errors import ConfigError
+from roma.security import api_keys, exposure, tokens
 
 FILE = """
 models:
@@ -31,7 +32,7 @@ def rendered(tmp_path, more=""):
 def test_what_is_deployed_needs_nobody_s_leave(tmp_path):
     """It listens on every address of its containers, and everything on them is protected."""
     rendered(tmp_path)
-    deployed = config.load(tmp_path / "deployed.yaml")
+    deployed = schema.load(tmp_path / "deployed.yaml")
     assert deployed.gateway.host == deployed.control.host == "0.0.0.0"
     assert exposure.check(exposure.of_all(deployed)) == []
 
@@ -65,8 +66,8 @@ def test_they_are_their_owner_s_alone_and_the_containers(tmp_path):
         assert text not in output
     client = folder / "client.token"
     assert client.stat().st_mode & 0o777 == 0o600
-    (key,) = keys.load(folder / "keys" / "keys.yaml").keys.values()
-    assert key.hash == keys.hashed(client.read_text().strip())
+    (key,) = api_keys.load(folder / "keys" / "keys.yaml").keys.values()
+    assert key.hash == api_keys.hashed(client.read_text().strip())
     for file in tmp_path.iterdir():
         if file.is_file():  # nothing that is mounted whole, or committed, has one in it
             assert client.read_text().strip() not in file.read_text()
@@ -95,7 +96,7 @@ def test_rendering_again_keeps_them(tmp_path):
 def test_who_says_himself_who_may_call_gets_no_keys(tmp_path, gateway):
     _, services, folder = rendered(tmp_path, gateway)
     assert not (folder / "keys").exists()
-    deployed = config.load(tmp_path / "deployed.yaml")
+    deployed = schema.load(tmp_path / "deployed.yaml")
     assert len(exposure.check(exposure.of_all(deployed))) == ("insecure" in gateway)
     mounts = [volume.split(":")[:2] for volume in services["dispatcher"]["volumes"]]
     g = deployed.gateway
@@ -122,4 +123,4 @@ def test_what_cannot_be_mounted_is_named(tmp_path, more, message):
     file = tmp_path / "roma.yaml"
     file.write_text(FILE + more)
     with pytest.raises(ConfigError, match=message):
-        render(config.load(file), file, tmp_path)
+        render(schema.load(file), file, tmp_path)

@@ -16,12 +16,13 @@ import yaml
 from yarl import URL
 
 from dispatcher.live import app as dispatcher_app
-from roma import config as configs
-from roma import logs, tokens
-from roma.demo.ports import free_ports
-from roma.errors import ExchangeError
-from roma.exchange import ExchangeRequest
-from roma.tls import client_context
+from roma.config import schema as configs
+from roma.domain.errors import ExchangeError
+from roma.domain.exchange import ExchangeRequest
+from roma.security import tokens
+from roma.security.tls import client_context
+from roma.telemetry import logs
+from roma.tools.demo.ports import free_ports
 from supervisor.live.peer import Peer
 
 ROOT = Path(__file__).parents[2]

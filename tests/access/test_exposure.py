@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roma import config, exposure
-from roma.demo.ports import free_ports
-from roma.errors import ConfigError
-from roma.security_config import is_loopback
+from roma.config import schema
+from roma.config.security import is_loopback
+from roma.domain.errors import ConfigError
+from roma.security import exposure
+from roma.tools.demo.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ TOKENS = {"admin": "a", "exchange": "e", "metrics": "m"}
 
 
 def loaded(**sections):
-    return config.parse(yaml.safe_dump(BASE | sections))
+    return schema.parse(yaml.safe_dump(BASE | sections))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_the_sections_are_checked(section, fault):
 
 
 def test_files_are_relative_to_roma_yaml_and_written_down_whole(tmp_path):
-    from roma.launch import accepted
+    from roma.deploy import config_snapshot
 
     file = tmp_path / "roma.yaml"
     sections = {
@@ -191,7 +192,7 @@ def test_files_are_relative_to_roma_yaml_and_written_down_whole(tmp_path):
         "tokens": TOKENS,
     }
     file.write_text(yaml.safe_dump(BASE | sections))
-    c = config.load(file)
+    c = schema.load(file)
     assert c.gateway.keys == tmp_path / "k" / "keys.yaml"
     assert c.gateway.tls.client_ca == tmp_path / "ca.pem"
     assert c.control.tls.key == tmp_path / "k.pem"
@@ -199,8 +200,8 @@ def test_files_are_relative_to_roma_yaml_and_written_down_whole(tmp_path):
     assert c.dispatcher_urls == ("https://127.0.0.1:8500",)
     assert c.supervisor_urls == {"local": "https://127.0.0.1:8502"}
     elsewhere = tmp_path / "elsewhere" / "roma.yaml"
-    accepted.write(c, elsewhere)
-    assert config.load(elsewhere) == c
+    config_snapshot.write(c, elsewhere)
+    assert schema.load(elsewhere) == c
 
 
 def test_roma_yaml_never_holds_or_shows_a_secret(tmp_path):

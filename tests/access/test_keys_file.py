@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.live.access import opened
-from roma import keys
+from dispatcher.live.auth.access import opened
 from roma.cli.app import check
-from roma.errors import ConfigError
-from roma.gateway_config import GatewayConfig
-from roma.model import Priority
+from roma.config.gateway import GatewayConfig
+from roma.domain.errors import ConfigError
+from roma.domain.model import Priority
+from roma.security import api_keys
 
 TOKEN = "roma_abcdefgh_" + "s3cretZZZZ" * 4 + "xyz"
-HASH = keys.hashed(TOKEN)
+HASH = api_keys.hashed(TOKEN)
 ROOT = Path(__file__).parents[2]
 
 
 def parsed(text):
-    return keys.parse(text, source="keys.yaml")
+    return api_keys.parse(text, source="keys.yaml")
 
 
 def test_what_a_key_says():
@@ -133,10 +133,10 @@ def test_any_entry_is_a_key_or_a_config_error(entry):
 
 
 def test_tokens_have_the_form_and_are_all_different():
-    ids = {keys.new_id() for _ in range(100)}
-    tokens = {keys.new_token(id_) for id_ in ids}
+    ids = {api_keys.new_id() for _ in range(100)}
+    tokens = {api_keys.new_token(id_) for id_ in ids}
     assert len(tokens) == len(ids) == 100
-    assert all(keys.TOKEN.fullmatch(token) for token in tokens)
+    assert all(api_keys.TOKEN.fullmatch(token) for token in tokens)
 
 
 def roma(*arguments):
@@ -155,11 +155,11 @@ def test_add_prints_the_token_once_and_keeps_its_hash(tmp_path):
     done = roma("add", file, "checkout", "--model", "m", "--rate", "5")
     token = done.stdout.strip()
     assert done.stderr == ""
-    assert keys.TOKEN.fullmatch(token)
+    assert api_keys.TOKEN.fullmatch(token)
     assert file.stat().st_mode & 0o777 == 0o600
     assert token not in file.read_text()
-    (key,) = keys.load(file).keys.values()
-    assert key.hash == keys.hashed(token)
+    (key,) = api_keys.load(file).keys.values()
+    assert key.hash == api_keys.hashed(token)
     assert [p.name for p in tmp_path.iterdir()] == ["keys.yaml"]  # nothing half written stays
     listed = roma("list", file).stdout
     assert "checkout" in listed
@@ -183,7 +183,7 @@ def test_what_people_wrote_stays(tmp_path):
     assert "# the first" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o640
     assert roma("revoke", file, "other").returncode == 0
-    assert list(keys.load(file).keys) == ["abcdefgh"]
+    assert list(api_keys.load(file).keys) == ["abcdefgh"]
 
 
 def test_what_would_be_wrong_is_not_written(tmp_path):
@@ -233,7 +233,7 @@ async def test_a_key_that_is_over_is_named(tmp_path, caplog, capsys):
 
 
 def test_a_token_file_is_replaced_with_the_old_one_beside_it(tmp_path):
-    from roma import tokens
+    from roma.security import tokens
 
     file = tmp_path / "admin.token"
     assert roma("token", file).returncode == 0
@@ -255,7 +255,7 @@ def test_a_token_file_is_replaced_with_the_old_one_beside_it(tmp_path):
     "text", ["", "short", "with space " * 8, "x" * 40 + "\n" + "y" * 9, "é" * 40]
 )
 def test_a_weak_or_odd_token_file_is_refused_without_being_quoted(tmp_path, text):
-    from roma import tokens
+    from roma.security import tokens
 
     file = tmp_path / "admin.token"
     file.write_text(text)

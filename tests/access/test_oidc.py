@@ -15,11 +15,11 @@ from aiohttp import ClientSession, web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from dispatcher.live import access, oidc
-from dispatcher.live.access import Access, Credentials, Denied
-from roma.gateway_config import GatewayConfig
-from roma.model import Priority
-from roma.security_config import OidcConfig
+from dispatcher.live.auth import access, oidc
+from dispatcher.live.auth.access import Access, Credentials, Denied
+from roma.config.gateway import GatewayConfig
+from roma.config.security import OidcConfig
+from roma.domain.model import Priority
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -364,9 +364,9 @@ async def test_a_provider_that_answers_oddly_gives_no_keys(document, path, body,
 async def test_without_the_extra_the_key_and_the_remedy_are_named(monkeypatch):
     import sys
 
-    from roma.errors import ConfigError
+    from roma.domain.errors import ConfigError
 
-    monkeypatch.delitem(sys.modules, "dispatcher.live.oidc")
+    monkeypatch.delitem(sys.modules, "dispatcher.live.auth.oidc")
     monkeypatch.setitem(sys.modules, "jwt", None)
     with pytest.raises(ConfigError, match=r"gateway\.oidc = https://idp\.example: jwt is missing"):
         async with access.opened(GatewayConfig(oidc=config())):

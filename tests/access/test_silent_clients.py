@@ -10,12 +10,12 @@ from aiohttp import web
 
 from dispatcher.live import app as dispatcher_app
 from dispatcher.live.http import server as servers
-from roma import admin_ports
-from roma import config as configs
-from roma.admin_ports import AdminPorts
-from roma.demo.ports import free_ports
-from roma.security_config import TlsConfig
-from roma.tls import client_context, server_context
+from roma.config import schema as configs
+from roma.config.security import TlsConfig
+from roma.security import admin_ports
+from roma.security.admin_ports import AdminPorts
+from roma.security.tls import client_context, server_context
+from roma.tools.demo.ports import free_ports
 from tests.access.test_doors import written
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

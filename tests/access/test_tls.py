@@ -9,9 +9,9 @@ import subprocess
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector, web
 
-from roma.errors import ConfigError
-from roma.security_config import TlsConfig
-from roma.tls import certificate_name, client_context, server_context
+from roma.config.security import TlsConfig
+from roma.domain.errors import ConfigError
+from roma.security.tls import certificate_name, client_context, server_context
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roma.actionwire import ClockOffset, Pong
+from roma.device_protocol import ClockOffset, Pong
 
 
 def asked(clock, offset, there, back, at=100.0):

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from roma.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
-from roma.actionwire import (
+from roma.device_protocol import (
     DTYPES,
     Connect,
     Decoder,
@@ -27,8 +26,9 @@ from roma.actionwire import (
     check,
     encode,
 )
-from roma.actionwire.fields import LARGEST
-from roma.errors import TensorError, WireError
+from roma.device_protocol.fields import LARGEST
+from roma.domain.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.domain.errors import TensorError, WireError
 
 times = st.floats(-LARGEST, LARGEST)
 ids = st.integers(0, 2**63 - 1)

@@ -15,10 +15,10 @@ from bench.promise import together
 from bench.promise_overload import Load, Round, tabled
 from bench.promise_shared import tabled_beside, tabled_rare
 from bench.standin import ANSWER, Connection, Server
-from roma import config
-from roma.experiments import output
-from roma.gateway_config import GatewayConfig
-from roma.workers import WorkerConfig
+from roma.config import schema
+from roma.config.gateway import GatewayConfig
+from roma.config.workers import WorkerConfig
+from roma.lab.experiments import output
 from roma.workload.arrivals import Profile, Step, poisson
 
 PAGE = Path(__file__).parents[2] / "docs/experiments/promise.md"
@@ -96,14 +96,14 @@ def test_the_document_has_a_place_for_every_table_and_for_the_claims(tmp_path):
 def test_a_deployment_says_nothing_but_models_promises_cores_names_and_ports(tmp_path):
     deployment = Deployment(tmp_path / "roma.yaml")
     deployment.write({"m": Served(tmp_path, 0.1)})
-    read = config.load(deployment.file)
+    read = schema.load(deployment.file)
     gateway, admin, supervisor, first, *_ = deployment.ports
-    sla = config.SlaConfig(response_time=0.1)
-    assert read == config.Config(
+    sla = schema.SlaConfig(response_time=0.1)
+    assert read == schema.Config(
         name=f"bench-{gateway}",
-        models={"m": config.ModelConfig(path=tmp_path, sla=sla)},
+        models={"m": schema.ModelConfig(path=tmp_path, sla=sla)},
         workers=(WorkerConfig(cores=1, base_port=first),),
-        control=config.ControlConfig(port=supervisor),
+        control=schema.ControlConfig(port=supervisor),
         gateway=GatewayConfig(port=gateway, admin_port=admin),
     )
 

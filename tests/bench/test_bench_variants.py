@@ -6,7 +6,7 @@ import pytest
 
 from bench.readers import LARGE, SMALL
 from bench.variants import Run, Setting, Told, _by_load, _overall, during, quality, read, row
-from roma.load import Outcome, Result
+from roma.tools.load import Outcome, Result
 
 TIMES = {
     LARGE: {1: 0.02, 2: 0.03, 4: 0.04, 8: 0.08, 16: 0.1, 32: 0.2},

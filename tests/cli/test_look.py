@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from roma.cli.board_table import Screen, board, clock
+from roma.cli.dashboard_table import Screen, board, clock
 
 MODEL = {
     "model": "photos",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from roma.cli.qos_command import train
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roma import config
-from roma.changes import compare
-from roma.errors import ConfigError
+from roma.config import schema
+from roma.config.diff import compare
+from roma.domain.errors import ConfigError
 
 FILE = """
 models:
@@ -20,7 +20,7 @@ def changed(*replacements, text=FILE):
     for old, new in replacements:
         assert old in text
         text = text.replace(old, new)
-    return compare(config.parse(FILE), config.parse(text))
+    return compare(schema.parse(FILE), schema.parse(text))
 
 
 def test_nothing_changed():
@@ -62,12 +62,12 @@ def test_two_models_cannot_have_one_slot():
     text = FILE.replace("path: /m/a,", "path: /m/a, slot: 3,")
     text = text.replace("path: /m/b,", "path: /m/b, slot: 3,")
     with pytest.raises(ConfigError, match=r"models\.a\.slot = 3: must be of one model only"):
-        config.parse(text)
+        schema.parse(text)
 
 
 def test_slots_leave_room_for_those_that_are_written():
     text = FILE.replace("path: /m/b,", "path: /m/b, slot: 0,").replace("workers:", NEW)
-    assert config.parse(text).slots == {"a": 1, "b": 0, "c": 2}
+    assert schema.parse(text).slots == {"a": 1, "b": 0, "c": 2}
 
 
 def test_the_gateways_limits_hold_from_now_on_and_its_ports_take_a_restart():
@@ -83,7 +83,7 @@ def test_the_grpc_port_takes_no_more_than_it_was_opened_for():
         gateway = (
             f"gateway: {{grpc_port: 9, max_body_bytes: {body}, limits: {{head_bytes: {head}}}}}"
         )
-        return config.parse(FILE + gateway)
+        return schema.parse(FILE + gateway)
 
     started, less = parsed(5000), parsed(2000, 2000)
     assert compare(started, less).limits

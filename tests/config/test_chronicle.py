@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from roma import chronicle
-from roma.chronicle import Chronicle
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
+from roma.telemetry import decision_log
+from roma.telemetry.decision_log import Chronicle
 
 
 def lines(directory, name="models"):
-    return [json.loads(line) for line in chronicle.read(directory, name)]
+    return [json.loads(line) for line in decision_log.read(directory, name)]
 
 
 def test_a_run_appends_to_the_last_one_unless_it_begins_anew(tmp_path):
@@ -70,7 +70,7 @@ async def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypa
 
 
 async def test_a_disk_that_hangs_for_good_does_not_hold_up_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(chronicle, "LAST", 0.05)
+    monkeypatch.setattr(decision_log, "LAST", 0.05)
     story, gate = Chronicle(tmp_path), threading.Event()
     monkeypatch.setattr(story, "write", lambda name, records: gate.wait(30))
     story.offer("models", [{"n": 1}])

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from roma import config, placement, strict_yaml
-from roma.errors import ConfigError
-from roma.model import Device
+from roma.config import placement, schema, yaml_file
+from roma.domain.errors import ConfigError
+from roma.domain.model import Device
 
 GOOD = """
 models:
@@ -24,12 +24,12 @@ workers:
 
 def faults(text):
     with pytest.raises(ConfigError) as e:
-        config.parse(text)
+        schema.parse(text)
     return str(e.value).splitlines()
 
 
 def test_a_good_file_says_what_it_means():
-    c = config.parse(GOOD)
+    c = schema.parse(GOOD)
     digits, photos = c.model_specs
     assert (digits.sla.set_point, digits.deadline) == (0.125, 0.5)
     assert photos.deadline == 1.0
@@ -39,13 +39,13 @@ def test_a_good_file_says_what_it_means():
 
 def test_the_deadline_of_a_per_request_promise_is_the_promise():
     text = GOOD.replace("statistic: p95", "statistic: each")
-    assert config.parse(text).model_specs[0].deadline == 0.25
+    assert schema.parse(text).model_specs[0].deadline == 0.25
 
 
 def test_paths_are_relative_to_the_file(tmp_path):
     file = tmp_path / "roma.yaml"
     file.write_text(GOOD)
-    assert config.load(file).models["digits"].path == tmp_path / "models/digits"
+    assert schema.load(file).models["digits"].path == tmp_path / "models/digits"
 
 
 def test_every_fault_is_one_line_with_key_value_and_bound():
@@ -239,7 +239,7 @@ def test_faults_of_sockets(more, line):
 
 def test_sockets_take_the_place_of_ports():
     text = GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000, sockets: /run/m/")
-    found = [(e.url, e.grpc) for e in placement.executables(config.parse(text))]
+    found = [(e.url, e.grpc) for e in placement.executables(schema.parse(text))]
     assert found == [
         ("unix:///run/m/roma.local.digits.sock", ("127.0.0.1", 9600)),
         ("unix:///run/m/roma.local.photos.sock", ("127.0.0.1", 9601)),
@@ -247,7 +247,7 @@ def test_sockets_take_the_place_of_ports():
     worker = "{name: w, cores: 2, backend: static, executables: [LISTED]}"
     listed = "{url: 'unix:///run/a.sock', model: digits}, {url: 'http://x:2', model: photos}"
     text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker.replace("LISTED", listed))
-    a, b = placement.executables(config.parse(text))
+    a, b = placement.executables(schema.parse(text))
     assert (a.url, a.socket, b.url, b.socket) == (
         "unix:///run/a.sock",
         "/run/a.sock",
@@ -330,7 +330,7 @@ def test_what_is_no_configuration_at_all(text, line):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot be read: .*No such file"):
-        config.load(tmp_path / "nowhere.yaml")
+        schema.load(tmp_path / "nowhere.yaml")
 
 
 def test_an_alias_bomb_is_one_short_line():
@@ -379,7 +379,7 @@ def test_workers_have_different_names():
 
 
 def test_several_dispatchers_have_a_port_each():
-    c = config.parse(GOOD + "gateway: {workers: 3}\n")
+    c = schema.parse(GOOD + "gateway: {workers: 3}\n")
     assert c.dispatcher_urls == tuple(f"http://127.0.0.1:{p}" for p in (8500, 8510, 8511))
 
 
@@ -408,7 +408,7 @@ def test_what_takes_one_at_a_time_has_one_dispatcher(executable, line):
 
 
 def test_local_executables_have_a_port_and_a_cgroup_each():
-    a, b = placement.executables(config.parse(GOOD))
+    a, b = placement.executables(schema.parse(GOOD))
     assert (a.name, a.url, a.cgroup) == (
         "digits@local",
         "http://127.0.0.1:8600",
@@ -463,13 +463,13 @@ def test_faults_of_grpc_addresses_are_named(listed, more, fault):
 
 def test_grpc_addresses_are_the_listed_ones_or_an_offset_away():
     a, b = placement.executables(
-        config.parse(GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000"))
+        schema.parse(GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000"))
     )
     assert (a.grpc, b.grpc) == (("127.0.0.1", 9600), ("127.0.0.1", 9601))
     listed = "{url: 'http://x:1', device: gpu, grpc: 'y.z:2'}, {url: 'http://x:3', model: digits}"
     worker = STATIC.replace("LISTED", listed).replace(", MORE", "")
     gpu, cpu = placement.executables(
-        config.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+        schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
     )
     assert (gpu.grpc, cpu.grpc) == (("y.z", 2), None)
 
@@ -480,7 +480,7 @@ def test_a_gpu_executable_holds_all_models():
         "{url: 'http://g:1', device: gpu}, {url: 'http://c:2', model: photos, cgroup: x/y}]}"
     )
     gpu, cpu = placement.executables(
-        config.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+        schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
     )
     assert (gpu.spec.device, gpu.spec.models, gpu.cgroup) == (
         Device.GPU,
@@ -492,7 +492,7 @@ def test_a_gpu_executable_holds_all_models():
 
 def test_the_example_in_the_repository_is_valid():
     example = Path(__file__).parents[2] / "examples/roma.yaml"
-    assert config.load(example).models
+    assert schema.load(example).models
 
 
 @pytest.mark.parametrize(
@@ -507,13 +507,13 @@ def test_the_example_in_the_repository_is_valid():
 def test_what_is_no_number_is_not_taken_for_one(value, said):
     text = f"models:\n  m: {{path: x, sla: {{response_time: {value}}}}}\nworkers: [{{cores: 2}}]"
     with pytest.raises(ConfigError, match=f"models.m.sla.response_time = {value}: .*{said}"):
-        config.parse(text)
+        schema.parse(text)
 
 
 def test_numbers_are_read_as_people_write_them():
     text = "[1e-1, .5, 1.5e+3, -3, 0x10, 1_000, .inf, true, False, ~, '1']"
     expected = [0.1, 0.5, 1500.0, -3, 16, 1000, float("inf"), True, False, None, "1"]
-    assert strict_yaml.read(text, source="f") == expected
+    assert yaml_file.read(text, source="f") == expected
 
 
 def test_merges_that_multiply_are_refused_before_they_do():
@@ -522,8 +522,8 @@ def test_merges_that_multiply_are_refused_before_they_do():
         f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}], k{i}: 1}}" for i in range(1, 30)
     ]
     with pytest.raises(ConfigError, match="merges more than 10000 keys"):
-        strict_yaml.read("\n".join(lines), source="f")
-    assert strict_yaml.read("a: &a {k: 1, l: 2}\nb: {<<: *a, l: 3}", source="f")["b"] == {
+        yaml_file.read("\n".join(lines), source="f")
+    assert yaml_file.read("a: &a {k: 1, l: 2}\nb: {<<: *a, l: 3}", source="f")["b"] == {
         "k": 1,
         "l": 3,
     }

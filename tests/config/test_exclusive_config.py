@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from dispatcher.assembly import build_core
-from roma import config, placement
-from roma.errors import ConfigError
-from roma.model import Device
-from roma.profiling import plan
-from roma.sim import scenario
+from roma.config import placement, schema
+from roma.domain.errors import ConfigError
+from roma.domain.model import Device
+from roma.lab.sim import scenario
+from roma.tools.profiling import plan
 
 YAML = """
 models:
@@ -23,7 +23,7 @@ CLOCKWORK = "scheduling: {gpu: clockwork}"
 
 
 def read(listed=GPU, more=CLOCKWORK):
-    return config.parse(YAML.format(listed=listed, more=more))
+    return schema.parse(YAML.format(listed=listed, more=more))
 
 
 def test_an_exclusive_gpu_has_an_address_for_actions_and_no_url():
@@ -40,7 +40,7 @@ def test_its_token_is_relative_to_the_file(tmp_path):
     file = tmp_path / "roma.yaml"
     listed = "{actions: 'x:1', device: gpu, token: secret}, {actions: 'x:2', device: gpu}"
     file.write_text(YAML.format(listed=listed, more=CLOCKWORK))
-    assert [e.token for e in placement.executables(config.load(file))] == [
+    assert [e.token for e in placement.executables(schema.load(file))] == [
         tmp_path / "secret",
         None,
     ]

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from roma import config
-from roma.errors import ConfigError
+from roma.config import schema
+from roma.domain.errors import ConfigError
 from supervisor.assembly import build_core
 
 BASE = {
@@ -23,7 +23,7 @@ def load(tmp_path, **changes):
     (tmp_path / "gains.yaml").write_text(yaml.safe_dump(GAINS))
     file = tmp_path / "roma.yaml"
     file.write_text(yaml.safe_dump({**BASE, **changes}))
-    return config.load(file)
+    return schema.load(file)
 
 
 def test_a_profile_reaches_the_model_and_its_supervisor(tmp_path):
@@ -83,7 +83,7 @@ def test_trace_files_are_found_beside_the_configuration(tmp_path):
 
 
 def test_gpus_of_a_docker_worker_become_executables_with_all_models(tmp_path):
-    from roma.placement import executables
+    from roma.config.placement import executables
 
     workers = [{"name": "a", "backend": "docker", "cores": 2, "gpus": 2}]
     placed = executables(load(tmp_path, workers=workers))

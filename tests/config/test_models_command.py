@@ -3,9 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from roma import config
 from roma.cli.app import app
-from roma.errors import ConfigError
+from roma.config import schema
+from roma.domain.errors import ConfigError
 
 FILE = """\
 # The models of this host.
@@ -45,7 +45,7 @@ def test_a_model_is_written_with_what_was_said_and_comments_stay(file, tmp_path)
     text = file.read_text()
     for comment in ("# The models of this host.", "# the small one", "# two of four"):
         assert comment in text
-    added = config.load(file).models["d"]
+    added = schema.load(file).models["d"]
     assert added.path == tmp_path / "models" / "d"
     assert "path: models/d" in text  # relative to the file, as its neighbours
     assert (added.sla.response_time, added.sla.statistic, added.cpu.max) == (0.2, "p95", 1.5)
@@ -63,14 +63,14 @@ def test_a_path_without_a_version_is_not_written(file, tmp_path, made, said):
 
 
 def test_the_others_keep_their_ports_when_one_goes(file, tmp_path):
-    before = config.load(file).slots
+    before = schema.load(file).slots
     models("remove", file, "b")
-    loaded = config.load(file)
+    loaded = schema.load(file)
     assert loaded.slots == {name: before[name] for name in "ac"}
     assert file.read_text().count("slot:") == 1  # only where the default would be another
     (tmp_path / "models" / "b" / "1").mkdir(parents=True)
     models("add", file, "b", "--path", str(tmp_path / "models/b"), "--response-time", "0.5")
-    assert config.load(file).slots == before
+    assert schema.load(file).slots == before
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_the_last_model_stays(file):
         models("remove", file, model)
     with pytest.raises(ConfigError, match="models"):
         models("remove", file, "c")
-    assert list(config.load(file).models) == ["c"]
+    assert list(schema.load(file).models) == ["c"]

@@ -6,12 +6,13 @@ import pytest
 import trustme
 
 from dispatcher.live import app as dispatcher
-from roma import config, peers
 from roma.cli.app import check
-from roma.demo.ports import free_ports
-from roma.errors import ConfigError
-from roma.tls import server_context
-from roma.tokens import watched
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.security import peers
+from roma.security.tls import server_context
+from roma.security.tokens import watched
+from roma.tools.demo.ports import free_ports
 
 YAML = """
 models: {{m: {{sla: {{response_time: 1}}}}}}
@@ -67,13 +68,13 @@ async def test_a_dispatcher_and_a_check_name_the_key(good, key, sections):
     with pytest.raises(ConfigError, match=line):
         check(file)
     with pytest.raises(ConfigError, match=line):
-        async with dispatcher.running(config.load(file)):
+        async with dispatcher.running(schema.load(file)):
             pass
 
 
 @pytest.mark.parametrize("field", ["certificate", "key", "client_ca"])
 def test_a_supervisor_names_the_key(good, field):
-    loaded = config.load(written(good, control=f"tls: {tls(**{field: 'none'})}"))
+    loaded = schema.load(written(good, control=f"tls: {tls(**{field: 'none'})}"))
     with pytest.raises(ConfigError, match=rf"\Acontrol\.tls\.{field}: {good}/none: .*No such file"):
         server_context(loaded.control.tls, "control.tls")
     with pytest.raises(ConfigError, match=rf"\Acontrol\.tls\.{field}: "):
@@ -81,7 +82,7 @@ def test_a_supervisor_names_the_key(good, field):
 
 
 def test_the_authority_of_a_peer_is_named(good):
-    loaded = config.load(written(good, gateway=f"admin_tls: {tls(ca='none')}"))
+    loaded = schema.load(written(good, gateway=f"admin_tls: {tls(ca='none')}"))
     with pytest.raises(
         ConfigError, match=rf"\Agateway\.admin_tls\.ca: {good}/none: .*No such file"
     ):
@@ -102,7 +103,7 @@ def test_a_file_that_is_read_with_roma_yaml_is_named(tmp_path, key, section):
     text += f"workers: [{{backend: static, cores: 1, executables: [{{{url}}}]}}]\n"
     (tmp_path / "roma.yaml").write_text(text + section)
     with pytest.raises(ConfigError, match=rf"\A{re.escape(key)}: {tmp_path}/none: .*No such file"):
-        config.load(tmp_path / "roma.yaml")
+        schema.load(tmp_path / "roma.yaml")
 
 
 def test_every_fault_of_a_file_begins_with_its_key(tmp_path):

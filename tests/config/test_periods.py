@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from roma import config
-from roma.errors import ConfigError
-from roma.placement import executables
+from roma.config import schema
+from roma.config.placement import executables
+from roma.domain.errors import ConfigError
 
 STATIC = {
     "backend": "static",
@@ -23,7 +23,7 @@ def parsed(*workers, **control):
         ],
         "control": control,
     }
-    return config.parse(yaml.safe_dump(file))
+    return schema.parse(yaml.safe_dump(file))
 
 
 def periods(*workers, **control):

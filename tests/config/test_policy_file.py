@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from dispatcher.assembly import build_core
-from roma import config, policy_file
-from roma.errors import ConfigError
-from roma.launch import accepted
+from roma.config import policy_file, schema
+from roma.deploy import config_snapshot
+from roma.domain.errors import ConfigError
 from tests.support.policy import data, policy
 
 VARIANTS = {"good": {"accuracy": 1}, "fast": {"accuracy": 0.5}}
@@ -23,13 +23,13 @@ def load(tmp_path, *, found=None, text=None, scheduling=LEARNED, models=None):
     file = tmp_path / "roma.yaml"
     told = {"models": models or {"m": MODEL}, "workers": [worker], "scheduling": scheduling}
     file.write_text(yaml.safe_dump(told))
-    return config.load(file)
+    return schema.load(file)
 
 
 def test_a_policy_reaches_its_scheduler_from_wherever_programs_are_started(tmp_path):
     loaded = load(tmp_path)
     assert build_core(loaded).policies.options.quality.policy == policy()
-    again = config.Config.model_validate(accepted.plain(loaded))
+    again = schema.Config.model_validate(config_snapshot.plain(loaded))
     assert again.scheduling.quality.policy == tmp_path / "policy.json"
 
 

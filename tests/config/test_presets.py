@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roma import config
-from roma.demo import plan
-from roma.errors import ConfigError
-from roma.model import Sharing, Statistic
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.domain.model import Sharing, Statistic
+from roma.tools.demo import plan
 
 PAPER = {"law": "paper", "gains": {"K": 0.15, "a": 0.11}}
 
@@ -17,7 +17,7 @@ def parsed(sla=None, **file):
     sla = {"response_time": 0.5, **(sla or {})}
     models = {"m": {"path": "m", "sla": sla}}
     file = {"preset": "paper", "models": models, "workers": [{"cores": 2}], **file}
-    return config.parse(yaml.safe_dump(file))
+    return schema.parse(yaml.safe_dump(file))
 
 
 def test_one_line_is_the_paper():
@@ -87,7 +87,7 @@ def test_gains_of_a_file_are_alone(tmp_path):
         }
     )
     (tmp_path / "roma.yaml").write_text(text)
-    assert config.load(tmp_path / "roma.yaml").control.gains == {"a": 0.5}
+    assert schema.load(tmp_path / "roma.yaml").control.gains == {"a": 0.5}
 
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ SUBJECTS = {"variants.yaml": {"scheduling.gpu"}}
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_what_is_shown_is_what_is_shipped(file):
     """Examples set no policy, law, gain, period or queue rule: they show the defaults."""
-    found = config.load(file)
+    found = schema.load(file)
     assert found.preset is None
     chosen = {f"scheduling.{key}" for key in found.scheduling.model_fields_set}
     chosen |= {f"control.{key}" for key in found.control.model_fields_set & TUNING}
@@ -120,6 +120,6 @@ def test_the_demo_is_what_is_shipped(tmp_path):
         file = tmp_path / "roma.yaml"
         machine = plan.Machine(2.0, 0.6)
         plan.write_config(file, machine, paths, law=law, ports=(9000, 9001, 9002, 9003))
-        found = config.load(file)
+        found = schema.load(file)
         assert found.control.model_fields_set & TUNING == expected
         assert found.scheduling.model_fields_set == set()

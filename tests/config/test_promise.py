@@ -4,11 +4,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from roma import config
 from roma.cli import changed_defaults
 from roma.cli.app import app
-from roma.errors import ConfigError
-from roma.model import Statistic
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.domain.model import Statistic
 from supervisor.assembly import managed
 
 
@@ -22,7 +22,7 @@ def parsed(sla=None, *, cores=2, control=None, **models):
         "workers": [{"name": "w", "cores": cores}],
         "control": control or {},
     }
-    return config.parse(yaml.safe_dump(file)), yaml.safe_dump(file)
+    return schema.parse(yaml.safe_dump(file)), yaml.safe_dump(file)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ workers:
       - {url: 'http://127.0.0.1:1', model: m, cgroup: x}
       - {url: 'http://127.0.0.1:2', device: gpu}
 """
-    loaded = config.parse(file)
+    loaded = schema.parse(file)
     (only,) = managed(loaded, loaded.workers[0])
     assert not only.idles_by_cost
 
@@ -122,7 +122,7 @@ def test_a_models_budget_can_be_added(tmp_path):
     asked = f"models add {file} n --path {tmp_path / 'n'} --response-time 0.2 --budget 0.1 --wait 0"
     done = CliRunner().invoke(app, asked.split())
     assert done.exit_code == 0, done.output
-    assert config.load(file).models["n"].sla.promise.budget == 0.1
+    assert schema.load(file).models["n"].sla.promise.budget == 0.1
 
 
 SET = {"cfs_burst": 1, "law": "pi", "period": 1}
@@ -162,7 +162,7 @@ workers:
 def test_config_check_names_the_changed_policies_where_there_is_a_choice():
     alone = GPU.replace("gpus: 1", "gpus: 0")
     found = [
-        [note for note in changed_defaults.notes(config.parse(text)) if "scheduling" in note]
+        [note for note in changed_defaults.notes(schema.parse(text)) if "scheduling" in note]
         for text in (GPU, alone, GPU + "scheduling: {gpu: edf, cpu: balance, spill: 0}")
     ]
     cpu = "cpu balance (it was round_robin)"

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roma import config
-from roma.errors import ConfigError
-from roma.placement import executables
-from roma.replicas import Placement, assign
+from roma.config import schema
+from roma.config.placement import executables
+from roma.config.replicas import Placement, assign
+from roma.domain.errors import ConfigError
 
 BALANCE, PACK = Placement.BALANCE, Placement.PACK
 
@@ -62,7 +62,7 @@ workers:
 
 
 def test_executables_are_what_was_placed_and_where():
-    placed = executables(config.parse(FILE))
+    placed = executables(schema.parse(FILE))
     assert [(e.name, e.host, e.port, e.container) for e in placed] == [
         ("a@w1", "127.0.0.1", 9000, "roma-w1-a"),
         ("b@w1", "127.0.0.1", 9001, "roma-w1-b"),
@@ -91,7 +91,7 @@ def test_executables_are_what_was_placed_and_where():
 def test_faults_name_key_value_and_bound(old, new, message):
     assert old in FILE
     with pytest.raises(ConfigError) as found:
-        config.parse(FILE.replace(old, new, 1))
+        schema.parse(FILE.replace(old, new, 1))
     assert message in str(found.value)
 
 
@@ -99,4 +99,4 @@ def test_tls_files_are_found_beside_the_configuration(tmp_path):
     text = FILE.replace("network: models", "host: 'tcp://h:2376', tls: certs, address: h")
     file = tmp_path / "roma.yaml"
     file.write_text(text)
-    assert config.load(file).workers[1].containers.tls == tmp_path / "certs"
+    assert schema.load(file).workers[1].containers.tls == tmp_path / "certs"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.assembly import build_core
-from roma import config
-from roma.errors import ConfigError
-from roma.variants import Variant
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.domain.variants import Variant
 
 YAML = """
 models:
@@ -22,7 +22,7 @@ GPU = "{actions: 'x:1', device: gpu}"
 
 
 def read(variants=BOTH, listed=GPU, policy="qos"):
-    return config.parse(YAML.format(variants=variants, listed=listed, policy=policy))
+    return schema.parse(YAML.format(variants=variants, listed=listed, policy=policy))
 
 
 @pytest.mark.parametrize("policy", ["qos", "fixed"])
@@ -34,7 +34,7 @@ def test_variants_are_in_order_and_known_by_their_own_names(policy):
 
 
 def test_the_example_has_two():
-    found = config.load(Path(__file__).parents[2] / "examples/variants.yaml")
+    found = schema.load(Path(__file__).parents[2] / "examples/variants.yaml")
     assert found.model_specs[0].served_as == ("digits-large", "digits-small")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from controllers import registry
 from controllers.measurement import Measurement
-from roma.stats import ewma
+from roma.domain.stats import ewma
 
 COST = 0.05
 SLA = 0.5

@@ -16,7 +16,7 @@ from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
 from controllers.rate import Rate
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 POINT = OperatingPoint()
 

@@ -9,7 +9,7 @@ import pytest
 from controllers.design import excite, identify, plant
 from controllers.design.identify import Record
 from controllers.design.plant import OperatingPoint, Plant
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 HEADER = "time,applied,response_time,throughput\n"
 

@@ -7,7 +7,7 @@ import pytest
 from controllers.design import plant
 from controllers.design.plant import OperatingPoint, Plant, Sampling
 from controllers.error import ErrorForm, error
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 PAPER = OperatingPoint()
 T, TAU, GAIN = 1.0, 0.304, 10 / 35

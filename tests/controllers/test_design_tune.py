@@ -10,7 +10,7 @@ from controllers.design import plant, robustness, tune
 from controllers.design.plant import OperatingPoint, Plant, Sampling
 from controllers.design.tune import Wish
 from controllers.error import ErrorForm
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 MEAN = plant.sampled(OperatingPoint(), Sampling.MEAN)
 TABLE = [

@@ -17,11 +17,11 @@ from controllers.late_share import (
 )
 from controllers.rate import NOTHING, Rate
 from controllers.staffing import Promise, bucket_need, needed, slots_needed
-from roma.config import Config
-from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
-from roma.model import ModelSpec, Sla
-from roma.sim.scenario import from_config
-from roma.sim.simulation import Simulation
+from roma.config.schema import Config
+from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.domain.model import ModelSpec, Sla
+from roma.lab.sim.scenario import from_config
+from roma.lab.sim.simulation import Simulation
 from supervisor.core import Managed, Reading, Supervisor
 from tests.support.periods import BASE
 

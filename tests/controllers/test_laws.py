@@ -14,8 +14,8 @@ from controllers.paper import PaperGains, PaperState, paper_step
 from controllers.pi import PiGains, PiState, pi_step
 from controllers.registry import Shape
 from controllers.usage import UsageGains, usage_step
-from roma.config import ControlConfig
-from roma.errors import ConfigError
+from roma.config.schema import ControlConfig
+from roma.domain.errors import ConfigError
 from tests.support.periods import BASE, BOUNDS, IDLE, settled
 
 LAWS = [

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from PIL import Image
 
-from roma.demo import inputs
+from roma.tools.demo import inputs
 
 
 def test_the_split_is_fixed_and_disjoint() -> None:

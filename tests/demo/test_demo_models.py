@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from roma.demo import inputs, models
-from roma.demo.models import FACTS, PreparationError, PreparedModel, prepare
+from roma.tools.demo import inputs, models
+from roma.tools.demo.models import FACTS, PreparationError, PreparedModel, prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +141,7 @@ def test_photos_answers_depend_on_the_image_and_not_on_its_batch(seen: dict[str,
 
 def test_importing_the_demo_imports_no_tensorflow() -> None:
     heavy = "{'tensorflow', 'keras', 'sklearn', 'PIL'}"
-    code = f"import sys, roma.demo.models, roma.demo.inputs; print({heavy} & set(sys.modules))"
+    code = f"import sys, roma.tools.demo.models, roma.tools.demo.inputs; print({heavy} & set(sys.modules))"
     assert run_python(code).strip() == "set()"
 
 

@@ -3,8 +3,8 @@ import pytest
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
 from dispatcher.schedulers.base import Options
-from roma.events import ExecutorAdded, ExecutorReady, RequestArrived
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.events import ExecutorAdded, ExecutorReady, RequestArrived
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 
 class Desk:

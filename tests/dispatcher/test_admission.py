@@ -3,8 +3,8 @@
 import pytest
 
 from dispatcher import reports
-from dispatcher.queues import ModelQueue
-from roma.events import (
+from dispatcher.state.queues import ModelQueue
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorLost,
@@ -15,7 +15,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import ModelSpec, Priority, Request, Sla, Statistic
+from roma.domain.model import ModelSpec, Priority, Request, Sla, Statistic
 
 DEADLINE = 4.0
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
-from roma.actions import ModelOffer
-from roma.events import (
+from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
+from roma.domain.actions import ModelOffer
+from roma.domain.events import (
     Execute,
     ExecutionMissed,
     ExecutorLost,
@@ -17,7 +17,7 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.model import Priority
+from roma.domain.model import Priority
 from tests.support.clockwork import LOAD, RUNS, SLO, Rig, batch, executes
 
 

@@ -2,10 +2,17 @@
 
 import pytest
 
-from dispatcher.exclusive import Exclusive
-from roma.actions import ModelOffer, Offer
-from roma.events import ExecutorLost, LoadEnded, LoadModel, Reject, RequestCancelled, UnloadModel
-from roma.model import Priority
+from dispatcher.state.device_state import Exclusive
+from roma.domain.actions import ModelOffer, Offer
+from roma.domain.events import (
+    ExecutorLost,
+    LoadEnded,
+    LoadModel,
+    Reject,
+    RequestCancelled,
+    UnloadModel,
+)
+from roma.domain.model import Priority
 from tests.support.clockwork import LOAD, RUNS, SLO, Rig, batch, executes
 
 TIGHT = LOAD + RUNS[1] + 0.005

@@ -4,8 +4,8 @@ import pytest
 
 from dispatcher import reports
 from dispatcher.schedulers.base import Drop, GpuScheduler, Run, WaitUntil
-from roma.errors import InvalidTransition
-from roma.events import (
+from roma.domain.errors import InvalidTransition
+from roma.domain.events import (
     Abort,
     CoresApplied,
     Execute,
@@ -24,7 +24,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 
 def spec(name="m", **changes):

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from dispatcher.live.metrics import collect
-from roma.events import (
+from dispatcher.live.admin.metrics import collect
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutionUnreached,
@@ -20,8 +20,8 @@ from roma.events import (
     RequestCancelled,
     Result,
 )
-from roma.model import Device, ExecutorSpec
-from roma.stats import Histogram, bounds_around, decades
+from roma.domain.model import Device, ExecutorSpec
+from roma.domain.stats import Histogram, bounds_around, decades
 from tests.dispatcher.conftest import model
 
 

@@ -5,15 +5,8 @@ from collections import Counter
 
 import pytest
 
-from dispatcher.ejection import ANSWERS, ERRORS, LONGEST
-from roma.events import (
-    Execute,
-    ExecutionEnded,
-    ExecutorLost,
-    ExecutorReady,
-    Result,
-    Woken,
-)
+from dispatcher.guards.outlier_ejection import ANSWERS, ERRORS, LONGEST
+from roma.domain.events import Execute, ExecutionEnded, ExecutorLost, ExecutorReady, Result, Woken
 
 
 @pytest.fixture

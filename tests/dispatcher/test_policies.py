@@ -1,8 +1,8 @@
 """What a policy that takes part later is told of the requests that wait already."""
 
 from dispatcher.schedulers.base import Scheduler
-from roma.events import ModelAdded, RequestArrived
-from roma.model import Device, Priority, Request
+from roma.domain.events import ModelAdded, RequestArrived
+from roma.domain.model import Device, Priority, Request
 from tests.dispatcher.conftest import model
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.bins import DeadlineBins, Entry
-from dispatcher.exclusive import UNSEEN, Exclusive
-from dispatcher.quality import UTILITIES, linear, value
-from dispatcher.schedulers.qos import Fixed, Qos
-from dispatcher.schedulers.qos_opt import QosOpt
-from dispatcher.schedulers.quality import Rate
-from roma.actions import ModelOffer, Offer
-from roma.events import (
+from dispatcher.schedulers.qos.base import Rate
+from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
+from dispatcher.schedulers.qos.heuristic import Fixed, Qos
+from dispatcher.schedulers.qos.optimal import QosOpt
+from dispatcher.state.device_state import UNSEEN, Exclusive
+from dispatcher.state.utility import UTILITIES, linear, value
+from roma.domain.actions import ModelOffer, Offer
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorLost,
@@ -26,7 +26,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.variants import Terms
+from roma.domain.variants import Terms
 from tests.support.variants import RUNS, Rig, busy, executes
 
 # What an answer is worth (eq. 1)

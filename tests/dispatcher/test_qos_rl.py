@@ -3,12 +3,12 @@
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.base import Options
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from dispatcher.schedulers.qos_rl import AWAY, QosRl
-from roma.actions import Offer
-from roma.events import (
+from dispatcher.schedulers.qos.learned import AWAY, QosRl
+from dispatcher.state.utility import QualityOptions
+from roma.domain.actions import Offer
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorAdded,
@@ -18,8 +18,8 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
-from roma.variants import Terms
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
+from roma.domain.variants import Terms
 from tests.support.policy import FAST, GOOD, WAIT, number, offers, policy
 
 SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roma.events import (
+from roma.domain.events import (
     CoresApplied,
     Execute,
     ExecutionEnded,
@@ -11,7 +11,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ModelSpec, Sla
+from roma.domain.model import Device, ModelSpec, Sla
 
 
 def spec(name, response_time=1.0, alpha=1.0, deadline=1000.0):

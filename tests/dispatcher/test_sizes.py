@@ -7,8 +7,8 @@ import pytest
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.sizes import LONGEST_WAIT, TRIAL_SHARE, LargeCosts
-from roma.events import (
+from dispatcher.state.request_cost import LONGEST_WAIT, TRIAL_SHARE, LargeCosts
+from roma.domain.events import (
     CoresApplied,
     Execute,
     ExecutionEnded,
@@ -19,7 +19,7 @@ from roma.events import (
     RequestArrived,
     Result,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 from roma.tensors.inflate import MOST
 
 SERVICE = 0.01

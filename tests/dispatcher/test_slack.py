@@ -1,7 +1,7 @@
 """Batch requests use what interactive ones leave over, and nothing else."""
 
-from dispatcher.slack import PATIENCE
-from roma.events import (
+from dispatcher.guards.low_priority import PATIENCE
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ModelRemoved,
@@ -11,7 +11,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ModelSpec, Priority, Request, Sla
+from roma.domain.model import Device, ModelSpec, Priority, Request, Sla
 
 
 def batch(desk, model, now, *, deadline=60.0):

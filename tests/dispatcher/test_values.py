@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.quality import linear
-from dispatcher.values import BRIEF, BURSTS, Action, Traffic, Values
+from dispatcher.schedulers.qos.values import BRIEF, BURSTS, Action, Traffic, Values
+from dispatcher.state.utility import linear
 from tests.support.variants import FULL, RUNS, TINY
 
 

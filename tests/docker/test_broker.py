@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from roma import config as roma_config
-from roma.errors import ActuationError, BrokerRefused
-from roma.workers import DockerConfig
+from roma.config import schema as roma_config
+from roma.config.workers import DockerConfig
+from roma.domain.errors import ActuationError, BrokerRefused
 from supervisor import cgroups
 from supervisor.actuators.docker import DockerActuator
 from supervisor.actuators.meters import FileMeters

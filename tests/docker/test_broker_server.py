@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from roma import config as roma_config
-from roma.errors import BrokerRefused, EngineError
+from roma.config import schema as roma_config
+from roma.domain.errors import BrokerRefused, EngineError
 from supervisor.broker.client import calling
 from supervisor.broker.server import LAUNCHER, SUPERVISOR, run_dir
 from supervisor.cgroups import container_group, container_hierarchy

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from roma.placement import executables
+from roma.config.placement import executables
 from supervisor.broker.broker import safe_shares
 from tests.support.containers import DockerUp, two_models
 from tests.support.up import kill

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from roma.demo import inputs
+from roma.tools.demo import inputs
 from tests.support.engine import docker, logs
 
 LOCKED = ("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges")
@@ -53,7 +53,7 @@ def test_control_has_what_it_runs_and_no_tensorflow(control_image):
     for command in ("dispatcher", "supervisor", "up"):
         assert "Usage" in docker("run", "--rm", *LOCKED, control_image, command, "--help")
     code = (
-        "import importlib.util, dispatcher.live.app, supervisor.live.app, roma.launch.up\n"
+        "import importlib.util, dispatcher.live.app, supervisor.live.app, roma.deploy.up\n"
         "print(importlib.util.find_spec('tensorflow'))"
     )
     assert python(control_image, code) == "None"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from roma.demo import inputs
+from roma.tools.demo import inputs
 from tests.support.containers import DockerUp, balanced
 from tests.support.up import write_config
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from roma import config as roma_config
-from roma.demo.ports import free_ports
-from roma.errors import ConfigError, EngineError
-from roma.workers import DockerConfig
+from roma.config import schema as roma_config
+from roma.config.workers import DockerConfig
+from roma.domain.errors import ConfigError, EngineError
+from roma.tools.demo.ports import free_ports
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import NotFound, connected
 from supervisor.cgroups import container_group, container_hierarchy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roma.placement import executables
+from roma.config.placement import executables
 from supervisor.broker.broker import safe_shares
 from tests.support.containers import DockerUp, balanced, two_models
 from tests.support.engine import docker

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roma.experiments import clairvoyant, systems
-from roma.experiments.clairvoyant import Infeasible, ModelLoad, bound
-from roma.experiments.lab import clairvoyant_bound
-from roma.experiments.workloads import Model, Service, Workload
-from roma.plant import LoadConfig
-from roma.sim.simulation import Simulation
+from roma.config.plant import LoadConfig
+from roma.lab.experiments import clairvoyant, systems
+from roma.lab.experiments.clairvoyant import Infeasible, ModelLoad, bound
+from roma.lab.experiments.lab import clairvoyant_bound
+from roma.lab.experiments.workloads import Model, Service, Workload
+from roma.lab.sim.simulation import Simulation
 
 ONE = ModelLoad([0.0], cost=1.0, gpu_time=None, response_time=1.0, minimum=0.0, maximum=10.0)
 

@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
-from roma.config import Config
-from roma.errors import ConfigError
-from roma.experiments import (
+from roma.config.profile import ModelProfile
+from roma.config.schema import Config
+from roma.domain.errors import ConfigError
+from roma.lab.experiments import (
     ablation,
+    clairvoyant_bound,
     figure2,
-    hindsight,
     output,
     pareto,
     parity,
@@ -23,12 +24,11 @@ from roma.experiments import (
     table2,
     workloads,
 )
-from roma.experiments.base import Check, Column, Experiment, Output, Picture, Table
-from roma.experiments.clairvoyant import Infeasible
-from roma.experiments.lab import Case, Lab, Summary
-from roma.experiments.registry import EXPERIMENTS
-from roma.profile import ModelProfile
-from roma.sim.result import Result
+from roma.lab.experiments.base import Check, Column, Experiment, Output, Picture, Table
+from roma.lab.experiments.clairvoyant import Infeasible
+from roma.lab.experiments.lab import Case, Lab, Summary
+from roma.lab.experiments.registry import EXPERIMENTS
+from roma.lab.sim.result import Result
 
 SHORT = tuple(replace(w, duration=20.0) for w in (workloads.SKY_GNET, workloads.NOISY))
 
@@ -130,7 +130,7 @@ def test_every_law_takes_part_in_the_comparison():
 
 def test_hindsight_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatch):
     monkeypatch.setattr(workloads, "PARETO", SHORT)
-    (table,) = hindsight.HINDSIGHT.run(Lab((1,))).tables
+    (table,) = clairvoyant_bound.HINDSIGHT.run(Lab((1,))).tables
     assert [row[0] for row in table.rows] == [w.name for w in SHORT]
     for _, bound, played, late, ratio, ours, beside in table.rows:
         assert played >= bound
@@ -140,25 +140,25 @@ def test_hindsight_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatc
 
 
 def test_a_share_that_nobody_can_keep_leaves_the_plans_of_larger_ones(monkeypatch):
-    bound = hindsight.clairvoyant_bound
+    bound = clairvoyant_bound.clairvoyant_bound
 
     def none_for_few(workload, seed, share):
         if share < pareto.LATE:
             raise Infeasible(0.01)
         return bound(workload, seed, share)
 
-    monkeypatch.setattr(hindsight, "clairvoyant_bound", none_for_few)
-    found = hindsight.hindsight((SHORT[0], 1))
+    monkeypatch.setattr(clairvoyant_bound, "clairvoyant_bound", none_for_few)
+    found = clairvoyant_bound.hindsight((SHORT[0], 1))
     assert found is not None
     assert found[0] == bound(SHORT[0], 1, pareto.LATE).core_seconds
     monkeypatch.setattr(pareto, "LATE", 1.0)  # of no share
-    assert hindsight.hindsight((SHORT[0], 1)) is None
+    assert clairvoyant_bound.hindsight((SHORT[0], 1)) is None
 
 
 def test_a_plan_is_split_without_loss_and_within_every_worker():
     workload = workloads.ALL_APPS
     plan = {"skylines": 0.2, "gnet": 3.0, "resnet": 4.8, "vgg16": 3.0}
-    shares = hindsight.split(plan, workload)
+    shares = clairvoyant_bound.split(plan, workload)
     for model, cores in plan.items():
         assert sum(shares[model, worker] for worker in (0, 1)) == pytest.approx(cores)
     for worker in (0, 1):
@@ -168,14 +168,14 @@ def test_a_plan_is_split_without_loss_and_within_every_worker():
 
 
 def test_a_plan_is_enlarged_only_where_it_has_more_than_the_minimum():
-    found = hindsight.enlarged({"m": [0.2, 1.2]}, factor=1.5, reserve=0.3, least=0.2)
+    found = clairvoyant_bound.enlarged({"m": [0.2, 1.2]}, factor=1.5, reserve=0.3, least=0.2)
     assert found == {"m": [0.2, pytest.approx(0.2 + 1.5 + 0.3)]}
 
 
 def test_a_played_plan_is_what_is_allocated():
     workload = SHORT[1]
     plan = {"light": [1.0] * 10 + [2.0] * 10, "medium": [3.0] * 20}
-    assert hindsight.play(workload, plan, 1).core_seconds == pytest.approx(90.0)
+    assert clairvoyant_bound.play(workload, plan, 1).core_seconds == pytest.approx(90.0)
 
 
 def test_robustness_has_a_row_per_disturbance(monkeypatch):

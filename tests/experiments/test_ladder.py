@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from roma.experiments import ladder
-from roma.experiments.ladder import Climb, Rung, Runs, climb, draw, report
+from roma.lab.experiments import ladder
+from roma.lab.experiments.ladder import Climb, Rung, Runs, climb, draw, report
 from roma.workload.arrivals import Process
 
 RUNG = Rung(0.02, 1, 3.0, 10.0, Process.POISSON)

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[2] / "examples/simulate.yaml"
 

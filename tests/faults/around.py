@@ -16,8 +16,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from roma.demo.ports import free_ports
-from roma.report.read import read
+from roma.tools.demo.ports import free_ports
+from roma.ui.report.read import read
 from tests.faults.drive import CALM
 from tests.faults.hostile import Hostile, surprises
 from tests.support.cable import Cable

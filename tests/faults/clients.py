@@ -2,8 +2,8 @@
 
 import asyncio
 
-from roma.load.errors import NoAnswerError
-from roma.load.outcomes import Answer
+from roma.tools.load.errors import NoAnswerError
+from roma.tools.load.outcomes import Answer
 
 PAUSE = 0.05
 """Seconds between two attempts."""
@@ -12,7 +12,7 @@ AGAIN = frozenset({429, 502, 503})
 
 
 class Retrying:
-    """Wraps a client of `roma.load`; request "17" goes out as "17.0", "17.1", …
+    """Wraps a client of `roma.tools.load`; request "17" goes out as "17.0", "17.1", …
 
     It repeats what had no answer or one of AGAIN: predictions have no side effects. The caller's
     time limit ends it.

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roma.load import Load, Outcome, Stream
-from roma.load.client import RestClient
+from roma.tools.load import Load, Outcome, Stream
+from roma.tools.load.client import RestClient
 from tests.faults.clients import Retrying
 from tests.support.ground import Ground
 

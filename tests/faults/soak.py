@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from roma.load import Load, Stream
-from roma.load.client import RestClient
+from roma.tools.load import Load, Stream
+from roma.tools.load.client import RestClient
 from tests.faults.drive import Steady, as_counted
 from tests.faults.hostile import MODEL, TIMEOUTS, Hostile, surprises
 from tests.support.ground import Ground, paused

@@ -7,7 +7,7 @@ import signal
 import pytest
 import yaml
 
-from roma.demo import inputs
+from roma.tools.demo import inputs
 from tests.support.up import Up, alive, kill, write_config
 
 

@@ -15,8 +15,8 @@ from aiohttp import web
 from grpc_reflection.v1alpha import reflection
 
 from dispatcher.live import app as dispatcher_app
-from roma import config
-from roma.demo.ports import free_ports
+from roma.config import schema
+from roma.tools.demo.ports import free_ports
 
 
 class ModelServer:
@@ -295,7 +295,7 @@ class Stage:
             self.stack.push_async_callback(backend.stop)
         self.port, self.text = port, text
         await self.serve(
-            config.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
+            schema.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         )
         if start:
             await self.until(lambda: all(e.live for e in self.core.executors))

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import web
 
-from dispatcher.live import monitor
-from dispatcher.live.messages import Message, Response, form
-from dispatcher.live.monitor import MOST_STATUS, watch
-from roma.errors import BackendLost
-from roma.events import Reason
+from dispatcher.live import health_checks
+from dispatcher.live.health_checks import MOST_STATUS, watch
+from dispatcher.live.http.messages import Message, Response, form
+from roma.domain.errors import BackendLost
+from roma.domain.events import Reason
 
 AVAILABLE = Response(
     200, "application/json", None, b'{"model_version_status": [{"state": "AVAILABLE"}]}'
@@ -170,7 +170,7 @@ async def test_a_status_that_is_nonsense_is_that_executables_trouble(stage, body
 
 
 async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch):
-    monkeypatch.setattr(monitor, "CHECK", 0.0)
+    monkeypatch.setattr(health_checks, "CHECK", 0.0)
     driver = Watched()
 
     class Odd:

@@ -10,11 +10,11 @@ import pytest
 import trustme
 from yarl import URL
 
-from roma import keys
+from roma.security import api_keys
 from tests.gateway.test_http import HEAD, Client
 
 IDS = ("aaaaaaaa", "bbbbbbbb", "cccccccc")
-TOKENS = dict(zip(("one", "narrow", "batch"), map(keys.new_token, IDS), strict=True))
+TOKENS = dict(zip(("one", "narrow", "batch"), map(api_keys.new_token, IDS), strict=True))
 POST = HEAD.replace(b"\r\n\r\n", b"\r\n")
 
 
@@ -28,7 +28,7 @@ async def guarded(stage, tmp_path):
     }
     file = tmp_path / "keys.yaml"
     listed = {
-        id_: {"name": name, "hash": keys.hashed(TOKENS[name]), **entries[name]}
+        id_: {"name": name, "hash": api_keys.hashed(TOKENS[name]), **entries[name]}
         for id_, name in zip(IDS, entries, strict=True)
     }
     file.write_text(json.dumps({"keys": listed}))
@@ -255,8 +255,13 @@ async def test_a_key_runs_no_more_at_once_by_not_waiting_for_the_answers(guarded
 @pytest.fixture
 async def guarded_grpc(stage, tmp_path):
     file = tmp_path / "keys.yaml"
-    entry = {"name": "one", "hash": keys.hashed(TOKENS["one"]), "models": ["m"], "concurrency": 1}
-    narrow = {"name": "narrow", "hash": keys.hashed(TOKENS["narrow"]), "models": ["elsewhere"]}
+    entry = {
+        "name": "one",
+        "hash": api_keys.hashed(TOKENS["one"]),
+        "models": ["m"],
+        "concurrency": 1,
+    }
+    narrow = {"name": "narrow", "hash": api_keys.hashed(TOKENS["narrow"]), "models": ["elsewhere"]}
     file.write_text(json.dumps({"keys": {IDS[0]: entry, IDS[1]: narrow}}))
     file.chmod(0o600)
     await stage.open(gateway=f"keys: {file}", speaks_grpc=True)

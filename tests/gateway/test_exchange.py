@@ -6,9 +6,9 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from roma import exchange
-from roma.errors import ExchangeError
-from roma.exchange import ExchangeRequest, ExecutorReading
+from roma.domain import exchange
+from roma.domain.errors import ExchangeError
+from roma.domain.exchange import ExchangeRequest, ExecutorReading
 from supervisor.live import identity
 from supervisor.live.peer import Peer, WorkerHeld
 

@@ -9,10 +9,10 @@ import grpc
 import numpy as np
 import pytest
 
-from roma import keys
-from roma.actions import Status
-from roma.actionwire import Signature, TensorSpec
-from roma.errors import TensorError
+from roma.device_protocol import Signature, TensorSpec
+from roma.domain.actions import Status
+from roma.domain.errors import TensorError
+from roma.security import api_keys
 from tests.support.exclusive import PAIR, Ground, doubled
 
 
@@ -202,8 +202,8 @@ async def test_a_client_that_goes_while_it_runs_disturbs_nobody(ground):
 
 @pytest.mark.parametrize("ends", ["with its result", "with its device"])
 async def test_a_keys_concurrency_is_held_while_a_device_computes(stage, tmp_path, ends):
-    token, file = keys.new_token("aaaaaaaa"), tmp_path / "keys.yaml"
-    entry = {"name": "one", "hash": keys.hashed(token), "models": "*", "concurrency": 1}
+    token, file = api_keys.new_token("aaaaaaaa"), tmp_path / "keys.yaml"
+    entry = {"name": "one", "hash": api_keys.hashed(token), "models": "*", "concurrency": 1}
     file.write_text(json.dumps({"keys": {"aaaaaaaa": entry}}))
     file.chmod(0o600)
     ground = await Ground(stage).open(worker={}, gateway={"keys": str(file)})
@@ -358,7 +358,7 @@ async def test_a_failed_request_is_logged_once(ground, caplog):
     caplog.set_level(logging.WARNING)
     ground.worker.runtime.fault = RuntimeError("out of memory")
     await ground.ask((1, 1), (2, 2))
-    told = [r for r in caplog.records if r.name == "dispatcher.live.journal"]
+    told = [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
     assert len(told) == 1
     assert "executable gpu0@local: out of memory" in told[0].getMessage()
 
@@ -380,9 +380,9 @@ async def test_models_come_and_go_while_it_runs(stage):
 def _config(ground):
     import yaml
 
-    from roma import config
+    from roma.config import schema
 
-    return config.parse(yaml.safe_dump(ground.data))
+    return schema.parse(yaml.safe_dump(ground.data))
 
 
 async def test_an_infer_ends_in_the_books_of_both(ground):

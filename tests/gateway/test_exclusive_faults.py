@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from dispatcher.live import actions, exclusives
-from roma.actions import Infer, Load, ModelOffer, Status
-from roma.actionwire import Connect, Hello, Pong, Result, Submit, encode
-from roma.errors import ConfigError
-from roma.tokens import Token
-from roma.watched import Watched
+from dispatcher.live.planned import client, translation
+from roma.config.watched_file import Watched
+from roma.device_protocol import Connect, Hello, Pong, Result, Submit, encode
+from roma.domain.actions import Infer, Load, ModelOffer, Status
+from roma.domain.errors import ConfigError
+from roma.security.tokens import Token
 from tests.support.exclusive import Ground, Worker, doubled, passed
 
 SECRETS = ["one-secret-of-at-least-32-characters", "another-secret-of-32-characters-and-more"]
@@ -22,7 +22,7 @@ SECRETS = ["one-secret-of-at-least-32-characters", "another-secret-of-32-charact
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(actions, "PATIENCE", (0.01, 0.05))
+    monkeypatch.setattr(client, "PATIENCE", (0.01, 0.05))
 
 
 async def told(asking):
@@ -190,8 +190,8 @@ async def test_a_device_that_hangs_is_given_up(stage):
 
 
 async def test_a_worker_that_says_nothing_is_given_up(ground, monkeypatch, caplog):
-    monkeypatch.setattr(actions, "SILENCE", 0.5)
-    monkeypatch.setattr(actions, "PERIOD", 0.05)
+    monkeypatch.setattr(client, "SILENCE", 0.5)
+    monkeypatch.setattr(client, "PERIOD", 0.05)
     ground.tap.change = lambda message: None if isinstance(message, Pong) else message
     await ground.stage.until(lambda: not ground.executor.live)
     assert "said nothing for 0.5 s" in caplog.text
@@ -343,7 +343,7 @@ async def test_a_worker_that_has_a_dispatcher_is_waited_for(stage, caplog):
 
 
 async def test_an_example_that_is_too_large_for_a_message(ground, monkeypatch):
-    monkeypatch.setattr(exclusives, "MAX_PAYLOAD", 16 * 7)
+    monkeypatch.setattr(translation, "MAX_PAYLOAD", 16 * 7)
     assert await told(ground.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from aiohttp import web
 
-from roma.events import Reason
+from roma.domain.events import Reason
 
 
 def error(body):

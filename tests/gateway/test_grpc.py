@@ -14,9 +14,9 @@ from dispatcher.live import app as dispatcher_app
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
 from dispatcher.live.grpc.server import GrpcServer
-from roma.demo.ports import free_ports
-from roma.errors import LaunchError
-from roma.events import Reason
+from roma.domain.errors import LaunchError
+from roma.domain.events import Reason
+from roma.tools.demo.ports import free_ports
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
@@ -379,7 +379,7 @@ async def test_a_failure_is_in_the_log_with_its_status(stage, caplog):
 
     stage.grpc_backends[0].behave = fail
     await stage.call(PREDICT, asking(PREDICT), metadata=(("x-request-id", "r1"),))
-    (record,) = [r for r in caplog.records if r.name == "dispatcher.live.journal"]
+    (record,) = [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
     assert (record.request_id, record.outcome, record.reason) == ("r1", "failed", "grpc_13")
     assert record.status == 13
 

@@ -9,17 +9,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from dispatcher.live.grpc import places
+from dispatcher.live.grpc import call_limits
 from dispatcher.live.reloading import Reloading
-from roma import keys
-from roma.errors import ConfigError
+from roma.domain.errors import ConfigError
+from roma.security import api_keys
 from tests.gateway.test_grpc import INFER, OIP, PREDICT, STATUS, asking
 from tests.support import http2
 
 Code = grpc.StatusCode
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 LARGE = 30 * 2**20
-TOKENS = {name: keys.new_token(8 * name) for name in "cn"}
+TOKENS = {name: api_keys.new_token(8 * name) for name in "cn"}
 
 
 def number(code):
@@ -60,7 +60,7 @@ async def guarded(stage, tmp_path):
         "cccccccc": {"name": "caller", "models": ["m"], "concurrency": 1},
         "nnnnnnnn": {"name": "narrow", "models": ["elsewhere"]},
     }
-    listed = {id_: {**e, "hash": keys.hashed(TOKENS[id_[0]])} for id_, e in entries.items()}
+    listed = {id_: {**e, "hash": api_keys.hashed(TOKENS[id_[0]])} for id_, e in entries.items()}
     file.write_text(json.dumps({"keys": listed}))
     file.chmod(0o600)
     await stage.open(gateway=f"keys: {file}", speaks_grpc=True, max_body=2**25)
@@ -133,9 +133,9 @@ async def test_a_call_without_a_message_is_told_so(stage):
 
 
 async def test_health_questions_that_are_held_back_make_room_for_others(guarded, raw, monkeypatch):
-    monkeypatch.setattr(places, "BRIEF", 60.0)
+    monkeypatch.setattr(call_limits, "BRIEF", 60.0)
     slow = []
-    for path in [CHECK, WATCH] * (places.STRANGERS // 2):
+    for path in [CHECK, WATCH] * (call_limits.STRANGERS // 2):
         slow.append(await raw())
         slow[-1].begin(path)
         slow[-1].announce(LARGE)
@@ -164,14 +164,14 @@ async def test_who_watches_without_a_key_holds_nothing(guarded):
         watch = health.Watch(health_pb2.HealthCheckRequest(service="m"))
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         assert guarded.server.buffered == 0
-        long = health.Watch(health_pb2.HealthCheckRequest(service="m" * places.SHORT))
+        long = health.Watch(health_pb2.HealthCheckRequest(service="m" * call_limits.SHORT))
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await long.read()
         assert error.value.code() is Code.RESOURCE_EXHAUSTED
 
 
 async def test_a_health_question_has_little_time(guarded, raw, monkeypatch):
-    monkeypatch.setattr(places, "BRIEF", 0.1)
+    monkeypatch.setattr(call_limits, "BRIEF", 0.1)
     client = await raw()
     client.begin(CHECK)
     assert await ended(client) == number(Code.DEADLINE_EXCEEDED)

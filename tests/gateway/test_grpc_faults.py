@@ -5,9 +5,9 @@ import asyncio
 import grpc
 import pytest
 
-from dispatcher.live.endpoint import GrpcMessage
+from dispatcher.live.backends.backend_address import GrpcMessage
 from dispatcher.live.grpc.channel import GrpcChannel
-from roma.errors import BackendLost, BackendTimeout, BackendUnreached
+from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreached
 from tests.gateway.test_grpc import PREDICT, STATUS, asking
 
 Code = grpc.StatusCode

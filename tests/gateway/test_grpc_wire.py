@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as oip
 
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.methods import METHODS, BadRequest
-from dispatcher.live.routes import GrpcRoute
+from dispatcher.live.http.routes import GrpcRoute
 from tests.support.protobuf import agrees, truth
 
 SPECIFIED = (

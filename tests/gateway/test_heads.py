@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from dispatcher.live.backend import MOST_ANSWER, Pool
-from dispatcher.live.backend import Connection as Behind
-from dispatcher.live.heads import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
+from dispatcher.live.backends.http_client import MOST_ANSWER, Pool
+from dispatcher.live.backends.http_client import Connection as Behind
 from dispatcher.live.http.connection import LARGE, Connection
+from dispatcher.live.http.header_cache import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
+from dispatcher.live.http.messages import Kind, Response, form
 from dispatcher.live.http.server import Handler, Server
-from dispatcher.live.messages import Kind, Response, form
-from roma.gateway_config import LimitsConfig
+from roma.config.gateway import LimitsConfig
 from tests.support.mutations import LINES, connection, pieces
 
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from dispatcher.live.app import within
 from dispatcher.live.http.server import TOLD
-from roma.gateway_config import LimitsConfig
-from roma.model import Priority
+from roma.config.gateway import LimitsConfig
+from roma.domain.model import Priority
 from tests.support.handler import Passing
 
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"

@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
-from dispatcher.live.backend import Pool
-from dispatcher.live.messages import Message, Response, form
-from roma.errors import BackendError, BackendLost
+from dispatcher.live.backends.http_client import Pool
+from dispatcher.live.http.messages import Message, Response, form
+from roma.domain.errors import BackendError, BackendLost
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -16,7 +16,7 @@ def everything(caplog):
 
 
 def lines(caplog):
-    return [r for r in caplog.records if r.name == "dispatcher.live.journal"]
+    return [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
 
 
 async def test_an_answered_request_is_no_line(stage, caplog):

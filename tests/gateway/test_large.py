@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from dispatcher.live.driver import Call
-from dispatcher.live.messages import Message, form
-from roma import config
-from roma.errors import ConfigError
+from dispatcher.live.http.messages import Message, form
+from roma.config import schema
+from roma.domain.errors import ConfigError
 from roma.tensors.inflate import MOST, inflated_size
 from tests.gateway.test_grpc import PREDICT
 from tests.gateway.test_grpc_bounds import sized
@@ -51,7 +51,7 @@ async def test_a_models_own_bound_holds_over_grpc(stage):
 async def test_a_models_bound_that_could_not_hold_is_refused(stage):
     text = (await stage.open()).text.replace("    cpu:", "    max_body_bytes: 2MiB\n    cpu:")
     with pytest.raises(ConfigError) as refused:
-        config.parse(text)
+        schema.parse(text)
     told = "models.m.max_body_bytes = 2097152: must be ≤ gateway.max_body_bytes (1048576)"
     assert told in str(refused.value)
 

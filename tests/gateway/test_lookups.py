@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from dispatcher.live import lookups
-from dispatcher.live.endpoint import MAX_LOOKUPS
+from dispatcher.live.backends.backend_address import MAX_LOOKUPS
 from dispatcher.live.grpc.methods import OIP
-from roma import keys
+from roma.security import api_keys
 from tests.gateway.test_grpc import STATUS, asking
 
 Code = grpc.StatusCode
@@ -184,11 +184,11 @@ async def test_large_answers_leave_no_more_than_their_bound(stage, monkeypatch):
 @pytest.fixture
 async def guarded(stage, tmp_path):
     """A gateway with a caller for its model and one for another."""
-    stage.tokens = {"all": keys.new_token("aaaaaaaa"), "other": keys.new_token("bbbbbbbb")}
+    stage.tokens = {"all": api_keys.new_token("aaaaaaaa"), "other": api_keys.new_token("bbbbbbbb")}
     listed = {
         f"{name[0] if name == 'all' else 'b'}" * 8: {
             "name": name,
-            "hash": keys.hashed(token),
+            "hash": api_keys.hashed(token),
             "models": "*" if name == "all" else ["elsewhere"],
         }
         for name, token in stage.tokens.items()

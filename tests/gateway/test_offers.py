@@ -2,10 +2,10 @@
 
 import pytest
 
-from dispatcher.live.offers import checked, readable
-from roma.actions import ModelOffer, Offer
-from roma.actionwire import Hello, Signature, TensorSpec
-from roma.errors import WireError
+from dispatcher.live.planned.capabilities import checked, readable
+from roma.device_protocol import Hello, Signature, TensorSpec
+from roma.domain.actions import ModelOffer, Offer
+from roma.domain.errors import WireError
 from roma.tensors import arrays
 
 

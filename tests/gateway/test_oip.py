@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from dispatcher.live import routes
+from dispatcher.live.http import routes
 
 INFER = "/v2/models/m/infer"
 

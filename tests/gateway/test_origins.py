@@ -6,9 +6,9 @@ import pytest
 
 from dispatcher.live.app import _origins
 from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK, Origins
-from roma.config import parse
-from roma.gateway_config import GatewayConfig
-from roma.security_config import TlsConfig
+from roma.config.gateway import GatewayConfig
+from roma.config.schema import parse
+from roma.config.security import TlsConfig
 
 PAGE = "https://app.example"
 

@@ -6,8 +6,8 @@ import json
 import aiohttp
 from aiohttp import web
 
-from roma import config
-from roma.demo.ports import free_ports
+from roma.config import schema
+from roma.tools.demo.ports import free_ports
 
 STATE = {
     "worker": "local",
@@ -75,7 +75,7 @@ async def opened(stage, story):
     await server.start()
     fake = await stage.stack.enter_async_context(FakeSupervisor(supervisor))
     text = YAML.format(backend=backend, supervisor=supervisor, port=port, admin=admin, story=story)
-    await stage.serve(config.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}")
+    await stage.serve(schema.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}")
     await stage.until(lambda: all(e.live for e in stage.core.executors))
     (fake.executable,) = (e.spec.name for e in stage.core.executors)
     return fake, server
@@ -201,7 +201,7 @@ async def test_a_stream_sends_the_history_once_and_then_every_look(stage, tmp_pa
 
 
 async def test_streams_that_are_closed_make_room_for_others(stage, tmp_path, monkeypatch):
-    monkeypatch.setattr("dispatcher.live.page.STREAMS", 1)
+    monkeypatch.setattr("dispatcher.live.admin.page.STREAMS", 1)
     await opened(stage, tmp_path)
     url = f"{stage.admin}/control/v1/stream"
     async with aiohttp.ClientSession() as other:

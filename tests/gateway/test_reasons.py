@@ -3,13 +3,13 @@
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.live import metrics
-from dispatcher.live.reasons import Reasons
+from dispatcher.live.admin import metrics
+from dispatcher.live.unavailable import Reasons
 from dispatcher.schedulers.registry import CPU, GPU
-from roma import faults
-from roma.errors import ConfigError, LaunchError
-from roma.events import ExecutorAdded, ExecutorReady
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.config import start_failures
+from roma.domain.errors import ConfigError, LaunchError
+from roma.domain.events import ExecutorAdded, ExecutorReady
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def core():
 @pytest.fixture
 def file(tmp_path):
     file = tmp_path / "faults.json"
-    faults.write({}, file)
+    start_failures.write({}, file)
     return file
 
 
@@ -37,10 +37,10 @@ def told(core, reasons):
 
 
 def test_what_a_launcher_writes_is_told_of_what_is_not_live(core, file):
-    watched = faults.watched(file)
+    watched = start_failures.watched(file)
     reasons = Reasons(core, watched)
     assert told(core, reasons) == {("roma_model_ready", "m"): 0.0}
-    faults.write({"m@w": "m@w cannot run here: no such file", "gone@w": "old"}, file)
+    start_failures.write({"m@w": "m@w cannot run here: no such file", "gone@w": "old"}, file)
     assert watched.look()
     assert reasons.of("m@w") == "m@w cannot run here: no such file"
     assert (reasons.of("m@v"), reasons.of("gone@w")) == ("", "")
@@ -60,22 +60,22 @@ def test_what_a_launcher_writes_is_told_of_what_is_not_live(core, file):
 def test_a_file_that_holds_something_else_is_refused_by_name(file, text):
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"faults = .*faults\.json: "):
-        faults.watched(file)
+        start_failures.watched(file)
 
 
 def test_nobody_launches_where_there_is_no_file():
-    assert faults.watched(None) is None
+    assert start_failures.watched(None) is None
 
 
 def test_a_program_leaves_its_reason_in_one_line_of_bounded_length(tmp_path, monkeypatch):
     file = tmp_path / "m@w.fault"
-    monkeypatch.delenv(faults.FAULT_FILE, raising=False)
-    faults.leave(LaunchError("nobody asks"))
-    assert faults.left(file) == ""
-    monkeypatch.setenv(faults.FAULT_FILE, str(file))
-    faults.leave(LaunchError("two\n  lines"))
-    assert faults.left(file) == "two lines"
-    faults.leave(LaunchError("x" * 10_000))
-    assert len(faults.left(file)) == faults.MOST
-    monkeypatch.setenv(faults.FAULT_FILE, str(tmp_path / "none" / "f"))
-    faults.leave(LaunchError("no place"))  # it is said on standard error all the same
+    monkeypatch.delenv(start_failures.FAULT_FILE, raising=False)
+    start_failures.leave(LaunchError("nobody asks"))
+    assert start_failures.left(file) == ""
+    monkeypatch.setenv(start_failures.FAULT_FILE, str(file))
+    start_failures.leave(LaunchError("two\n  lines"))
+    assert start_failures.left(file) == "two lines"
+    start_failures.leave(LaunchError("x" * 10_000))
+    assert len(start_failures.left(file)) == start_failures.MOST
+    monkeypatch.setenv(start_failures.FAULT_FILE, str(tmp_path / "none" / "f"))
+    start_failures.leave(LaunchError("no place"))  # it is said on standard error all the same

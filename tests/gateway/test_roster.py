@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from roma import config
-from roma.demo.ports import free_ports
-from roma.errors import ConfigError
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.tools.demo.ports import free_ports
 from tests.gateway.conftest import ModelServer
 from tests.support.handler import Passing
 
@@ -32,7 +32,7 @@ async def town(stage):
 
     def file(names, extra=""):
         models = "\n".join(f"  {m}: " + MODEL % (ports["abc".index(m)] - base) for m in names)
-        return config.parse(text.replace("MODELS", models) + extra)
+        return schema.parse(text.replace("MODELS", models) + extra)
 
     stage.file = file
     stage.servers = {m: ModelServer(port) for m, port in zip("abc", ports, strict=True)}

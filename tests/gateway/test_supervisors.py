@@ -2,8 +2,8 @@
 
 import pytest
 
-from dispatcher.live.supervisors import Supervisors, UnknownWorker, WorkerTaken
-from roma.exchange import ExchangeRequest, SupervisorId, silence
+from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
+from roma.domain.exchange import ExchangeRequest, SupervisorId, silence
 
 PERIODS = {"quick": 0.2, "slow": 2.0}
 

@@ -12,8 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.live import lookups
 from dispatcher.live.grpc.methods import MODEL, OIP, PREDICTION
-from roma import config, keys
-from roma.errors import ConfigError, LaunchError
+from roma.config import schema
+from roma.domain.errors import ConfigError, LaunchError
+from roma.security import api_keys
 from tests.gateway.test_grpc import chunk
 
 PREDICT, MULTI = f"/{PREDICTION}/Predict", f"/{PREDICTION}/MultiInference"
@@ -161,9 +162,9 @@ async def test_clients_read_no_metrics_by_default(stage):
 
 def new_key(file):
     """Write a file of one key; return its token."""
-    id_ = keys.new_id()
-    token = keys.new_token(id_)
-    file.write_text(f"keys: {{{id_}: {{hash: '{keys.hashed(token)}', models: '*'}}}}")
+    id_ = api_keys.new_id()
+    token = api_keys.new_token(id_)
+    file.write_text(f"keys: {{{id_}: {{hash: '{api_keys.hashed(token)}', models: '*'}}}}")
     return token
 
 
@@ -245,4 +246,4 @@ async def test_a_unix_socket_without_a_place_is_named(stage, sockets):
 def test_a_unix_socket_that_cannot_be_is_named_when_the_file_is_read(gateway, text):
     example = Path("examples/roma.yaml").read_text().partition("gateway:")[0]
     with pytest.raises(ConfigError, match=text):
-        config.parse(example + f"gateway: {{{gateway}}}\n")
+        schema.parse(example + f"gateway: {{{gateway}}}\n")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dispatcher.live import terms
-from roma.model import ModelSpec, Sla
+from dispatcher.live.planned import request_options
+from roma.domain.model import ModelSpec, Sla
+from roma.domain.variants import Terms, Variant
 from roma.tensors.errors import RequestError
-from roma.variants import Terms, Variant
 
 VARIANTS = (Variant("large", 1.0), Variant("small", 0.93))
 SPEC = ModelSpec("m", Sla(0.5), 1.0, variants=VARIANTS)
@@ -15,8 +15,8 @@ NOW, TODAY = 100.0, 1_700_000_000.5
 
 def read(spec=SPEC, deadline=None, **headers):
     named = {f"x-{key.replace('_', '-')}".encode(): v.encode() for key, v in headers.items()}
-    assert terms.are_in(named) == bool(headers)
-    return terms.read(named, spec, deadline, now=NOW, today=TODAY)
+    assert request_options.are_in(named) == bool(headers)
+    return request_options.read(named, spec, deadline, now=NOW, today=TODAY)
 
 
 @pytest.mark.parametrize(

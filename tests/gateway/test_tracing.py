@@ -13,7 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SERVER, CLIENT, INTERNAL, ERROR = 2, 3, 1, 2  # of the protocol

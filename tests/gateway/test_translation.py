@@ -7,12 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatcher.live import gateway, routes
-from dispatcher.live.backend import Pool
+from dispatcher.live import gateway
+from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.context import carried
+from dispatcher.live.http import routes
+from dispatcher.live.http.messages import Message
 from dispatcher.live.http.request import WANTED, Request
-from dispatcher.live.messages import Message
-from roma.model import Priority
+from roma.domain.model import Priority
 from tests.support.grammar import Read, accepted
 
 # What the HTTP parser lets through as a field's value (RFC 9110 §5.5), and as a target.

@@ -8,10 +8,10 @@ import socket
 import pytest
 import uvloop
 
-from dispatcher.live.backend import Pool
-from dispatcher.live.messages import Message, form
-from roma import config
-from roma.errors import BackendError, BackendSilent, BackendUnreached, ConfigError
+from dispatcher.live.backends.http_client import Pool
+from dispatcher.live.http.messages import Message, form
+from roma.config import schema
+from roma.domain.errors import BackendError, BackendSilent, BackendUnreached, ConfigError
 
 
 async def sent(pool):
@@ -73,5 +73,5 @@ async def test_a_reload_that_moves_it_is_refused_and_names_both_places(stage, so
     await stage.open(sockets=sockets)
     text = stage.text.replace("0.sock", "1.sock")
     with pytest.raises(ConfigError, match=r"unix://.*/0\.sock.* to .*unix://.*/1\.sock"):
-        await stage.roster.follow(config.parse(text))
+        await stage.roster.follow(schema.parse(text))
     assert json.loads((await stage.predict(b"[1]"))[1]) == [1]

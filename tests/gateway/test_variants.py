@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from dispatcher.live import exclusives
-from roma.actions import ModelOffer
-from roma.actionwire import Signature, TensorSpec
-from roma.variants import Terms
+from dispatcher.live.planned import translation
+from roma.device_protocol import Signature, TensorSpec
+from roma.domain.actions import ModelOffer
+from roma.domain.variants import Terms
 from tests.support.exclusive import PAIR, TIMES, Ground, doubled
 
 NAMES = ("large", "small")
@@ -169,7 +169,7 @@ async def test_outputs_that_lack_the_padding_are_a_failure(stage):
 async def test_an_example_may_be_as_large_as_the_largest_batch_allows(stage, monkeypatch):
     sizes = {1: 0.02, 64: 0.1}
     ground = await opened(stage, offers=offers(small=sizes))
-    monkeypatch.setattr(exclusives, "MAX_PAYLOAD", 64 * 7)
+    monkeypatch.setattr(translation, "MAX_PAYLOAD", 64 * 7)
     status, found, _ = await told(ground.ask((1, 1)))
     assert (status, found) == (400, {"error": "example = 8 bytes: must be ≤ 7"})
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from roma import config
-from roma.sim.scenario import from_config
-from roma.sim.simulation import Simulation
+from roma.config import schema
+from roma.lab.sim.scenario import from_config
+from roma.lab.sim.simulation import Simulation
 
 HERE = Path(__file__).parent
 CASES = sorted(file.stem for file in HERE.glob("*.yaml"))
@@ -21,7 +21,7 @@ CASES = sorted(file.stem for file in HERE.glob("*.yaml"))
 
 def result(name):
     """Return a run's result as plain data; floats with nine digits, below any decision's reach."""
-    scenario = from_config(config.load(HERE / f"{name}.yaml"))
+    scenario = from_config(schema.load(HERE / f"{name}.yaml"))
     return rounded(asdict(Simulation(scenario).run()))
 
 

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from roma.demo import inputs
-from roma.report.read import read
-from roma.report.summary import summaries
+from roma.tools.demo import inputs
+from roma.ui.report.read import read
+from roma.ui.report.summary import summaries
 from tests.support.story import decisions, replayed
 from tests.support.up import Up, alive, write_config
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roma.actions import BATCHES
-from roma.actionwire import Hello, Result
+from roma.device.runtimes.tensorflow import save_sample
+from roma.device_protocol import Hello, Result
+from roma.domain.actions import BATCHES
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
-from roma.worker.runtimes.tensorflow import save_sample
 from tests.gateway.conftest import Stage
 from tests.support.exclusive import TIMES, Ground
 from tests.support.program import Program
@@ -169,5 +169,5 @@ async def test_a_gateway_that_is_started_again_finds_what_is_loaded(ground):
 
 
 def test_the_gateway_needs_no_tensorflow():
-    code = "import dispatcher.live.exclusives, sys; sys.exit('tensorflow' in sys.modules)"
+    code = "import dispatcher.live.planned.translation, sys; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from aiohttp import web
 
-from roma import config as roma_config
-from roma.demo.ports import free_ports
-from roma.load import Stream
-from roma.load.client import RestClient
-from roma.load.generator import Load
-from roma.placement import executables
+from roma.config import schema as roma_config
+from roma.config.placement import executables
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Stream
+from roma.tools.load.client import RestClient
+from roma.tools.load.generator import Load
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.cgroups import find_hierarchy
 from tests.gateway.conftest import ModelServer

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import web
 
-from roma import config
-from roma.demo.ports import free_ports
-from roma.launch import preference
-from roma.launch.servers import cgroups
-from roma.placement import on_worker
+from roma.config import schema
+from roma.config.placement import on_worker
+from roma.deploy import cpu_weight
+from roma.deploy.model_servers import cgroups
+from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import find_hierarchy
 
 
@@ -58,10 +58,10 @@ async def asked(server, times):
 
 
 async def test_the_weight_is_the_least_until_the_model_is_available(group, server, monkeypatch):
-    monkeypatch.setattr(preference, "LOOK", 0.01)
+    monkeypatch.setattr(cpu_weight, "LOOK", 0.01)
     usual = weight(group)
     executable = SimpleNamespace(name="m@w", url=server.url, spec=SimpleNamespace(models=("m",)))
-    task = asyncio.create_task(preference.last_until_ready(executable, group))
+    task = asyncio.create_task(cpu_weight.last_until_ready(executable, group))
     await asked(server, 3)
     assert weight(group) < usual / 50
     assert not task.done()
@@ -71,9 +71,9 @@ async def test_the_weight_is_the_least_until_the_model_is_available(group, serve
 
 
 async def test_a_group_that_is_removed_is_waited_for_no_longer(group, server, monkeypatch):
-    monkeypatch.setattr(preference, "LOOK", 0.01)
+    monkeypatch.setattr(cpu_weight, "LOOK", 0.01)
     executable = SimpleNamespace(name="m@w", url=server.url, spec=SimpleNamespace(models=("m",)))
-    task = asyncio.create_task(preference.last_until_ready(executable, group))
+    task = asyncio.create_task(cpu_weight.last_until_ready(executable, group))
     await asked(server, 1)
     group.remove()
     await asyncio.wait_for(task, 10)
@@ -82,7 +82,7 @@ async def test_a_group_that_is_removed_is_waited_for_no_longer(group, server, mo
 @pytest.mark.parametrize(("waiting", "cores"), [(False, 1.5), (True, 0.25)])
 async def test_it_begins_with_its_least_cores(tmp_path, waiting, cores):
     (tmp_path / "m" / "1").mkdir(parents=True)
-    loaded = config.parse(
+    loaded = schema.parse(
         f"name: loading-{os.getpid()}\n"
         f"models: {{m: {{path: {tmp_path / 'm'}, sla: {{response_time: 1}}, "
         "cpu: {min: 0.25, max: 2, initial: 1.5}}}\n"

@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from roma.demo import inputs
+from roma.tools.demo import inputs
 from tests.support.up import Up, kill, write_config
 
 

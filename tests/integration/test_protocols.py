@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 
 from dispatcher.live import app
-from roma import config
-from roma.demo.ports import free_ports
+from roma.config import schema
 from roma.serving.server import ModelServer, ServerSettings
+from roma.tools.demo.ports import free_ports
 from tests.serving.conftest import Client, saved_models
 from tests.serving.test_serving_oip_clients import (
     kind,
@@ -98,7 +98,7 @@ async def through(server, names):
         admin=admin,
         grpc=grpc,
     )
-    async with app.running(config.parse(text)) as running, aiohttp.ClientSession() as session:
+    async with app.running(schema.parse(text)) as running, aiohttp.ClientSession() as session:
         core = running.service.driver.core
         async with asyncio.timeout(30):
             while not all(e.live for e in core.executors):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from roma.demo.ports import free_ports
-from roma.load import Stream
-from roma.load.client import RestClient
-from roma.load.generator import Load
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Stream
+from roma.tools.load.client import RestClient
+from roma.tools.load.generator import Load
 from roma.workload.arrivals import Profile, Step, poisson
 from tests.support.patient import Patient
 

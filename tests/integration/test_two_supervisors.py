@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import find_hierarchy
 
 STANDIN = Path(__file__).parents[1] / "support" / "standin.py"

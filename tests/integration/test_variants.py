@@ -14,9 +14,9 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
-from roma.demo.ports import free_ports
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
+from roma.tools.demo.ports import free_ports
 from tests.gateway.conftest import Stage
 from tests.support.exclusive import Ground
 from tests.support.program import Program

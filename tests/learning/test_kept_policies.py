@@ -2,13 +2,13 @@
 
 import pytest
 
-from dispatcher.quality import QualityOptions
-from dispatcher.schedulers.qos import Fixed, Qos
-from dispatcher.schedulers.qos_rl import QosRl
-from roma.experiments.qos.jobs import learned, task
-from roma.experiments.qos.runs import Trial, run
-from roma.experiments.qos.setting import CLUSTER, SINGLE, TESTS, TRAINING, offer
-from roma.learning.training import empty
+from dispatcher.schedulers.qos.heuristic import Fixed, Qos
+from dispatcher.schedulers.qos.learned import QosRl
+from dispatcher.state.utility import QualityOptions
+from roma.lab.experiments.qos.jobs import learned, task
+from roma.lab.experiments.qos.runs import Trial, run
+from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, TESTS, TRAINING, offer
+from roma.lab.learning.training import empty
 
 TYPES = {SINGLE: [("p2", 1)], CLUSTER: [("g2", 5), ("p2", 5)]}
 

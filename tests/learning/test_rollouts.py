@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dispatcher.quality import QualityOptions
-from dispatcher.schedulers.qos_rl import QosRl
-from roma.errors import ConfigError
-from roma.learning.rollouts import Explorer, Task, roll, score
-from roma.sim.fleet import Arrival, Fleet, Noise, Plan
-from roma.variants import Terms
+from dispatcher.schedulers.qos.learned import QosRl
+from dispatcher.state.utility import QualityOptions
+from roma.domain.errors import ConfigError
+from roma.domain.variants import Terms
+from roma.lab.learning.rollouts import Explorer, Task, roll, score
+from roma.lab.sim.fleet import Arrival, Fleet, Noise, Plan
 from tests.support.policy import FAST, GOOD, offers, policy
 
 KINDS = ("slow", "quick", "quick")

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dispatcher.quality import QualityOptions
-from dispatcher.schedulers.qos_rl import QosRl
-from roma.actions import ModelOffer
-from roma.learning import training
-from roma.learning.gradient import LAMBDA, TAU, advantages
-from roma.learning.rollouts import Rollout, Task, score
-from roma.policy_file import PolicyTraining, load, save
-from roma.sim.fleet import Arrival, Noise, Plan
-from roma.variants import Terms, Variant
+from dispatcher.schedulers.qos.learned import QosRl
+from dispatcher.state.utility import QualityOptions
+from roma.config.policy_file import PolicyTraining, load, save
+from roma.domain.actions import ModelOffer
+from roma.domain.variants import Terms, Variant
+from roma.lab.learning import training
+from roma.lab.learning.gradient import LAMBDA, TAU, advantages
+from roma.lab.learning.rollouts import Rollout, Task, score
+from roma.lab.sim.fleet import Arrival, Noise, Plan
 
 TOLD = PolicyTraining(command="a test", seed=1, hours="0-1", rounds=0, score=0, teacher=0)
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from roma.launch import child as children
-from roma.launch.child import Child
+from roma.deploy import child as children
+from roma.deploy.child import Child
 
 SCRIPT = """
 import os, pathlib, sys, time

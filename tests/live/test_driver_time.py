@@ -6,13 +6,13 @@ import json
 import pytest
 
 from dispatcher.core import Dispatcher
+from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.driver import Call, Driver
-from dispatcher.live.messages import Message, Response, form
-from dispatcher.live.verdicts import judge, judge_grpc
+from dispatcher.live.http.messages import Message, Response, form
 from dispatcher.schedulers import registry
-from roma.errors import BackendLost, BackendUnreached
-from roma.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result, Woken
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.domain.errors import BackendLost, BackendUnreached
+from roma.domain.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result, Woken
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 
 pytestmark = pytest.mark.looptime
 

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from roma import chronicle
-from roma.chronicle import Chronicle
+from roma.telemetry import decision_log
+from roma.telemetry.decision_log import Chronicle
 from tests.live.test_loop_time import Dispatcher, Kernel, build
 
 
@@ -18,7 +18,7 @@ async def test_every_decision_is_written_down_once_and_the_last_one_too(tmp_path
             await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    lines = [json.loads(line) for line in chronicle.read(tmp_path, "decisions-w")]
+    lines = [json.loads(line) for line in decision_log.read(tmp_path, "decisions-w")]
     times = [line["time"] for line in lines]
     assert times == sorted(set(times))
     assert times[-1] == loop.core.last()[0].time

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from controllers import registry
-from roma.errors import ActuationError, ExchangeError
-from roma.exchange import ExchangeReply, ExecutorReport
-from roma.model import ModelSpec, Sla
+from roma.domain.errors import ActuationError, ExchangeError
+from roma.domain.exchange import ExchangeReply, ExecutorReport
+from roma.domain.model import ModelSpec, Sla
 from supervisor.core import Managed, Reading, Supervisor
 from supervisor.live.loop import ControlLoop
 

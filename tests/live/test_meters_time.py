@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from roma.errors import ActuationError, EngineError
+from roma.domain.errors import ActuationError, EngineError
 from supervisor.actuators.meters import EngineMeters
 from supervisor.core import Reading
 

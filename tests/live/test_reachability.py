@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from roma.errors import ExchangeError
-from roma.reachability import reason
+from roma.domain.errors import ExchangeError
+from roma.domain.reachability import reason
 from supervisor.live.peer import Peer
 
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from roma import config
-from roma.launch.ready import summary
-from roma.launch.servers import model_server
-from roma.placement import executables
+from roma.config import schema
+from roma.config.placement import executables
+from roma.deploy.model_servers import model_server
+from roma.deploy.ready import summary
 
 TEXT = """
 models:
@@ -19,7 +19,7 @@ workers: [{name: w, cores: 2}]
 
 @pytest.fixture
 def two():
-    return config.parse(TEXT)
+    return schema.parse(TEXT)
 
 
 @pytest.mark.parametrize(

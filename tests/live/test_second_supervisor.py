@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from roma.errors import TakenError
-from roma.exchange import silence
+from roma.domain.errors import TakenError
+from roma.domain.exchange import silence
 from supervisor.live.peer import WorkerHeld
 from tests.live.test_loop_time import Dispatcher, Kernel, build
 
@@ -67,7 +67,7 @@ async def test_of_two_that_start_together_one_has_every_dispatcher(looptime):
 
 
 async def test_without_a_dispatcher_it_goes_on(looptime):
-    from roma.errors import ExchangeError
+    from roma.domain.errors import ExchangeError
 
     class Gone(Dispatcher):
         async def confirm(self, message):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from roma.load.errors import LoadInputError, NoAnswerError
-from roma.load.generator import Load, Stream
-from roma.load.outcomes import Answer, Outcome, Progress, Result
-from roma.load.report import ModelReport
+from roma.tools.load.errors import LoadInputError, NoAnswerError
+from roma.tools.load.generator import Load, Stream
+from roma.tools.load.outcomes import Answer, Outcome, Progress, Result
+from roma.tools.load.report import ModelReport
 
 pytestmark = [pytest.mark.looptime, pytest.mark.asyncio]
 

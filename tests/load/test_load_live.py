@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from roma.load.client import RestClient, allow_connections
-from roma.load.errors import LoadInputError, NoAnswerError
-from roma.load.generator import Load, Stream, run_load
-from roma.load.outcomes import Outcome, Result
+from roma.tools.load.client import RestClient, allow_connections
+from roma.tools.load.errors import LoadInputError, NoAnswerError
+from roma.tools.load.generator import Load, Stream, run_load
+from roma.tools.load.outcomes import Outcome, Result
 
 EXPECTED = 200
 

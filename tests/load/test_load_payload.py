@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from roma.load.errors import LoadInputError
-from roma.load.payload import cycled, read_bodies
+from roma.tools.load.errors import LoadInputError
+from roma.tools.load.payload import cycled, read_bodies
 
 
 def test_bodies_are_cycled_in_order() -> None:

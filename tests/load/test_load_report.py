@@ -2,8 +2,8 @@ import orjson
 import pytest
 from rich.console import Console
 
-from roma.load.outcomes import Outcome, Result, outcome_of
-from roma.load.report import Distribution, Recorder, Report
+from roma.tools.load.outcomes import Outcome, Result, outcome_of
+from roma.tools.load.report import Distribution, Recorder, Report
 
 
 def answered(model: str, intended: float, done: float, *, lag: float = 0.0) -> Result:

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roma import config, logs
-from roma.demo.ports import free_ports
-from roma.errors import ConfigError
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.telemetry import logs
+from roma.tools.demo.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 FORGED = "m\n2026-01-01 00:00:00,000 ERROR all is lost\r\x1b[2J\u2028\x00\x7f\x9b31m\u202e\udcff"
@@ -146,7 +147,7 @@ control: {{port: {}}}
 def test_the_section_is_checked(section, fault):
     text = CONFIG.format(*free_ports(3)) + f"log: {section}\n"
     with pytest.raises(ConfigError, match=re.escape(fault)):
-        config.parse(text)
+        schema.parse(text)
 
 
 def run(tmp_path, program, section):

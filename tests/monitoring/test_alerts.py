@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from roma.launch.alerts import ALERTS, BURNS, WINDOWS, rules
+from roma.deploy.alerts import ALERTS, BURNS, WINDOWS, rules
 
 DAY = 24 * 60
 

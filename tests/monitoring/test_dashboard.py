@@ -8,7 +8,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from roma.launch.dashboard import dashboard
+from roma.deploy.grafana import dashboard
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,11 +6,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from dispatcher.core import Dispatcher
-from dispatcher.live.metrics import collect
+from dispatcher.live.admin.metrics import collect
 from dispatcher.schedulers.registry import CPU, GPU
-from roma import exposition
-from roma.events import ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.events import ExecutionEnded, ExecutorAdded, ExecutorReady, RequestArrived, Result
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.telemetry import prometheus
 
 ODD = 'a"b\\c\nd{e="f"} é ☂,'
 
@@ -28,7 +28,7 @@ async def test_a_label_says_what_its_model_is_called(accept):
     core.handle(RequestArrived(Request(1, ODD, 0.0, 1.0)), now=0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.25)
     request = make_mocked_request("GET", "/metrics", headers={"Accept": accept})
-    answer = await exposition.response(request, collect(core, 0.25))
+    answer = await prometheus.response(request, collect(core, 0.25))
     assert answer.content_type == accept.partition(";")[0]
     families = list(FORMATS[accept](answer.body.decode()))
     samples = [s for family in families for s in family.samples]

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import ClientSession, web
 
 from dispatcher.live import app as dispatcher_app
-from roma import config
-from roma.demo.ports import free_ports
-from roma.launch import alerts, dashboard, monitoring
-from roma.load import Stream, run_load
+from roma.config import schema
+from roma.deploy import alerts, grafana, monitoring
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Stream, run_load
 from supervisor.assembly import build_core
 from supervisor.core import Reading
 from supervisor.live import api
@@ -152,7 +152,7 @@ async def deployment(tmp_path):
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed")
     *ports, supervisor, metrics = free_ports(7)
-    loaded = config.parse(FILE.format(sla=SLA, ports=ports, period=PERIOD))
+    loaded = schema.parse(FILE.format(sla=SLA, ports=ports, period=PERIOD))
     admin = f"http://127.0.0.1:{ports[4]}"
     async with contextlib.AsyncExitStack() as stack:
         for port in ports[:3]:
@@ -214,7 +214,7 @@ async def test_prometheus_adds_up_to_what_the_load_generator_counted(deployment)
     load = asyncio.create_task(run_load(streams, url, timeout=2.0))
     conditions = [c.value for alert in alerts.ALERTS for c in alert.conditions]
     recorded = [alerts.recorded(w) for w in alerts.WINDOWS]
-    asked = [*dashboard.queries("a"), *conditions, *recorded]
+    asked = [*grafana.queries("a"), *conditions, *recorded]
     missing = await without_data(prometheus, session, asked)
     report = await load
     assert missing == []

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import async_playwright
 
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 from tests.support.scene import Stage
 
 CHROMIUM = shutil.which("chromium")

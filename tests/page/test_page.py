@@ -7,8 +7,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import expect
 
-from roma.model import Device
-from roma.view.rows import Worker
+from roma.domain.model import Device
+from roma.ui.dashboard.rows import Worker
 from tests.support.scene import WORKER, Actor, Scene, fleet, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,7 +9,7 @@ import signal
 import pytest
 from playwright.async_api import expect
 
-from roma.demo import inputs
+from roma.tools.demo import inputs
 from tests.support.up import Up, kill, write_config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

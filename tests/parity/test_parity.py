@@ -12,15 +12,15 @@ import pytest
 from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
 from dispatcher.live.driver import Call, Driver
-from dispatcher.live.messages import Message, Response, form
-from roma.config import Config
-from roma.events import Execute, ExecutorAdded, Reject
-from roma.placement import executables
-from roma.plant import LoadConfig
-from roma.sim.loads import send_times
-from roma.sim.scenario import Scenario, from_config
-from roma.sim.simulation import Simulation
-from roma.sim.world import World
+from dispatcher.live.http.messages import Message, Response, form
+from roma.config.placement import executables
+from roma.config.plant import LoadConfig
+from roma.config.schema import Config
+from roma.domain.events import Execute, ExecutorAdded, Reject
+from roma.lab.sim.loads import send_times
+from roma.lab.sim.scenario import Scenario, from_config
+from roma.lab.sim.simulation import Simulation
+from roma.lab.sim.world import World
 from supervisor.assembly import build_core as build_supervisor
 from supervisor.live.loop import ControlLoop
 

@@ -11,13 +11,13 @@ import sys
 import pytest
 import yaml
 
-from roma import config as roma_config
-from roma import profile as profiles
 from roma.cli import profile_command
-from roma.demo.ports import free_ports
-from roma.errors import ConfigError
-from roma.launch.servers import cgroups, model_server
-from roma.placement import executables
+from roma.config import profile as profiles
+from roma.config import schema as roma_config
+from roma.config.placement import executables
+from roma.deploy.model_servers import cgroups, model_server
+from roma.domain.errors import ConfigError
+from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import find_hierarchy
 from tests.support.up import alive, write_config
 

@@ -3,14 +3,14 @@
 import pytest
 import yaml
 
-from roma import profile as profiles
-from roma.config import parse
-from roma.errors import ConfigError, LaunchError
-from roma.load.errors import LoadInputError
-from roma.profile import MachineProfile, Profiles
-from roma.profiling import inputs, machine, plan, report, summary
-from roma.profiling.inputs import Inputs
-from roma.profiling.summary import Run, Sample
+from roma.config import profile as profiles
+from roma.config.profile import MachineProfile, Profiles
+from roma.config.schema import parse
+from roma.domain.errors import ConfigError, LaunchError
+from roma.tools.load.errors import LoadInputError
+from roma.tools.profiling import inputs, machine, plan, report, summary
+from roma.tools.profiling.inputs import Inputs
+from roma.tools.profiling.summary import Run, Sample
 
 
 def run(cores, batch, *samples):

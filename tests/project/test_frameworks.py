@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from roma import frameworks
-from roma.errors import LaunchError
-from roma.worker import registry
-from roma.worker.registry import RuntimeKind
+from roma.device import registry
+from roma.device.registry import RuntimeKind
+from roma.domain.errors import LaunchError
+from roma.tensors import frameworks
 
 REFUSED = "PyTorch cannot be imported: TensorFlow is in this process already"
 

@@ -11,7 +11,7 @@ import yaml
 
 from controllers import registry as laws
 from dispatcher.schedulers import registry as schedulers
-from roma.config import ControlConfig, SchedulingConfig
+from roma.config.schema import ControlConfig, SchedulingConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_the_vocabulary_imports_nothing_above_itself():
     """Importing a core must not drag in an event loop, a socket or TensorFlow."""
     code = (
         "import sys, dispatcher.core, supervisor.core, controllers.registry\n"
-        "bad = {'aiohttp', 'tensorflow', 'torch', 'uvloop', 'dispatcher.live', 'roma.launch'}\n"
+        "bad = {'aiohttp', 'tensorflow', 'torch', 'uvloop', 'dispatcher.live', 'roma.deploy'}\n"
         "print(sorted(bad & set(sys.modules)))"
     )
     done = subprocess.run(

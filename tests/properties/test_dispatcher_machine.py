@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
 from dispatcher.schedulers.base import Options
-from roma.events import (
+from roma.domain.events import (
     Abort,
     CoresApplied,
     Execute,
@@ -29,7 +29,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 
 MODELS = ("a", "b", "c")
 EXECUTORS = ("a@1", "a@2", "b@1", "c@1", "gpu@1", "gpu@2")

@@ -1,6 +1,6 @@
 """`clockwork` and exclusive devices under any sequence of events, in virtual time.
 
-The devices are the production rules (`roma.worker.core`); this machine is clock, clients, cables
+The devices are the production rules (`roma.device.core`); this machine is clock, clients, cables
 and accidents. Whatever comes: nothing begins outside its window, memory is never over-committed,
 both sides agree on it, every request ends exactly once, and in time unless a device was late.
 """
@@ -15,10 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.base import TICK, Options
-from dispatcher.schedulers.clockwork import Clockwork, ClockworkPaper
+from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.actions import Infer, Load, ModelOffer, Offer, Status, Unload
-from roma.events import (
+from roma.device.core import Begin, WorkerCore
+from roma.domain.actions import Infer, Load, ModelOffer, Offer, Status, Unload
+from roma.domain.events import (
     Abort,
     Execute,
     ExecutionEnded,
@@ -36,8 +37,7 @@ from roma.events import (
     UnloadModel,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
-from roma.worker.core import Begin, WorkerCore
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 MODELS = {

@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from dispatcher.quality import UTILITIES, QualityOptions, soft_deadline
 from dispatcher.schedulers.base import Options
-from dispatcher.schedulers.qos import Fixed, Qos
-from dispatcher.schedulers.qos_opt import QosOpt
-from roma.actions import ModelOffer
-from roma.model import ModelSpec, Priority, Sla
-from roma.variants import Terms, Variant
+from dispatcher.schedulers.qos.heuristic import Fixed, Qos
+from dispatcher.schedulers.qos.optimal import QosOpt
+from dispatcher.state.utility import UTILITIES, QualityOptions, soft_deadline
+from roma.domain.actions import ModelOffer
+from roma.domain.model import ModelSpec, Priority, Sla
+from roma.domain.variants import Terms, Variant
 from tests.properties.test_exclusive_machine import Devices
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roma.report.columns import Grid, Span
+from roma.ui.report.columns import Grid, Span
 
 NAN = np.nan
 

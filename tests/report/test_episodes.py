@@ -5,17 +5,17 @@ from collections import Counter
 import pytest
 
 from controllers.measurement import Demand, Measurement
-from roma.chronicle import Chronicle
-from roma.model import ModelSpec, Sla, Statistic
-from roma.report.clock import Clock, duration, milliseconds
-from roma.report.columns import Span
-from roma.report.episodes import episodes, main_limit, words
-from roma.report.read import read
-from roma.report.summary import summaries
-from roma.report.verdict import share, verdict
-from roma.view.moments import Moment, record
-from supervisor.story import Decision, plain
-from supervisor.words import Limit
+from roma.domain.model import ModelSpec, Sla, Statistic
+from roma.telemetry.decision_log import Chronicle
+from roma.ui.dashboard.moments import Moment, record
+from roma.ui.report.clock import Clock, duration, milliseconds
+from roma.ui.report.columns import Span
+from roma.ui.report.episodes import episodes, main_limit, words
+from roma.ui.report.read import read
+from roma.ui.report.summary import summaries
+from roma.ui.report.verdict import share, verdict
+from supervisor.decision_log import Decision, plain
+from supervisor.decision_text import Limit
 
 START = 1_790_000_000.0
 MEASUREMENT = Measurement(0.1, 0.0, 20, 0, 20, 0, 0, 0, 0, 0.5, 1.0, 0.5, 0.4, 1.0)

@@ -9,16 +9,16 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from roma.chronicle import Chronicle
 from roma.cli.app import app
-from roma.errors import StoryError
-from roma.report.build import build
-from roma.report.episodes import episodes
-from roma.report.read import ExecutableTrack, read
-from roma.report.summary import summaries, total, worker_cores
-from roma.sim.scenario import SupervisorFault
-from roma.sim.simulation import Simulation
-from supervisor.words import Limit
+from roma.domain.errors import StoryError
+from roma.lab.sim.scenario import SupervisorFault
+from roma.lab.sim.simulation import Simulation
+from roma.telemetry.decision_log import Chronicle
+from roma.ui.report.build import build
+from roma.ui.report.episodes import episodes
+from roma.ui.report.read import ExecutableTrack, read
+from roma.ui.report.summary import summaries, total, worker_cores
+from supervisor.decision_text import Limit
 from tests.sim.test_simulation import GOLDEN, golden
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from roma.demo.ports import free_ports
 from roma.serving.api import Action, Call
 from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.server import ModelServer, ServerSettings
 from roma.serving.versions import find
+from roma.tools.demo.ports import free_ports
 from tests.serving.test_serving_predict_grpc import Stubs, fill, refused, stubs, tensor, until
 
 __all__ = ["stubs"]

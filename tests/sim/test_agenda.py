@@ -1,6 +1,6 @@
 """Virtual time: due first acts first, due together acts in the order of entry."""
 
-from roma.sim.agenda import Agenda
+from roma.lab.sim.agenda import Agenda
 
 
 def test_what_is_due_first_acts_first_and_ties_act_in_the_order_of_entry():

@@ -4,11 +4,11 @@ from itertools import count, takewhile
 
 import pytest
 
-from dispatcher.schedulers.clockwork import Clockwork
-from dispatcher.schedulers.heads import Edf
-from roma.actions import ModelOffer
-from roma.events import Reason, Woken
-from roma.sim.fleet import THINK, Fleet, Noise, Plan
+from dispatcher.schedulers.clockwork.policy import Clockwork
+from dispatcher.schedulers.head_of_line import Edf
+from roma.domain.actions import ModelOffer
+from roma.domain.events import Reason, Woken
+from roma.lab.sim.fleet import THINK, Fleet, Noise, Plan
 
 MODEL = ModelOffer(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
 EXACT = Noise(spread=0.0, stalls=0.0)

@@ -4,8 +4,8 @@ from itertools import islice, takewhile
 
 import pytest
 
-from roma.plant import LoadConfig
-from roma.sim.loads import repeated, send_times
+from roma.config.plant import LoadConfig
+from roma.lab.sim.loads import repeated, send_times
 
 
 def until(load, duration, *, seed=1):

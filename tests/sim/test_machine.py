@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roma.config import parse
-from roma.profile import ModelProfile
-from roma.sim.agenda import Agenda
-from roma.sim.machine import Machine, Unit
-from roma.sim.quota import QuotaCpu
-from roma.sim.world import World
+from roma.config.profile import ModelProfile
+from roma.config.schema import parse
+from roma.lab.sim.agenda import Agenda
+from roma.lab.sim.machine import Machine, Unit
+from roma.lab.sim.quota import QuotaCpu
+from roma.lab.sim.world import World
 
 PERIOD = 0.1
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from roma.config import Config
-from roma.sim.scenario import ExecutorFault, from_config
-from roma.sim.simulation import Simulation
+from roma.config.schema import Config
+from roma.lab.sim.scenario import ExecutorFault, from_config
+from roma.lab.sim.simulation import Simulation
 from supervisor.core import Apply
 
 CORES = 2.0

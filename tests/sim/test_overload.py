@@ -2,9 +2,9 @@
 
 import pytest
 
-from roma.config import Config
-from roma.sim.scenario import from_config
-from roma.sim.simulation import Simulation
+from roma.config.schema import Config
+from roma.lab.sim.scenario import from_config
+from roma.lab.sim.simulation import Simulation
 
 CORES, COST = 2.0, 0.02
 CAPACITY = CORES / COST

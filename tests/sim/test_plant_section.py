@@ -2,9 +2,9 @@
 
 import pytest
 
-from roma import config
-from roma.errors import ConfigError
-from roma.sim.scenario import from_config
+from roma.config import schema
+from roma.domain.errors import ConfigError
+from roma.lab.sim.scenario import from_config
 
 GOOD = """
 models:
@@ -24,7 +24,7 @@ plant:
 
 
 def test_a_good_section_says_what_it_means():
-    scenario = from_config(config.parse(GOOD), seed=3)
+    scenario = from_config(schema.parse(GOOD), seed=3)
     assert (scenario.duration, scenario.actuation_delay, scenario.burst) == (60, 0.1, 0.5)
     assert (scenario.usage_error, scenario.seed) == (1.5, 3)
     profile = scenario.profiles["m"]
@@ -35,7 +35,7 @@ def test_a_good_section_says_what_it_means():
 def test_what_the_plant_says_wins_over_the_profile():
     measured = "    sla: {response_time: 0.5}\n    profile: {cost: 0.5, noise: 0.9}"
     text = GOOD.replace("    sla: {response_time: 0.5}", measured).replace("noise: 0.1, ", "")
-    profile = from_config(config.parse(text)).profiles["m"]
+    profile = from_config(schema.parse(text)).profiles["m"]
     assert (profile.cost, profile.noise) == (0.02, 0.9)
 
 
@@ -105,7 +105,7 @@ def test_what_the_plant_says_wins_over_the_profile():
 def test_faults(old, new, line):
     assert old in GOOD
     with pytest.raises(ConfigError) as e:
-        config.parse(GOOD.replace(old, new))
+        schema.parse(GOOD.replace(old, new))
     assert any(fault.startswith(f"roma.yaml: {line}") for fault in str(e.value).splitlines()), e
 
 
@@ -125,5 +125,5 @@ def test_faults(old, new, line):
 def test_what_a_simulation_lacks_is_named(old, new, line):
     assert old in GOOD
     with pytest.raises(ConfigError) as e:
-        from_config(config.parse(GOOD.replace(old, new)))
+        from_config(schema.parse(GOOD.replace(old, new)))
     assert str(e.value).startswith(line)

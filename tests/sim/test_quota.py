@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roma.sim.quota import QuotaCpu
+from roma.lab.sim.quota import QuotaCpu
 
 
 def run(cpu, starts, *, resizes=(), until=math.inf):

@@ -15,10 +15,10 @@ from statistics import NormalDist
 
 import pytest
 
-from roma import config
-from roma.events import Abort, CoresApplied, Execute, Fail, Reject
-from roma.sim.scenario import ExecutorFault, SupervisorFault, from_config
-from roma.sim.simulation import Simulation
+from roma.config import schema
+from roma.domain.events import Abort, CoresApplied, Execute, Fail, Reject
+from roma.lab.sim.scenario import ExecutorFault, SupervisorFault, from_config
+from roma.lab.sim.simulation import Simulation
 from supervisor.core import Apply
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -38,11 +38,11 @@ def scenario(
         "control": {"law": law, **(control or {})},
         "plant": {"duration": duration, "models": {"m": plant}},
     }
-    return from_config(config.Config.model_validate(file))
+    return from_config(schema.Config.model_validate(file))
 
 
 def golden(name, **changes):
-    return replace(from_config(config.load(GOLDEN / f"{name}.yaml")), **changes)
+    return replace(from_config(schema.load(GOLDEN / f"{name}.yaml")), **changes)
 
 
 class Spy:
@@ -288,7 +288,7 @@ def test_each_worker_ticks_at_its_own_period():
         ],
         "plant": {"duration": 10.1, "models": {"m": {"cost": 0.02, "load": {"profile": "20"}}}},
     }
-    simulation = Simulation(from_config(config.Config.model_validate(file)))
+    simulation = Simulation(from_config(schema.Config.model_validate(file)))
     simulation.run()
     ticks = {name: len(w.core.status[f"m@{name}"].story) for name, w in simulation.workers.items()}
     assert ticks == {"w": 21, "v": 6}
@@ -340,7 +340,7 @@ print(found.hexdigest())
 @pytest.mark.parametrize("name", ["rules", "static"])
 def test_same_seed_same_trace_whatever_the_hash_seed(name):
     def load(seed):
-        return from_config(config.load(GOLDEN / f"{name}.yaml"), seed=seed)
+        return from_config(schema.load(GOLDEN / f"{name}.yaml"), seed=seed)
 
     mine = digest(load(7))
     assert mine == digest(load(7))

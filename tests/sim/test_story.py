@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from controllers.registry import LAWS
-from roma import chronicle
-from roma.chronicle import Chronicle
-from roma.sim.scenario import ExecutorFault, SupervisorFault
-from roma.sim.simulation import Simulation
+from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
+from roma.lab.sim.simulation import Simulation
+from roma.telemetry import decision_log
+from roma.telemetry.decision_log import Chronicle
 from tests.sim.test_simulation import golden, scenario
 from tests.support.story import decisions, replayed
 
@@ -31,7 +31,7 @@ def told(run_of, directory):
     story = Chronicle(directory, fresh=True)
     result = Simulation(run_of, story=story.write).run()
     names = [f.name.removesuffix(".jsonl") for f in sorted(directory.glob("*.jsonl"))]
-    return result, {name: chronicle.read(directory, name) for name in names}
+    return result, {name: decision_log.read(directory, name) for name in names}
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from roma.events import Reason
-from roma.sim.tally import Moments, Tally
+from roma.domain.events import Reason
+from roma.lab.sim.tally import Moments, Tally
 
 
 def tally(**kwargs):

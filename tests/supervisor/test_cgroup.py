@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from roma.errors import ActuationError, ActuationNotPermitted
+from roma.domain.errors import ActuationError, ActuationNotPermitted
 from supervisor import cgroups
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.recording import RecordingActuator

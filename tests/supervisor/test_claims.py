@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from roma.errors import TakenError
+from roma.domain.errors import TakenError
 from supervisor.cgroups import Hierarchy
 from supervisor.claims import Claims
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roma import config
-from roma.errors import BrokerRefused
-from roma.placement import on_worker
+from roma.config import schema
+from roma.config.placement import on_worker
+from roma.domain.errors import BrokerRefused
 from supervisor.broker.broker import safe_shares
 from supervisor.broker.containers import check, owned, specification
 
@@ -23,7 +23,7 @@ workers:
 
 
 def built(what, docker="{}", more=""):
-    loaded = config.parse(FILE.replace("DOCKER", docker + more))
+    loaded = schema.parse(FILE.replace("DOCKER", docker + more))
     (worker,) = loaded.workers
     (executable,) = [e for e in on_worker(loaded, worker) if e.name == what]
     return specification(loaded, worker, executable)
@@ -96,7 +96,7 @@ def test_grpc_is_published_an_offset_away_and_has_one_port_inside():
     own = "{server: roma, image: roma/model-server, network: models}"
     assert "--grpc-port=8500" in built("digits@h", own, more=", grpc_offset: 1000")["Cmd"]
     assert not any("grpc" in word for word in built("digits@h", own)["Cmd"])
-    loaded = config.parse(FILE.replace("DOCKER", own + ", grpc_offset: 1000"))
+    loaded = schema.parse(FILE.replace("DOCKER", own + ", grpc_offset: 1000"))
     (worker,) = loaded.workers
     addresses = {e.name: e.grpc for e in on_worker(loaded, worker)}
     assert addresses["gpu0@h"] == ("shop-h-gpu0", 8500)
@@ -113,7 +113,7 @@ def test_labels_tell_a_container_that_roma_yaml_no_longer_describes():
 
 def test_a_quota_that_moved_makes_no_other_container():
     more = FILE.replace("DOCKER", "{}").replace("initial: 0.5", "initial: 0.7")
-    loaded = config.parse(more)
+    loaded = schema.parse(more)
     (executable, *_) = on_worker(loaded, loaded.workers[0])
     again = specification(loaded, loaded.workers[0], executable)
     assert again["HostConfig"]["CpuQuota"] == 70_000
@@ -121,7 +121,7 @@ def test_a_quota_that_moved_makes_no_other_container():
 
 
 def inspected(**changes):
-    loaded = config.parse(FILE.replace("DOCKER", "{}"))
+    loaded = schema.parse(FILE.replace("DOCKER", "{}"))
     labels = {**owned(loaded, loaded.workers[0]), "roma.executable": "digits@h"}
     labels |= changes.pop("labels", {})
     found = {"Name": "/x", "Config": {"Labels": labels}, "HostConfig": {"NanoCpus": 0} | changes}
@@ -147,7 +147,7 @@ def test_a_container_that_is_not_what_it_should_be_is_refused(changes, message):
 
 
 def test_safe_shares_fit_the_worker_and_starve_nobody():
-    loaded = config.parse(FILE.replace("DOCKER", "{}"))
+    loaded = schema.parse(FILE.replace("DOCKER", "{}"))
     (worker,) = loaded.workers
     shares = safe_shares(on_worker(loaded, worker), worker.allocatable)
     assert set(shares) == {"digits@h", "photos@h"}  # GPUs have no quota

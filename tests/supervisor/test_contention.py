@@ -11,10 +11,10 @@ from supervisor.actuators.recording import RecordingActuator
 from supervisor.cgroups import GroupV1, GroupV2
 from supervisor.contention import Contention, HostReading, contention, parse_some
 from supervisor.core import Managed, Reading
+from supervisor.decision_log import parse, plain
+from supervisor.decision_text import Limit, explain, limit
 from supervisor.live.api import snapshot
 from supervisor.live.loop import ControlLoop
-from supervisor.story import parse, plain
-from supervisor.words import Limit, explain, limit
 from tests.supervisor.test_supervisor_core import M, build, reply, report
 
 LATE = {"response_time": 0.9, "waiting": 3, "in_flight": 1, "oldest_age": 0.7}

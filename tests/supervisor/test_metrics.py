@@ -7,14 +7,14 @@ from dataclasses import replace
 from controllers import registry
 from controllers.measurement import Demand, hold
 from dispatcher.core import Dispatcher
-from dispatcher.live.metrics import collect as collect_dispatcher
-from dispatcher.live.metrics import collect_control
+from dispatcher.live.admin.metrics import collect as collect_dispatcher
+from dispatcher.live.admin.metrics import collect_control
 from dispatcher.schedulers.registry import CPU, GPU
-from roma.events import ExecutorAdded
-from roma.exchange import ExchangeReply, ExecutorReport
-from roma.launch import alerts, dashboard
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla
-from roma.view.rows import Worker
+from roma.deploy import alerts, grafana
+from roma.domain.events import ExecutorAdded
+from roma.domain.exchange import ExchangeReply, ExecutorReport
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.ui.dashboard.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.contention import Contention
 from supervisor.core import Managed, Reading, Supervisor
@@ -140,7 +140,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     recorded = {alerts.recorded(window).partition(":")[2] for window in alerts.WINDOWS}
     asked = {
         name
-        for query in [*dashboard.queries("m"), *rules]
+        for query in [*grafana.queries("m"), *rules]
         for name in re.findall(r"roma_\w+(?::\w+)?", query)
     }
     assert asked - names - recorded == set()

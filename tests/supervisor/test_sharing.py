@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from roma.model import Sharing
+from roma.domain.model import Sharing
 from supervisor.sharing import GRID, Want, share
 
 MAX_MIN, PROPORTIONAL = Sharing.MAX_MIN, Sharing.PROPORTIONAL

@@ -5,11 +5,11 @@ import pytest
 
 from controllers import registry
 from controllers.measurement import Demand, Measurement
-from roma.errors import StoryError
-from roma.model import ModelSpec, Sla
+from roma.domain.errors import StoryError
+from roma.domain.model import ModelSpec, Sla
 from supervisor.core import STORY_LENGTH, STORY_TOTAL, Managed
-from supervisor.story import Decision, parse, plain, replay
-from supervisor.words import Limit, explain, limit
+from supervisor.decision_log import Decision, parse, plain, replay
+from supervisor.decision_text import Limit, explain, limit
 from tests.supervisor.test_supervisor_core import World, build
 
 

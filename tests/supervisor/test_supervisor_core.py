@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from controllers import registry
-from roma.exchange import ExchangeReply, ExecutorReport, ModelReport
-from roma.model import ModelSpec, Sla
+from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.domain.model import ModelSpec, Sla
 from supervisor.core import Apply, Managed, Reading, Supervisor
 
 M = ModelSpec("m", Sla(0.5), deadline=1.0)

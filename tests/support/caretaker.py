@@ -96,7 +96,7 @@ def main(value):
         return marked in (process / "environ").read_bytes().split(b"\0")
 
     def is_reaper(process):
-        return b"roma.launch.reaper" in (process / "cmdline").read_bytes()
+        return b"roma.deploy.reaper" in (process / "cmdline").read_bytes()
 
     # Reapers remove the cgroups of what is gone, and end by themselves.
     _kill_all(lambda process: is_marked(process) and not is_reaper(process))

@@ -2,10 +2,10 @@
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.base import Options
-from dispatcher.schedulers.clockwork import Clockwork
+from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.actions import ModelOffer, Offer
-from roma.events import (
+from roma.domain.actions import ModelOffer, Offer
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorAdded,
@@ -15,7 +15,7 @@ from roma.events import (
     Result,
     Woken,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 LOAD = 0.020

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 
-from roma.errors import ActuationError
+from roma.domain.errors import ActuationError
 from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.engine import docker
 from tests.support.up import Up, write_config

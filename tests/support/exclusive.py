@@ -8,13 +8,13 @@ import time
 import numpy as np
 import yaml
 
-from roma import config
-from roma.actions import Infer, Load, ModelOffer
-from roma.actionwire import Decoder, Hello, Result, Signature, Submit, TensorSpec, encode
-from roma.demo.ports import free_ports
-from roma.worker.device import Device
-from roma.worker.runtimes.base import RuntimeModel
-from roma.worker.server import ServerSettings, WorkerServer
+from roma.config import schema
+from roma.device.device import Device
+from roma.device.runtimes.base import RuntimeModel
+from roma.device.server import ServerSettings, WorkerServer
+from roma.device_protocol import Decoder, Hello, Result, Signature, Submit, TensorSpec, encode
+from roma.domain.actions import Infer, Load, ModelOffer
+from roma.tools.demo.ports import free_ports
 
 PAIR = Signature((TensorSpec("x", "float32", (-1, 2)),), (TensorSpec("y", "float32", (-1, 2)),))
 TIMES = {1: 0.02, 2: 0.025, 4: 0.03, 8: 0.035, 16: 0.04}
@@ -236,7 +236,7 @@ class Ground:
     async def serve(self, *, ready=True):
         gateway = self.data["gateway"]
         where = [f"http://127.0.0.1:{gateway[key]}" for key in ("port", "admin_port")]
-        await self.stage.serve(config.parse(yaml.safe_dump(self.data)), *where)
+        await self.stage.serve(schema.parse(yaml.safe_dump(self.data)), *where)
         if ready and hasattr(self, "worker"):
             await self.ready()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import find_hierarchy
 
 CHECKOUT = Path(__file__).parents[2]

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from roma.load.client import RestClient
-from roma.load.errors import NoAnswerError
-from roma.load.outcomes import Answer
+from roma.tools.load.client import RestClient
+from roma.tools.load.errors import NoAnswerError
+from roma.tools.load.outcomes import Answer
 
 PAUSE = 0.05
 """Seconds between two attempts: a process that dies closes its connections one after another, so
@@ -12,7 +12,7 @@ the next one of the pool may belong to it too."""
 
 
 class Patient:
-    """Wraps a client of `roma.load`; `again` counts what it repeats until its caller's time is up."""
+    """Wraps a client of `roma.tools.load`; `again` counts what it repeats until its caller's time is up."""
 
     def __init__(self, client: RestClient) -> None:
         self._client = client

@@ -1,8 +1,8 @@
 """Policies of a few numbers: they take one action, whatever they see."""
 
-from roma.actions import ModelOffer
-from roma.policy_file import Policy, PolicyAction
-from roma.variants import Variant
+from roma.config.policy_file import Policy, PolicyAction
+from roma.domain.actions import ModelOffer
+from roma.domain.variants import Variant
 
 GOOD, FAST = Variant("good", 1.0), Variant("fast", 0.5)
 SECONDS = {

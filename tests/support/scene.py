@@ -12,13 +12,13 @@ import orjson
 from aiohttp import web
 
 from controllers.measurement import Demand, Measurement
-from dispatcher.live.page import Page
-from roma.exchange import ExchangeReply, ExecutorReport
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla, Statistic
-from roma.view.board import Board
-from roma.view.rows import Worker
-from supervisor.story import Decision, plain
-from supervisor.words import explain
+from dispatcher.live.admin.page import Page
+from roma.domain.exchange import ExchangeReply, ExecutorReport
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla, Statistic
+from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.rows import Worker
+from supervisor.decision_log import Decision, plain
+from supervisor.decision_text import explain
 from tests.view.reports import report
 
 WORKER = Worker("local", "http://local", True, mode="control", capacity=8.0)

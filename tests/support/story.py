@@ -1,14 +1,14 @@
 """What a run wrote down, checked by whoever reads it: live and simulated alike."""
 
 from controllers import registry
-from roma import chronicle
-from supervisor.story import parse, replay
+from roma.telemetry import decision_log
+from supervisor.decision_log import parse, replay
 
 
 def decisions(directory, worker):
     """The decisions of each executable of a worker, in order."""
     found = {}
-    for line in chronicle.read(directory, chronicle.decisions(worker)):
+    for line in decision_log.read(directory, decision_log.decisions(worker)):
         decision = parse(line)
         found.setdefault(decision.executable, []).append(decision)
     return found

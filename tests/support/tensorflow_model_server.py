@@ -18,8 +18,8 @@ import yaml
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from roma.demo.ports import free_ports
-from roma.orphans import die_with_parent
+from roma.telemetry.orphans import die_with_parent
+from roma.tools.demo.ports import free_ports
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python -m tests.support.tensorflow_serving_tests SOURCES [TEST ...]
 
 `SOURCES` is a directory that holds TensorFlow Serving's `tensorflow_serving`. What it imports
-beside the package tensorflow-serving-api is found there; a free port comes from `roma.demo.ports`.
+beside the package tensorflow-serving-api is found there; a free port comes from `roma.tools.demo.ports`.
 """
 
 import runpy
@@ -13,7 +13,7 @@ from types import ModuleType
 
 import tensorflow_serving
 
-from roma.demo.ports import free_ports
+from roma.tools.demo.ports import free_ports
 
 PROGRAM = Path("tensorflow_serving/model_servers/tensorflow_model_server_test.py")
 

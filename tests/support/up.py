@@ -12,10 +12,10 @@ from pathlib import Path
 
 import yaml
 
-from roma import config as roma_config
-from roma.demo.ports import free_ports
-from roma.load import Stream, run_load
-from roma.placement import executables
+from roma.config import schema as roma_config
+from roma.config.placement import executables
+from roma.tools.demo.ports import free_ports
+from roma.tools.load import Stream, run_load
 from roma.workload.arrivals import Profile, Step, poisson
 from supervisor.cgroups import find_hierarchy
 

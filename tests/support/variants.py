@@ -1,11 +1,11 @@
 """A dispatcher core with two variants of one model, events in and commands out."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.quality import QualityOptions
 from dispatcher.schedulers.base import Options
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.actions import ModelOffer, Offer
-from roma.events import (
+from dispatcher.state.utility import QualityOptions
+from roma.domain.actions import ModelOffer, Offer
+from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutorAdded,
@@ -13,8 +13,8 @@ from roma.events import (
     RequestArrived,
     Result,
 )
-from roma.model import Device, ExecutorSpec, ModelSpec, Request, Sla
-from roma.variants import Variant
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.variants import Variant
 
 FULL, TINY = Variant("full", 1.0), Variant("tiny", 0.5)
 # The paper's p2 (Table 1), in seconds.

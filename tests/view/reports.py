@@ -1,6 +1,6 @@
 """Reports with a few numbers of interest."""
 
-from roma.exchange import ModelReport
+from roma.domain.exchange import ModelReport
 
 
 def report(model="m", **values):

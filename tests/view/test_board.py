@@ -2,10 +2,10 @@
 
 import pytest
 
-from roma.exchange import ExchangeReply, ExecutorReport
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla
-from roma.view.board import Board
-from roma.view.rows import State, Worker
+from roma.domain.exchange import ExchangeReply, ExecutorReport
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.rows import State, Worker
 from tests.view.reports import report
 
 SPEC = ModelSpec("m", Sla(0.5, alpha=0.5), deadline=1.0)

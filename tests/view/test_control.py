@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from roma.view.control import STARTED, judged
-from roma.view.rows import Worker
+from roma.ui.dashboard.control import STARTED, judged
+from roma.ui.dashboard.rows import Worker
 
 WORKER = Worker("w", "http://w", True, mode="control", ticks=STARTED)
 SET = {"applied": 0.5, "failure": None}

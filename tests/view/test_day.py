@@ -4,10 +4,10 @@ import gc
 import sys
 
 from controllers import registry
-from roma.exchange import ExchangeReply, ExecutorReport
-from roma.model import Device, ExecutorSpec, ModelSpec, Sla
-from roma.view.board import Board
-from roma.view.rows import Worker
+from roma.domain.exchange import ExchangeReply, ExecutorReport
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
+from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.rows import Worker
 from supervisor.core import Managed, Reading, Supervisor
 from tests.view.reports import report
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from roma.view.history import COLUMNS, LENGTH, History
+from roma.ui.dashboard.history import COLUMNS, LENGTH, History
 
 
 def sample(**values):

@@ -1,9 +1,9 @@
 """Differences of reports: what happened in the last second."""
 
-from roma.events import Reason, Reject
-from roma.exchange import ExchangeReply
-from roma.model import ModelSpec, Sla
-from roma.view.moments import Moments, record, refusal
+from roma.domain.events import Reason, Reject
+from roma.domain.exchange import ExchangeReply
+from roma.domain.model import ModelSpec, Sla
+from roma.ui.dashboard.moments import Moments, record, refusal
 from tests.view.reports import report
 
 

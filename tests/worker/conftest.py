@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from roma.actions import Infer, Load, ModelOffer, Unload
-from roma.actionwire import (
+from roma.device.device import Device
+from roma.device.runtimes.base import RuntimeModel
+from roma.device.server import ServerSettings, WorkerServer
+from roma.device_protocol import (
     Connect,
     Decoder,
     Hello,
@@ -19,9 +21,7 @@ from roma.actionwire import (
     TensorSpec,
     encode,
 )
-from roma.worker.device import Device
-from roma.worker.runtimes.base import RuntimeModel
-from roma.worker.server import ServerSettings, WorkerServer
+from roma.domain.actions import Infer, Load, ModelOffer, Unload
 
 SIGNATURE = Signature(
     (TensorSpec("x", "float32", (-1, 2)),), (TensorSpec("y", "float32", (-1, 2)),)

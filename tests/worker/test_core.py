@@ -2,8 +2,8 @@
 
 import math
 
-from roma.actions import Infer, Load, Outcome, Status, Unload
-from roma.worker.core import Begin, WorkerCore
+from roma.device.core import Begin, WorkerCore
+from roma.domain.actions import Infer, Load, Outcome, Status, Unload
 
 NEEDS = {"small": 1, "large": 3}
 

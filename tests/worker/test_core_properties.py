@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from roma.actions import Infer, Load, Outcome, Status, Unload
-from roma.worker.core import Begin, WorkerCore
+from roma.device.core import Begin, WorkerCore
+from roma.domain.actions import Infer, Load, Outcome, Status, Unload
 
 NEEDS = {"a": 1, "b": 2, "c": 3}
 PAGES = 4

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from roma.actions import ModelOffer
-from roma.errors import ConfigError
-from roma.worker.models_table import TABLE_1, offers, parse
+from roma.device.models_table import TABLE_1, offers, parse
+from roma.domain.actions import ModelOffer
+from roma.domain.errors import ConfigError
 
 KILOBYTES = {
     "densenet169": (602, 4),

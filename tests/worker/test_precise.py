@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from roma.worker.precise import Alarm, sleep_until
+from roma.device.precise import Alarm, sleep_until
 
 
 @contextmanager

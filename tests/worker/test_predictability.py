@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from roma.worker import predictability
-from roma.worker.predictability import PERCENTILES, WARM_UP, Row
-from roma.worker.registry import SAMPLE, RuntimeKind, make, save_sample
+from roma.device import predictability
+from roma.device.predictability import PERCENTILES, WARM_UP, Row
+from roma.device.registry import SAMPLE, RuntimeKind, make, save_sample
 
 
 def test_every_row_runs_what_it_says(hand):

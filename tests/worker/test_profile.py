@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from roma.actions import PAGE, ModelOffer
-from roma.actionwire import Signature, TensorSpec, check
-from roma.errors import LaunchError
-from roma.worker.profile import WARM_UP, measure
-from roma.worker.runtimes.base import RuntimeModel, example, sizes
+from roma.device.profile import WARM_UP, measure
+from roma.device.runtimes.base import RuntimeModel, example, sizes
+from roma.device_protocol import Signature, TensorSpec, check
+from roma.domain.actions import PAGE, ModelOffer
+from roma.domain.errors import LaunchError
 
 ANY = Signature(
     (TensorSpec("x", "int64", (-1, -1, 2)), TensorSpec("s", "bytes", (-1,))),

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roma.actions import BATCHES, PAGE, Infer, Load, Status
-from roma.cli.worker_command import batch_sizes, memory_bytes
-from roma.errors import ConfigError
-from roma.worker import program, registry
-from roma.worker.program import WorkerSettings, check_exposure
-from roma.worker.registry import RuntimeKind
-from roma.worker.runtimes.base import RuntimeModel
-from roma.worker.server import ServerSettings
+from roma.cli.device_command import batch_sizes, memory_bytes
+from roma.device import program, registry
+from roma.device.program import WorkerSettings, check_exposure
+from roma.device.registry import RuntimeKind
+from roma.device.runtimes.base import RuntimeModel
+from roma.device.server import ServerSettings
+from roma.domain.actions import BATCHES, PAGE, Infer, Load, Status
+from roma.domain.errors import ConfigError
 from tests.worker.conftest import Dispatcher
 
 ROOT = Path(__file__).parents[2]

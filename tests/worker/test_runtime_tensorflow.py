@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from roma.actions import BATCHES, Infer, Load, Status, Unload
-from roma.errors import LaunchError, RomaError, TensorError
+from roma.device.profile import measure
+from roma.device.program import pages
+from roma.device.runtimes.tensorflow import TensorFlowRuntime, save_sample
+from roma.domain.actions import BATCHES, Infer, Load, Status, Unload
+from roma.domain.errors import LaunchError, RomaError, TensorError
 from roma.serving import session
-from roma.worker.profile import measure
-from roma.worker.program import pages
-from roma.worker.runtimes.tensorflow import TensorFlowRuntime, save_sample
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ async def test_another_signature_takes_its_own_batch_alone(working, runtime):
 
 
 def submit_pair(number, batch, inputs):
-    from roma.actionwire import Submit
+    from roma.device_protocol import Submit
 
     return Submit(Infer(number, "mixed", batch, 0.0, float("inf")), "pair", inputs)
 

@@ -7,21 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from roma import tokens
-from roma.actions import Infer, Load, Offer, Status, Unload
-from roma.actionwire import (
-    ClockOffset,
-    Connect,
-    Hello,
-    Ping,
-    Pong,
-    Refused,
-    Result,
-    Submit,
-)
-from roma.errors import TensorError
-from roma.worker import models_table, server
-from roma.worker.emulated import EmulatedRuntime
+from roma.device import models_table, server
+from roma.device.emulated import EmulatedRuntime
+from roma.device_protocol import ClockOffset, Connect, Hello, Ping, Pong, Refused, Result, Submit
+from roma.domain.actions import Infer, Load, Offer, Status, Unload
+from roma.domain.errors import TensorError
+from roma.security import tokens
 
 
 async def until(condition):

@@ -11,14 +11,14 @@ from urllib.parse import unquote
 
 import grpc
 
-from dispatcher.live.access import Credentials, Denied
-from dispatcher.live.endpoint import GrpcResponse
+from dispatcher.live.auth.access import Credentials, Denied
+from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.grpc.methods import BadRequest
-from roma.errors import ConfigError
-from roma.model import Priority
-from roma.security_config import TlsConfig
-from roma.tls import server_context
-from roma.watched import Watched
+from roma.config.security import TlsConfig
+from roma.config.watched_file import Watched
+from roma.domain.errors import ConfigError
+from roma.domain.model import Priority
+from roma.security.tls import server_context
 
 CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -44,7 +44,7 @@ def address(context: Any) -> str:
 
 
 def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
-    """Return the name of a verified client, chosen as `roma.tls.certificate_name` does.
+    """Return the name of a verified client, chosen as `roma.security.tls.certificate_name` does.
 
     gRPC tells a certificate's names without saying of which kind each is.
     """
@@ -75,7 +75,7 @@ def refused(denied: Denied) -> GrpcResponse:
 
 
 class ServerTls:
-    """The gRPC port's certificate. `watched` is to be looked at, as `roma.watched` says."""
+    """The gRPC port's certificate; look at `watched` regularly (`roma.config.watched_file`)."""
 
     def __init__(self, tls: TlsConfig, key: str) -> None:
         self._tls = tls

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from dispatcher.live.backend import CONNECT_TIMEOUT, MOST_ANSWER, Attempt
-from dispatcher.live.endpoint import GrpcDone, GrpcMessage, GrpcResponse, Metadata
-from roma.errors import (
+from dispatcher.live.backends.backend_address import GrpcDone, GrpcMessage, GrpcResponse, Metadata
+from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, MOST_ANSWER, Attempt
+from roma.domain.errors import (
     BackendError,
     BackendLost,
     BackendSilent,

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-from dispatcher.live.endpoint import GrpcResponse
+from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.grpc import wire
-from dispatcher.live.grpc.answers import Refused, respond
+from dispatcher.live.grpc.call_limits import Place, Places
 from dispatcher.live.grpc.methods import SERVICES
-from dispatcher.live.grpc.places import Place, Places
+from dispatcher.live.grpc.responses import Refused, respond
 from dispatcher.live.service import Service
 
 LOOK = 0.5

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import grpc
 
 from dispatcher.live.grpc import wire
-from dispatcher.live.grpc.answers import Refused
-from dispatcher.live.routes import GrpcRoute
+from dispatcher.live.grpc.responses import Refused
+from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.service import EXTENSIONS, NAME, VERSION, Service
 
 PREDICTION, MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from dispatcher.live.access import Denied
+from dispatcher.live.auth.access import Denied
 from dispatcher.live.grpc import callers
-from dispatcher.live.grpc.answers import Refused, respond
-from dispatcher.live.grpc.places import Place, Places
+from dispatcher.live.grpc.call_limits import Place, Places
+from dispatcher.live.grpc.responses import Refused, respond
 from dispatcher.live.service import Service
 
 LONGEST = 60.0

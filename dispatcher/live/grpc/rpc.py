@@ -11,19 +11,19 @@ from typing import Any
 
 import grpc
 
-from dispatcher.executors import RECOVERY
-from dispatcher.live.callers import Denied, Grant
+from dispatcher.live.auth.callers import Denied, Grant
+from dispatcher.live.backends.backend_address import GrpcMessage, GrpcResponse
 from dispatcher.live.context import Context
 from dispatcher.live.driver import Call, Outcome
-from dispatcher.live.endpoint import GrpcMessage, GrpcResponse
 from dispatcher.live.grpc import callers
-from dispatcher.live.grpc.answers import Refused, outcome_answer, refusal, respond
+from dispatcher.live.grpc.call_limits import Place, Places
 from dispatcher.live.grpc.methods import BadRequest, Own, Passed
-from dispatcher.live.grpc.places import Place, Places
-from dispatcher.live.routes import GrpcRoute
+from dispatcher.live.grpc.responses import Refused, outcome_answer, refusal, respond
+from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.service import DRAIN_RETRY, Service
-from roma.errors import BackendError, BackendTimeout
-from roma.model import Priority
+from dispatcher.state.executors import RECOVERY
+from roma.domain.errors import BackendError, BackendTimeout
+from roma.domain.model import Priority
 
 log = logging.getLogger(__name__)
 

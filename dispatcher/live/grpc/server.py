@@ -28,14 +28,14 @@ from typing import Any
 import grpc
 
 from dispatcher.live.grpc import reflection
+from dispatcher.live.grpc.call_limits import Places
 from dispatcher.live.grpc.health import Health
 from dispatcher.live.grpc.methods import METHODS, Own, Passed
-from dispatcher.live.grpc.places import Places
 from dispatcher.live.grpc.rpc import Rpc, answer_own
 from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
-from roma.sockets import refusal, refuse_taken
-from roma.workers import UNIX
+from roma.config.sockets import refusal, refuse_taken
+from roma.config.workers import UNIX
 
 
 class GrpcServer:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from dispatcher.live import routes
-from dispatcher.live.heads import Habit
-from dispatcher.live.http.answers import LARGE, written
+from dispatcher.live.http import routes
 from dispatcher.live.http.cursor import Cursor
+from dispatcher.live.http.header_cache import Habit
+from dispatcher.live.http.messages import Response
 from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK
 from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
-from dispatcher.live.messages import Response
-from roma.handshake import Handshake
+from dispatcher.live.http.responses import LARGE, written
+from roma.security.handshake import Handshake
 
 if TYPE_CHECKING:
     from dispatcher.live.http.server import Server

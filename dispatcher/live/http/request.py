@@ -3,10 +3,10 @@
 from functools import lru_cache
 from typing import Final
 
-from dispatcher.live.callers import Grant
-from dispatcher.live.heads import Known
-from dispatcher.live.messages import Form
-from dispatcher.live.routes import Route
+from dispatcher.live.auth.callers import Grant
+from dispatcher.live.http.header_cache import Known
+from dispatcher.live.http.messages import Form
+from dispatcher.live.http.routes import Route
 
 WANTED: Final = frozenset(
     {

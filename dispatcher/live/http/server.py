@@ -8,15 +8,15 @@ from typing import Any, cast
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.live.heads import Heads
 from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.header_cache import Heads
+from dispatcher.live.http.messages import Response
 from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.request import Head, Request
-from dispatcher.live.messages import Response
-from roma.gateway_config import LimitsConfig
-from roma.handshake import Handshake, peer_of
-from roma.logs import Limited
-from roma.tls import certificate_name
+from roma.config.gateway import LimitsConfig
+from roma.security.handshake import Handshake, peer_of
+from roma.security.tls import certificate_name
+from roma.telemetry.logs import Limited
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from itertools import islice, pairwise
 
 import pytest
 
-from roma.events import Reason
-from roma.experiments.clockwork import isolation, low, runs, slo, thousands
-from roma.experiments.clockwork.clipper import LARGEST, Clipper
-from roma.experiments.clockwork.counts import GROWTH, Counts, Latencies
-from roma.experiments.lab import Lab
-from roma.model import Request
-from roma.sim.fleet import Ended, Fleet
+from roma.domain.events import Reason
+from roma.domain.model import Request
+from roma.lab.experiments.clockwork import isolation, low, runs, slo, thousands
+from roma.lab.experiments.clockwork.clipper import LARGEST, Clipper
+from roma.lab.experiments.clockwork.counts import GROWTH, Counts, Latencies
+from roma.lab.experiments.lab import Lab
+from roma.lab.sim.fleet import Ended, Fleet
 
 LAB = Lab((11,))
 NAMED = {system.name: system for system in slo.SYSTEMS}

@@ -4,11 +4,11 @@ from itertools import islice, takewhile
 
 import pytest
 
-from roma.actions import ModelOffer
-from roma.errors import ConfigError
-from roma.experiments.clockwork import functions, scale, trace
-from roma.experiments.clockwork.bound import unservable
-from roma.experiments.lab import Lab
+from roma.domain.actions import ModelOffer
+from roma.domain.errors import ConfigError
+from roma.lab.experiments.clockwork import functions, scale, trace
+from roma.lab.experiments.clockwork.bound import unservable
+from roma.lab.experiments.lab import Lab
 
 LAB = Lab((11,))
 MODELS = tuple(f"m{i}" for i in range(200))

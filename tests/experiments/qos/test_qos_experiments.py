@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dispatcher.quality import QualityOptions
-from dispatcher.schedulers.qos import Fixed, Qos
-from dispatcher.schedulers.qos_opt import QosOpt
-from roma.experiments.lab import Lab
-from roma.experiments.qos import bounds, compare, paper
-from roma.experiments.qos.runs import Trial, run, watch
-from roma.experiments.qos.setting import (
+from dispatcher.schedulers.qos.heuristic import Fixed, Qos
+from dispatcher.schedulers.qos.optimal import QosOpt
+from dispatcher.state.utility import QualityOptions
+from roma.lab.experiments.lab import Lab
+from roma.lab.experiments.qos import bounds, compare, paper
+from roma.lab.experiments.qos.runs import Trial, run, watch
+from roma.lab.experiments.qos.setting import (
     CLUSTER,
     HARD,
     SINGLE,

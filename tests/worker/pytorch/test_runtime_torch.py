@@ -12,14 +12,14 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from roma.actions import BATCHES, Infer, Load, Status, Unload
-from roma.errors import ConfigError, LaunchError, TensorError
+from roma.device import predictability, registry
+from roma.device.profile import measure
+from roma.device.program import pages
+from roma.device.registry import RuntimeKind
+from roma.device.runtimes.torch import TorchRuntime, save_sample
+from roma.domain.actions import BATCHES, Infer, Load, Status, Unload
+from roma.domain.errors import ConfigError, LaunchError, TensorError
 from roma.serving.server import ModelServer, ServerSettings
-from roma.worker import predictability, registry
-from roma.worker.profile import measure
-from roma.worker.program import pages
-from roma.worker.registry import RuntimeKind
-from roma.worker.runtimes.torch import TorchRuntime, save_sample
 
 TORCH = RuntimeKind.TORCH
 

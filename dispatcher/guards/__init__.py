@@ -1,0 +1,1 @@
+"""Guards of the dispatcher core: admission, outlier ejection, low-priority requests."""

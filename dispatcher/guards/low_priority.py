@@ -1,0 +1,44 @@
+"""Where a batch request may run: in what interactive ones leave over.
+
+Nothing takes a computation back once it runs, so a batch request starts only where an interactive
+one that comes next would still be in time: none of its model waits, the model keeps its promise
+with something to spare, and either a slot stays free or two services fit into the set point.
+"""
+
+from typing import Final
+
+from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.queues import ModelQueue
+
+SPARE: Final = 0.8
+"""Share of the set point that the measured response time may reach."""
+
+PATIENCE: Final = 0.05
+"""Seconds between two looks while batch requests wait for slack: nothing else may tell of it."""
+
+
+def room(
+    queue: ModelQueue, executors: Executors, now: float, *, is_long: bool = False
+) -> Executor | None:
+    """Return an executor that can take a batch request of a model now, or None.
+
+    `queue` is the model's interactive one. The policies have chosen before: a GPU that still has
+    room has nothing else to do. `is_long`: it runs only where another slot stays free.
+    """
+    set_point = queue.spec.sla.set_point
+    if queue.waiting or (queue.response.mean(now) or 0.0) > SPARE * set_point:
+        return None
+    for executor in executors.of(queue.spec.name):
+        if not executor.has_room or executor.spec.is_exclusive:
+            continue  # the policy of an exclusive device has room for whoever can wait
+        expected = executor.expected(queue.spec.name) or 0.0
+        if len(executor.running) + 1 < executor.limit:
+            return executor
+        if is_long:
+            continue
+        # Without interactive answers in the window there is nobody to be late.
+        if not len(queue.response):
+            return executor
+        if 2 * expected <= set_point:
+            return executor
+    return None

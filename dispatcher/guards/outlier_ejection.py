@@ -1,0 +1,165 @@
+"""Outlier ejection: an executor that fails leaves rotation, and is probed with one request.
+
+An executable can be reachable and answer its status calls, and still fail every request: out of
+GPU memory, say, or with a broken version. Others of its model then take its share. Nothing is
+ejected that is the only one left for a model: a fault of some inputs must not become an outage.
+
+Two signs, after Envoy's outlier detection. Gateway errors (502, 503, 504, resets, timeouts) and
+answers that are no error object: five in a row, whatever others do. Failures that a working server
+explains in an error object may be the input's fault, wherever it runs: they eject only where
+executors beside it answer the same model's requests (`dispatcher/live/backends/verdicts.py`). Where
+a policy keeps to one executor the others idle and prove nothing, so they are asked: one request at
+a time.
+"""
+
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+
+from dispatcher.schedulers.base import Run
+from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.queues import ModelQueue
+from roma.domain.events import Result
+
+ERRORS = 5
+"""Errors in a row before an ejection (Envoy's consecutive_gateway_failure)."""
+
+WEIGHT = 0.05
+"""Of an execution in the share of those that failed: the last twenty or so count."""
+
+EXCESS = 0.6
+"""By which that share exceeds another executor's before an ejection. Where half of a model's inputs
+fail on two executors alike, the difference of their shares has a standard deviation of 0.11."""
+
+ANSWERS = 10
+"""Requests that the other one answered meanwhile: one that idles is asked first (`comparison`)."""
+
+SHORTEST = 1.0
+"""Seconds of the first ejection; each one that follows a failed try lasts twice as long."""
+
+LONGEST = 30.0
+
+
+class Ejections:
+    """Which executors are left alone, and until when."""
+
+    def __init__(self, executors: Executors) -> None:
+        self._executors = executors
+        self.ends: list[tuple[float, str]] = []
+        """When ejections end, and whose; a heap."""
+        self.suspects: list[str] = []
+        """Executors whose share of failures is beyond that of one that answers everything."""
+
+    def on_ended(self, executor: Executor, model: str, result: Result, now: float) -> None:
+        """Note how an execution of `model` ended; its executor may be ejected, or trusted again."""
+        if result is Result.OK or result is Result.INVALID:
+            self._on_answered(executor)
+            return
+        if not executor.fault_share:
+            executor.marks = {
+                other.spec.name: other.completed
+                for other in self._beside(executor, executor.spec.models)
+            }
+        executor.fault_share += WEIGHT * (1 - executor.fault_share)
+        if executor.fault_share > EXCESS and executor.spec.name not in self.suspects:
+            self.suspects.append(executor.spec.name)
+        explained = result is Result.FAILURE
+        executor.errors = 0 if explained else executor.errors + 1
+        if executor.is_ejected:
+            return
+        is_broken = executor.errors > 0 and (executor.is_on_trial or executor.errors >= ERRORS)
+        if (is_broken or self._is_worse(executor, model)) and not self._is_needed(executor):
+            span = min(LONGEST, SHORTEST * 2**executor.ejections)
+            executor.ejections += 1
+            executor.is_ejected, executor.is_on_trial = True, False
+            heappush(self.ends, (now + span, executor.spec.name))
+        elif result is Result.TIMEOUT:
+            # It may still compute what nobody waits for: one request at a time, until one ends.
+            executor.is_on_trial = True
+        elif explained:
+            executor.is_on_trial = False
+
+    def _on_answered(self, executor: Executor) -> None:
+        executor.errors = 0
+        executor.fault_share *= 1 - WEIGHT
+        if executor.is_ejected:  # it began before that
+            return
+        if executor.is_on_trial or executor.fault_share < WEIGHT / 2:
+            executor.fault_share = 0.0
+        executor.ejections, executor.is_on_trial = 0, False
+
+    def _is_worse(self, executor: Executor, model: str) -> bool:
+        """Return whether another executor answers the requests of `model`, which this one fails."""
+        for other in self._beside(executor, (model,)):
+            since = executor.marks.setdefault(other.spec.name, other.completed)
+            if (
+                executor.fault_share - other.fault_share > EXCESS
+                and other.completed - since >= ANSWERS
+            ):
+                return True
+        return False
+
+    def comparison(self, queues: Mapping[str, ModelQueue]) -> Run | None:
+        """Return a waiting request for an idle executor, to compare a suspect with it.
+
+        Nothing where it answered enough already, or failed so much that the inputs may be at fault.
+        """
+        for name in tuple(self.suspects):
+            if name not in self._executors or self._executors[name].fault_share <= EXCESS:
+                self.suspects.remove(name)
+                continue
+            suspect = self._executors[name]
+            if suspect.is_ejected or not suspect.live:
+                continue
+            for model in suspect.spec.models:
+                if model not in queues or queues[model].head is None:
+                    continue
+                for other in self._beside(suspect, (model,)):
+                    if self._is_to_compare(suspect, other):
+                        return Run(other.spec.name, model)
+        return None
+
+    def _is_to_compare(self, suspect: Executor, other: Executor) -> bool:
+        """Return whether a request may run on `other`, and would say something of `suspect`."""
+        if other.spec.is_exclusive or other.running or not other.has_room:
+            return False
+        answered = other.completed - suspect.marks.setdefault(other.spec.name, other.completed)
+        return answered < ANSWERS and suspect.fault_share - other.fault_share > EXCESS
+
+    def _beside(self, executor: Executor, models: tuple[str, ...]) -> list[Executor]:
+        """Return the other live executors of these models."""
+        found = [other for model in models for other in self._executors.of(model)]
+        return [other for other in found if other is not executor]
+
+    def on_lost(self) -> list[Executor]:
+        """Return the executors that are needed again now that another one is lost."""
+        found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
+        for executor in found:
+            executor.is_ejected, executor.is_on_trial = False, True
+        if found:
+            self.ends = [(end, name) for end, name in self.ends if self._find(name) is not None]
+            heapify(self.ends)
+        return found
+
+    def end(self, now: float) -> list[Executor]:
+        """Return the executors that may be tried again now."""
+        found = []
+        while self.ends and self.ends[0][0] <= now:
+            _, name = heappop(self.ends)
+            executor = self._find(name)
+            if executor is not None:
+                executor.is_ejected, executor.is_on_trial = False, True
+                found.append(executor)
+        return found
+
+    def _find(self, name: str) -> Executor | None:
+        """Return an executor if it is there and ejected."""
+        if name not in self._executors or not self._executors[name].is_ejected:
+            return None
+        return self._executors[name]
+
+    def _is_needed(self, executor: Executor) -> bool:
+        """Return whether a model has no other executor that may take its requests."""
+        return any(
+            all(other is executor or other.is_ejected for other in self._executors.of(model))
+            for model in executor.spec.models
+        )

@@ -1,0 +1,1 @@
+"""The admin port: exchange with supervisors, live page, metrics."""

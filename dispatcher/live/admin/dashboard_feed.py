@@ -1,0 +1,244 @@
+"""Keeps the board: once a second it looks at the core and asks every supervisor for its state.
+
+Nothing here decides anything, and nothing waits for it: a supervisor that does not answer within
+half a second is shown as silent.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from dispatcher import reports
+from dispatcher.live.driver import Driver
+from dispatcher.live.unavailable import Reasons
+from roma.config.placement import executables
+from roma.config.schema import Config
+from roma.config.watched_file import Watched, keep_looking
+from roma.domain.reachability import reason
+from roma.security import peers
+from roma.security.tokens import Token, sent
+from roma.telemetry import decision_log, wallclock
+from roma.telemetry.decision_log import Chronicle
+from roma.ui.dashboard.control import judged
+from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.moments import Moment, record, refusal
+from roma.ui.dashboard.rows import View, Worker
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+
+ASK_LIMIT = 0.5
+"""Seconds that a supervisor may take to say how things are."""
+
+TELL_LIMIT = 3.0
+"""Seconds that it may take to tell what it decided: a quarter of an hour is a lot to tell."""
+
+_WORKER = (
+    "mode",
+    "capacity",
+    "demanded",
+    "applied",
+    "used",
+    "eta",
+    "contended",
+    "ticks",
+    "missed_ticks",
+    "jitter_p99",
+)
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """The board of one dispatcher, and who looks at it."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        config: Config,
+        epoch: str,
+        session: ClientSession,
+        token: Watched[Token] | None = None,
+        *,
+        reasons: Reasons | None = None,
+    ) -> None:
+        self.board = Board(config.name)
+        self._driver = driver
+        self._epoch = epoch
+        self._session = session
+        self._token = token
+        self._reasons = reasons or Reasons(driver.core)
+        self._supervisors = config.supervisor_urls
+        self._expected = (
+            Counter()
+            if config.control.dry_run
+            else Counter(e.spec.worker for e in executables(config) if e.controlled)
+        )
+        self._heard = dict.fromkeys(self._supervisors, driver.clock())
+        self._fresh = asyncio.Event()
+        directory = config.control.story
+        self._chronicle = None if directory is None else Chronicle(directory)
+        self._told = driver.clock()
+        self._json: bytes | None = None
+
+    @property
+    def view(self) -> View:
+        """What the last look saw."""
+        return self.board.view
+
+    @property
+    def uncontrolled(self) -> Sequence[str]:
+        """Workers none of whose executables are controlled, though they were to be."""
+        return [worker.worker for worker in self.view.workers if worker.uncontrolled]
+
+    @property
+    def models(self) -> list[str]:
+        """The models that are served."""
+        return list(self._driver.core.queues)
+
+    async def run(self) -> None:
+        """Look once a second until cancelled."""
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while True:
+            try:
+                await self.look()
+            except Exception:  # a page must never take the requests down with it
+                log.exception("the board could not be brought up to date")
+            due = max(due + PERIOD, clock())
+            await asyncio.sleep(due - clock())
+
+    async def look(self) -> None:
+        """Look once, and wake everyone who follows."""
+        states = await asyncio.gather(
+            *(self._ask(worker, url) for worker, url in self._supervisors.items())
+        )
+        core, now = self._driver.core, self._driver.clock()
+        moments = self.board.take(
+            reports.reply(core, self._epoch, now),
+            {name: queue.spec for name, queue in core.queues.items()},
+            [executor.spec for executor in core.executors],
+            {worker.worker: (worker, executables) for worker, executables in states},
+            now=now,
+            at=wallclock.wall_clock(now)(now),
+            reasons={e.spec.name: self._reasons.of(e.spec.name) for e in core.executors},
+        )
+        self._json = None
+        if self._chronicle is not None:
+            self._chronicle.offer(decision_log.MODELS, self._records(moments, now))
+        woken, self._fresh = self._fresh, asyncio.Event()
+        woken.set()
+
+    async def close(self) -> None:
+        """Write down what happened since the last look."""
+        if self._chronicle is not None:
+            await self.look()
+            await self._chronicle.close()
+
+    async def follow(self) -> AsyncIterator[bytes]:
+        """Yield the present view as JSON, and then every new one."""
+        while True:
+            fresh = self._fresh
+            yield self.json
+            await fresh.wait()
+
+    @property
+    def json(self) -> bytes:
+        """The view as JSON, made once per look however many look at it."""
+        if self._json is None:
+            self._json = orjson.dumps(self.view)
+        return self._json
+
+    def refusals(self, model: str, since: float) -> list[dict[str, Any]]:
+        """Return the refusals of a model after `since` on the dispatcher's clock, oldest first."""
+        at = wallclock.wall_clock(self._driver.clock())
+        queue = self._driver.core.queues.get(model)
+        found = [] if queue is None else [r for r in queue.refusals if r[0] > since]
+        return [refusal(at(time), reject) for time, reject in found]
+
+    async def story(self, model: str | None, seconds: float) -> dict[str, Any]:
+        """Return what was decided for a model, or for all, in the last seconds, and by whom not."""
+        now = self._driver.clock()
+        query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
+        asked = self._asked(model)
+        answers = await asyncio.gather(
+            *(self._get(url, "story", query, TELL_LIMIT) for url in asked.values())
+        )
+        told = dict(zip(asked, answers, strict=True))
+        decisions = [d for a in answers if isinstance(a, dict) for d in a.get("decisions", ())]
+        decisions.sort(key=lambda d: (d["at"], d["executable"]))
+        models = self._driver.core.queues if model is None else (model,)
+        return {
+            "at": wallclock.wall_clock(now)(now),
+            "decisions": decisions,
+            "refusals": {name: self.refusals(name, now - seconds) for name in models},
+            "silent": {name: a for name, a in told.items() if isinstance(a, str)},
+        }
+
+    def _asked(self, model: str | None) -> dict[str, str]:
+        """Return the supervisors that may have decided something for a model."""
+        executors = self._driver.core.executors
+        hosts = {e.spec.worker for e in executors if model in (None, *e.spec.models)}
+        return {worker: url for worker, url in self._supervisors.items() if worker in hosts}
+
+    async def _ask(self, worker: str, url: str) -> tuple[Worker, Mapping[str, Any]]:
+        answer, now = await self._get(url, "state", {}, ASK_LIMIT), self._driver.clock()
+        if isinstance(answer, str):
+            silent = Worker(worker, url, False, now - self._heard[worker], answer)
+            return judged(silent, {}, self._expected[worker]), {}
+        self._heard[worker] = now
+        known = {key: answer[key] for key in _WORKER if key in answer}
+        states = answer.get("executables", {})
+        return judged(Worker(worker, url, True, **known), states, self._expected[worker]), states
+
+    async def _get(
+        self, url: str, what: str, query: Mapping[str, str], limit: float
+    ) -> dict[str, Any] | str:
+        """Return what a supervisor answers, or why it does not."""
+        try:
+            async with self._session.get(
+                f"{url}/control/v1/{what}",
+                params=query,
+                headers=sent(self._token),
+                timeout=ClientTimeout(total=limit),
+            ) as response:
+                body = await response.read()
+                if response.status != 200:
+                    return f"status {response.status}"
+                answer = orjson.loads(body)
+        except TimeoutError:  # an OSError too
+            return f"no answer within {limit:g} s"
+        except (ClientError, OSError, ValueError) as error:
+            return reason(error)
+        return answer if isinstance(answer, dict) else "its answer is no object"
+
+    def _records(self, moments: Sequence[Moment], now: float) -> list[dict[str, Any]]:
+        at, since = wallclock.wall_clock(now)(now), self._told
+        self._told = now
+        queues = self._driver.core.queues
+        return [record(m, queues[m.model].spec, at, self.refusals(m.model, since)) for m in moments]
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    driver: Driver, config: Config, epoch: str, reasons: Reasons
+) -> AsyncIterator[Watch]:
+    """Keep a board until the block ends."""
+    context, token = peers.to_supervisors(config), peers.exchange_token(config)
+    files = [file for file in (context, token) if file is not None]
+    async with peers.session(context) as session:
+        watch = Watch(driver, config, epoch, session, token, reasons=reasons)
+        tasks = [asyncio.create_task(watch.run()), asyncio.create_task(keep_looking(files))]
+        try:
+            yield watch
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await watch.close()

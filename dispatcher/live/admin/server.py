@@ -1,0 +1,186 @@
+"""The admin port. Its first use is the supervisors': one exchange per period, in two halves.
+
+    GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
+    POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
+
+Two halves, because in-flight limits must follow an allocation at once, not a period later. Beside
+them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/admin/page.py), and
+
+    POST /control/v1/reload    take over what roma.yaml says now: 200, or 409 and why not
+
+Page, exchange and metrics have a token each, and can have a listener each.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+from aiohttp import hdrs, web
+from prometheus_client.core import Metric
+
+from dispatcher import reports
+from dispatcher.live.admin.dashboard_feed import Watch
+from dispatcher.live.admin.page import Page
+from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
+from dispatcher.live.driver import Driver
+from dispatcher.live.reloading import Reloading
+from roma.config.schema import Config
+from roma.config.watched_file import keep_looking
+from roma.domain import exchange
+from roma.domain.errors import ConfigError, ExchangeError
+from roma.security import peers
+from roma.security.admin_guard import HEALTH, Door, guard
+from roma.security.admin_ports import BODY_TIMEOUT, AdminPorts
+from roma.security.tls import server_context
+from roma.security.tokens import watched
+from roma.telemetry import prometheus
+
+SHUTDOWN_TIMEOUT = 0.5
+"""Seconds for connections to close."""
+
+REPORT, APPLIED, METRICS = "/control/v1/report", "/control/v1/applied", "/metrics"
+RELOAD = "/control/v1/reload"
+
+Part = Callable[[web.Application], object]
+"""Adds its routes to an application."""
+
+Collect = Callable[[], Iterable[Metric]]
+"""Tells what a scrape is answered with."""
+
+
+class Admin:
+    """What is answered there."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        watch: Watch,
+        supervisors: Supervisors,
+        epoch: str,
+        collect: Collect,
+    ) -> None:
+        """`epoch` names the dispatcher's start."""
+        self._supervisors = supervisors
+        self._driver = driver
+        self._page = Page(watch)
+        self._epoch = epoch
+        self._collect = collect
+        self.heard: set[str] = set()
+        """Workers whose supervisors have said what was applied."""
+        self.reloading: Reloading | None = None
+        """Takes over a changed roma.yaml; None where nobody may ask for it."""
+        self.is_open = False
+        """Clients are let in."""
+        self.ports: AdminPorts | None = None
+        """The listeners and their connections, while there are any."""
+
+    @contextlib.asynccontextmanager
+    async def listening(self, config: Config) -> AsyncIterator[None]:
+        """Serve the admin port, and those of its parts that have one of their own."""
+        g = config.gateway
+        admin = watched(config.tokens.admin, "tokens.admin")
+        shared = peers.exchange_token(config)
+        scraping = watched(config.tokens.metrics, "tokens.metrics")
+        parts: Mapping[str, Part] = {
+            "admin": self._add_admin,
+            "exchange": self._add_exchange,
+            "metrics": lambda app: app.router.add_get(METRICS, self._scrape),
+        }
+        doors = {
+            REPORT: Door(shared),
+            APPLIED: Door(shared),
+            METRICS: Door(scraping),
+        }
+        default = Door(admin, browser=True)
+        addresses = {
+            "admin": (g.admin_host, g.admin_port),
+            "exchange": g.exchange_address,
+            "metrics": g.metrics_address,
+        }
+        context = None if g.admin_tls is None else server_context(g.admin_tls, "gateway.admin_tls")
+        async with contextlib.AsyncExitStack() as stack:
+            self.ports = AdminPorts()
+            stack.callback(self.ports.close)
+            for address in dict.fromkeys(addresses.values()):
+                here = [part for part, where in addresses.items() if where == address]
+                app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
+                app.router.add_get(HEALTH, self._healthz)
+                for part in here:
+                    parts[part](app)
+                key = f"gateway.{here[0]}_port"
+                open_ = self.ports.listening(
+                    app, address, key, context, shutdown_timeout=SHUTDOWN_TIMEOUT
+                )
+                await stack.enter_async_context(open_)
+            files = [file for file in (admin, shared, scraping, context) if file is not None]
+            looking = asyncio.create_task(keep_looking(files))
+            try:
+                yield
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        if not self.is_open:
+            return web.Response(status=503, text="clients are not let in yet")
+        return web.Response(text="ok")
+
+    def _add_admin(self, app: web.Application) -> None:
+        self._page.add_to(app)
+        app.router.add_post(RELOAD, self._reload)
+
+    def _add_exchange(self, app: web.Application) -> None:
+        app.router.add_get(REPORT, self._report)
+        app.router.add_post(APPLIED, self._applied)
+
+    async def _report(self, _: web.Request) -> web.Response:
+        reply = reports.reply(self._driver.core, self._epoch, self._driver.clock())
+        return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
+
+    async def _applied(self, request: web.Request) -> web.Response:
+        if hdrs.ORIGIN in request.headers:
+            return _not_for_browsers()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                body = await request.read()
+        except TimeoutError:
+            text = f"request body took longer than {BODY_TIMEOUT:g} s"
+            return web.json_response({"error": text}, status=408)
+        return self._take(body)
+
+    def _take(self, body: bytes) -> web.Response:
+        """Learn what a supervisor applied, or say why it is not listened to."""
+        try:
+            message = exchange.parse_request(body)
+            self._supervisors.admit(message, self._driver.clock())
+        except ExchangeError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except UnknownWorker as error:
+            return web.json_response({"error": str(error)}, status=404)
+        except WorkerTaken as taken:
+            refusal = exchange.REFUSAL.dump_json(exchange.Refusal(str(taken), taken.holder))
+            return web.Response(status=409, body=refusal, content_type="application/json")
+        if not message.hello:
+            for reading in message.executors:
+                self._driver.on_applied(reading.executor, reading.applied, reading.share)
+            self.heard.add(message.worker)
+        return web.Response(status=204)
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        if hdrs.ORIGIN in request.headers:
+            return _not_for_browsers()
+        if self.reloading is None:
+            return web.json_response({"error": "this dispatcher follows no file"}, status=404)
+        try:
+            config = await self.reloading.take_over()
+        except ConfigError as error:
+            return web.json_response({"error": str(error)}, status=409)
+        return web.json_response({"models": list(config.models)})
+
+    async def _scrape(self, request: web.Request) -> web.Response:
+        return await prometheus.response(request, self._collect())
+
+
+def _not_for_browsers() -> web.Response:
+    # The page has made this port one for browsers: another site's page must not write here.
+    return web.json_response({"error": "not for browsers"}, status=403)

@@ -1,0 +1,44 @@
+"""Supervisors that a dispatcher listens to: of the workers it knows, and one for each."""
+
+from collections.abc import Mapping
+
+from roma.domain.errors import RomaError
+from roma.domain.exchange import ExchangeRequest, SupervisorId, silence
+
+
+class UnknownWorker(RomaError):
+    """No worker of roma.yaml has this name."""
+
+
+class WorkerTaken(RomaError):
+    """Another supervisor of this worker is heard; it is `holder`."""
+
+    def __init__(self, message: str, holder: SupervisorId) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class Supervisors:
+    """The supervisor of each worker; `periods` are their control periods in seconds, by worker."""
+
+    def __init__(self, periods: Mapping[str, float]) -> None:
+        self._silence = {worker: silence(period) for worker, period in periods.items()}
+        self._heard: dict[str, tuple[SupervisorId, float]] = {}
+
+    def admit(self, message: ExchangeRequest, now: float) -> None:
+        """Raise UnknownWorker or WorkerTaken if a message is to be refused.
+
+        One that ended without a word is replaced at once by who can tell that it ended, and by
+        anybody when it has been silent for long.
+        """
+        worker, sender = message.worker, message.supervisor
+        if worker not in self._silence:
+            known = ", ".join(self._silence)
+            raise UnknownWorker(f"worker = {worker[:64]}: must be one of {known}")
+        if sender is None:
+            return
+        holder, heard = self._heard.get(worker, (sender, now))
+        if holder not in (sender, message.replaces) and now - heard < self._silence[worker]:
+            text = f"worker = {worker}: its supervisor is {holder}, heard {now - heard:.1f} s ago"
+            raise WorkerTaken(text, holder)
+        self._heard[worker] = sender, now

@@ -1,0 +1,1 @@
+"""Authentication and authorisation of clients: keys, OpenID Connect, certificates, rate limits."""

@@ -1,0 +1,225 @@
+"""Who may call which model now: keys, an identity provider's tokens, client certificates.
+
+`admit` is on every request's way, synchronous, and takes about three microseconds for a key: one
+SHA-256 of the token, one look-up by the token's public id, one comparison in constant time. There
+is nothing to cache: that hash is the verification. An identity provider's token is verified once,
+in about a tenth of a millisecond, and then known by its SHA-256 until it expires (`oidc.py`).
+
+A caller without a scope for a model hears the same 403 whether the model exists or not, so `admit`
+must come before the model is looked up. Where a request names its model in its body, as over gRPC,
+`admit` comes before the body and `check` after it: such a 403 costs one request of the rate.
+
+Nothing here shows a token or what a client sent in its place: not in messages, not in reprs, not
+in logs.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+
+from dispatcher.live.auth.callers import NO_DIGEST, Bearers, Caller, Denied, Grant
+from dispatcher.live.auth.rate_limit import Allowance
+from roma.config.gateway import GatewayConfig
+from roma.config.security import OidcConfig
+from roma.config.watched_file import LOOK, Watched, keep_looking
+from roma.domain.errors import ConfigError
+from roma.security.api_keys import KeyEntry, Keys, Limits, expired, load
+
+__all__ = ["Access", "Credentials", "Denied", "Grant", "opened"]
+
+RETRY = 1.0
+"""Seconds after which a caller with too much under way may try again."""
+
+LONGEST = 8192
+"""Characters of a token that are looked at."""
+
+_UNLIMITED = Limits()
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Credentials:
+    """What a request brings along. `authorization` and `api_key` are the headers as they came."""
+
+    authorization: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    peer: str = ""
+    """Address of the client, for logs."""
+    certificate: str | None = None
+    """Name in a verified client certificate: `roma.security.tls.certificate_name`."""
+
+
+class Access:
+    """Decides who is let in. Without keys, provider and client certificates everybody is."""
+
+    def __init__(
+        self,
+        keys: Watched[Keys] | None = None,
+        bearers: Bearers | None = None,
+        *,
+        certificates: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._bearers = bearers
+        self._certificates = certificates and keys is None and bearers is None
+        self._wall = wall
+        self._seen: Keys | None = None
+        self._callers: dict[str, Caller] = {}
+        self._certified: dict[str, Caller] = {}
+        self._open = keys is None and bearers is None and not certificates
+        self._everybody = Caller("", _UNLIMITED, Allowance(_UNLIMITED))
+        self.denied: Counter[int] = Counter()
+        """Requests that were not let in, by status."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is let in, whatever he shows."""
+        return self._open
+
+    def admit(self, who: Credentials, model: str | None, now: float) -> Grant:
+        """Let a request in or raise `Denied`; without a model any caller may.
+
+        `now` is of a clock that never jumps; expiry goes by the wall clock.
+        """
+        try:
+            caller = self._everybody if self._open else self._caller(who)
+            if model is not None:
+                caller.check(model)
+            refusal = caller.allowance.refusal(now)
+            if refusal is not None:
+                why, wait = refusal
+                wait = RETRY if wait is None else wait
+                raise Denied(429, f"{caller.name}: {why}", wait, caller.name)
+        except Denied as denied:
+            self.denied[denied.status] += 1
+            raise
+        return Grant(caller)
+
+    def check(self, grant: Grant, model: str) -> None:
+        """Raise `Denied` if one who was let in before his model was known may not call it."""
+        try:
+            grant.check(model)
+        except Denied as denied:
+            self.denied[denied.status] += 1
+            raise
+
+    def _caller(self, who: Credentials) -> Caller:
+        if self._keys is not None and self._keys.value is not self._seen:
+            self._take_over(self._keys.value)
+        token = who.api_key
+        authorization = who.authorization
+        if authorization is not None and authorization[:7].lower() == "bearer ":
+            token = authorization[7:].strip()
+        if token is None:
+            caller = self._by_certificate(who.certificate)
+        elif len(token) > LONGEST or not token.isascii():
+            raise _unknown()
+        elif token.startswith("roma_"):
+            caller = self._by_key(token)
+        elif self._bearers is not None and token is not who.api_key:
+            caller = self._bearers.caller(token)
+        else:
+            raise _unknown()
+        if caller.expires != math.inf and self._wall() >= caller.expires:
+            raise Denied(401, f"the credentials of {caller.name} have expired", caller=caller.name)
+        return caller
+
+    def _by_key(self, token: str) -> Caller:
+        digest = sha256(token.encode()).digest()
+        caller = self._callers.get(token[5:13])
+        # Whether an id exists may show, it is public; how much of a secret is right may not.
+        if not compare_digest(digest, caller.secret if caller else NO_DIGEST):
+            raise _unknown()
+        assert caller is not None
+        return caller
+
+    def _by_certificate(self, name: str | None) -> Caller:
+        if name is None:
+            raise Denied(401, "a key or token is needed, as Authorization: Bearer TOKEN")
+        if self._certificates:
+            # Whoever has a certificate of the right authority may.
+            return Caller(name, _UNLIMITED, self._everybody.allowance)
+        if name not in self._certified:
+            raise Denied(401, "this client certificate belongs to nobody who may call")
+        return self._certified[name]
+
+    def _take_over(self, keys: Keys) -> None:
+        """Make callers of the keys; who was there before keeps what it has under way and spent."""
+        old = {**self._callers, **self._certified}
+        known = {id_: old.get(entry.certificate or id_) for id_, entry in keys.keys.items()}
+        callers = {id_: _made(id_, e, known[id_]) for id_, e in keys.keys.items()}
+        self._callers = {id_: callers[id_] for id_, e in keys.keys.items() if e.hash}
+        self._certified = {
+            e.certificate: callers[id_] for id_, e in keys.keys.items() if e.certificate
+        }
+        self._seen = keys
+
+
+def _made(id_: str, entry: KeyEntry, old: Caller | None) -> Caller:
+    allowance = Allowance(entry) if old is None else old.allowance
+    allowance.follow(entry)
+    return Caller(
+        entry.name or id_,
+        entry,
+        allowance,
+        models=None if entry.models == "*" else frozenset(entry.models),
+        expires=math.inf if entry.expires is None else entry.expires.timestamp(),
+        secret=NO_DIGEST
+        if entry.hash is None
+        else bytes.fromhex(entry.hash.removeprefix("sha256:")),
+    )
+
+
+def _unknown() -> Denied:
+    return Denied(401, "the key or token is not valid")
+
+
+def _loaded(path: Path) -> Keys:
+    """Read the keys; expired ones are named, for their callers are told no more than 401."""
+    found = load(path)
+    for line in expired(found, datetime.now(UTC)):
+        log.warning("gateway.keys: %s: %s", path, line)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def opened(config: GatewayConfig) -> AsyncIterator[Access]:
+    """Yield the access that a gateway's section asks for, kept up to date until the block ends."""
+    path = config.keys
+    keys = None if path is None else Watched([path], lambda: _loaded(path), "gateway.keys")
+    mutual = config.tls is not None and config.tls.client_ca is not None
+    async with contextlib.AsyncExitStack() as stack:
+        bearers = None
+        if config.oidc is not None:
+            bearers = await stack.enter_async_context(_provider(config.oidc))
+        looking = asyncio.create_task(keep_looking([keys] if keys else [], LOOK))
+        stack.push_async_callback(_ended, looking)
+        yield Access(keys, bearers, certificates=mutual)
+
+
+def _provider(config: OidcConfig) -> contextlib.AbstractAsyncContextManager[Bearers]:
+    try:
+        # An extra; and nobody shall wait for an import that is not used.
+        from dispatcher.live.auth.oidc import provider  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"gateway.oidc = {config.issuer}: {error.name} is missing: install the extra `oidc` of "
+            "roma-control-plane (in a checkout: pip install '.[oidc]')"
+        ) from error
+    return provider(config)
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,109 @@
+"""Those who may call, the leave that they get and the refusal: the nouns of `access.py`."""
+
+import math
+from typing import Protocol
+
+from dispatcher.live.auth.rate_limit import Allowance
+from roma.domain.units import retry_after_s
+from roma.security.api_keys import Limits
+
+NO_DIGEST = bytes(32)
+"""Of no token."""
+
+
+class Denied(Exception):
+    """A request that is not let in: 401 who is it, 403 not this model, 429 too much of it."""
+
+    def __init__(
+        self, status: int, message: str, retry_after: float | None = None, caller: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.caller = caller
+        """Name of the caller, where it is known."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer says beside its status."""
+        if self.status == 401:  # RFC 6750, section 3
+            return {"WWW-Authenticate": 'Bearer realm="roma"'}
+        if self.retry_after is not None:
+            return {"Retry-After": str(retry_after_s(self.retry_after))}
+        return {}
+
+
+class Grant:
+    """Leave for one request; `release` it when the request has ended, whichever way.
+
+    The request holds it, and so does each execution, which outlives a client that hangs up.
+    """
+
+    __slots__ = ("_allowance", "_caller", "_holders", "name", "priority")
+
+    def __init__(self, caller: "Caller") -> None:
+        self.name = caller.name
+        self.priority = caller.priority
+        """The highest it may use."""
+        self._caller = caller
+        self._allowance: Allowance | None = caller.allowance
+        self._holders = 1
+
+    def __repr__(self) -> str:
+        return f"<Grant {self.name} {self.priority}>"
+
+    def check(self, model: str) -> None:
+        """Raise `Denied` if its caller may not call a model."""
+        self._caller.check(model)
+
+    def hold(self) -> None:
+        """Count one more holder, who must release it too."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """Give it back when as many have released it as hold it; one more does nothing."""
+        self._holders -= 1
+        if self._holders <= 0 and self._allowance is not None:
+            self._allowance.under_way -= 1
+            self._allowance = None
+
+
+class Caller:
+    """One who may call: what for, until when, and how much of it."""
+
+    __slots__ = ("allowance", "expires", "models", "name", "priority", "secret")
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        allowance: Allowance,
+        *,
+        models: frozenset[str] | None = None,
+        expires: float = math.inf,
+        secret: bytes = NO_DIGEST,
+    ) -> None:
+        self.name = name
+        self.priority = limits.priority
+        self.allowance = allowance
+        self.models = models
+        """None: all."""
+        self.expires = expires
+        """On the wall clock."""
+        self.secret = secret
+        """SHA-256 of its token."""
+
+    def __repr__(self) -> str:
+        return f"<Caller {self.name}>"
+
+    def check(self, model: str) -> None:
+        """Raise `Denied` if it may not call a model."""
+        if self.models is not None and model not in self.models:
+            raise Denied(403, f"{self.name} may not call model {model}", caller=self.name)
+
+
+class Bearers(Protocol):
+    """An identity provider's tokens."""
+
+    def caller(self, token: str) -> Caller:
+        """Return whose token it is, or raise `Denied`; whether it has expired since, he says."""

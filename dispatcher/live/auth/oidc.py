@@ -1,0 +1,227 @@
+"""Bearer tokens of an identity provider (OpenID Connect), verified by its published keys.
+
+The keys are fetched in the background, never while a request waits: at start, every `refresh`
+seconds, and when a token names a key that is not known, at most once in ten seconds. While the
+provider is away the keys of last time hold. Signatures are asymmetric alone: with HS256, whoever
+knows the public key could sign. `iss`, `aud`, `exp` and `nbf` are checked (RFC 8725, RFC 9068).
+
+The only module that knows PyJWT, which is an extra.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import jwt
+import orjson
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from dispatcher.live.auth.callers import Caller, Denied
+from dispatcher.live.auth.rate_limit import Allowance
+from roma.config.security import OidcConfig
+
+ALGORITHMS = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA",),
+}
+"""What a key may sign with, by its type."""
+
+LEEWAY = 30.0
+"""Seconds by which the provider's clock may differ."""
+
+SOONEST = 10.0
+"""Seconds between two looks for a key that is not known."""
+
+LIMIT = 5.0
+"""Seconds that the provider may take."""
+
+MOST_BYTES = 1 << 20
+MOST_KEYS = 100
+MOST_TOKENS = 10_000
+"""Verified tokens, and subjects, that are remembered; the longest unused go first."""
+
+END = 253_402_300_800.0
+"""Year 10000, in seconds since 1970: no moment that a token names is later."""
+
+log = logging.getLogger(__name__)
+
+
+class Provider:
+    """One identity provider, as far as `keys` are known; `unknown` is set when one is missed."""
+
+    def __init__(self, config: OidcConfig) -> None:
+        self.unknown = asyncio.Event()
+        self._config = config
+        self._keys: dict[str, Mapping[str, Any]] = {}
+        self._verified: OrderedDict[bytes, Caller] = OrderedDict()
+        self._allowances: OrderedDict[str, Allowance] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Provider {self._config.issuer}, {len(self._keys)} keys>"
+
+    def take(self, keys: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over the provider's keys; tokens of keys that are gone must be verified anew."""
+        if keys != self._keys:
+            self._keys = dict(keys)
+            self._verified.clear()
+
+    def caller(self, token: str) -> Caller:
+        """Return whose token it is, or raise `Denied`; whether it has expired since, he says."""
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._verified.get(digest)
+        if known is not None:
+            self._verified.move_to_end(digest)
+            return known
+        caller = self._caller(self._claims(token))
+        self._verified[digest] = caller
+        if len(self._verified) > MOST_TOKENS:
+            self._verified.popitem(last=False)
+        return caller
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._keys.get(str(header.get("kid", "")))
+            algorithm = header.get("alg")
+            if key is None:
+                self.unknown.set()
+                raise Denied(401, "the token is signed with a key that is not known")
+            if algorithm != key.get("alg", algorithm) or algorithm not in ALGORITHMS[key["kty"]]:
+                raise Denied(401, "the token is signed in a way that is not accepted")
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                jwt.PyJWK(dict(key), algorithm),
+                algorithms=[algorithm],
+                audience=self._config.audience,
+                issuer=self._config.issuer,
+                leeway=LEEWAY,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+            _check_date(claims["exp"])
+            return claims
+        except jwt.ExpiredSignatureError:
+            raise Denied(401, "the token has expired") from None
+        except (
+            jwt.PyJWTError,
+            ValueError,
+            TypeError,
+            KeyError,
+            ArithmeticError,  # a date of Infinity
+            RecursionError,  # a header of brackets
+        ) as error:
+            # Its text may quote the token.
+            raise Denied(401, f"the token is not valid: {type(error).__name__}") from None
+
+    def _caller(self, claims: Mapping[str, Any]) -> Caller:
+        config, subject = self._config, str(claims["sub"])
+        allowance = self._allowances.setdefault(subject, Allowance(config))
+        self._allowances.move_to_end(subject)
+        if len(self._allowances) > MOST_TOKENS:
+            self._allowances.popitem(last=False)
+        models: object = config.models
+        if config.models_claim is not None:
+            models = claims.get(config.models_claim, models)
+        if isinstance(models, str):
+            models = models.split()  # as `scope` does it
+        listed = models if isinstance(models, list | tuple) else ()
+        scope = None if "*" in listed else frozenset(str(model) for model in listed)
+        expires = float(claims["exp"]) + LEEWAY
+        return Caller(subject, config, allowance, models=scope, expires=expires)
+
+
+def _check_date(value: object) -> None:
+    """Raise ValueError for what is no NumericDate (RFC 7519 §2), which may have a fraction."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < END:  # type: ignore[operator]
+        raise ValueError("exp is no moment")
+
+
+def usable(document: object) -> dict[str, Mapping[str, Any]]:
+    """Return the signing keys of a JSON Web Key Set (RFC 7517) by id; what is odd is left out."""
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("it is no key set")
+    found: dict[str, Mapping[str, Any]] = {}
+    for key in listed[:MOST_KEYS]:
+        if not isinstance(key, dict) or key.get("use", "sig") != "sig":
+            continue
+        names = ALGORITHMS.get(str(key.get("kty")), ())
+        algorithm = key.get("alg", names[0] if names else None)
+        if algorithm not in names or not isinstance(key.get("kid"), str):
+            continue
+        with contextlib.suppress(jwt.PyJWTError, ValueError, TypeError):
+            made = jwt.PyJWK(key, algorithm)
+            if getattr(made.key, "key_size", 2048) >= 2048 or key["kty"] != "RSA":
+                found[key["kid"]] = key
+    return found
+
+
+async def fetch(config: OidcConfig, session: ClientSession) -> dict[str, Mapping[str, Any]]:
+    """Ask the provider for its keys; raise ValueError, ClientError, OSError or TimeoutError."""
+    url = config.jwks_url
+    if url is None:
+        address = f"{config.issuer.rstrip('/')}/.well-known/openid-configuration"
+        document = await _get(session, address)
+        # OpenID Connect Discovery, section 4.3: or another issuer's keys would be taken for its.
+        if not isinstance(document, dict) or document.get("issuer") != config.issuer:
+            raise ValueError(f"{address} speaks of another issuer")
+        url = str(document.get("jwks_uri", ""))
+        if not url.startswith("https://") and config.issuer.startswith("https://"):
+            raise ValueError(f"{address} names keys that are not at https")
+    keys = usable(await _get(session, url))
+    if not keys:
+        raise ValueError(f"{url} has no key that could sign")
+    return keys
+
+
+async def _get(session: ClientSession, url: str) -> object:
+    # No redirect: the address is configured, or said by the issuer, and whoever answers elsewhere
+    # is neither.
+    async with session.get(url, allow_redirects=False) as response:
+        if response.status != 200:
+            raise ValueError(f"{url}: status {response.status}")
+        body = b""
+        async for chunk in response.content.iter_chunked(1 << 16):
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise ValueError(f"{url}: larger than {MOST_BYTES} bytes")
+        return orjson.loads(body)
+
+
+@contextlib.asynccontextmanager
+async def provider(config: OidcConfig) -> AsyncIterator[Provider]:
+    """Yield the provider, whose keys are kept up to date until the block ends."""
+    found = Provider(config)
+    async with ClientSession(timeout=ClientTimeout(total=LIMIT)) as session:
+        task = asyncio.create_task(_keep(found, config, session))
+        try:
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _keep(found: Provider, config: OidcConfig, session: ClientSession) -> None:
+    said = ""
+    while True:
+        found.unknown.clear()
+        try:
+            found.take(await fetch(config, session))
+            if said:
+                log.info("the identity provider %s answers again", config.issuer)
+            said = ""
+        except (ClientError, OSError, TimeoutError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            if why != said:
+                log.warning("no keys from the identity provider %s: %s", config.issuer, why)
+            said = why
+        await asyncio.sleep(SOONEST)
+        with contextlib.suppress(TimeoutError):
+            # Without keys nobody gets in by it: it is asked again soon.
+            async with asyncio.timeout(0 if said else config.refresh - SOONEST):
+                await found.unknown.wait()

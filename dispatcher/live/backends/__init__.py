@@ -1,0 +1,1 @@
+"""Connections to model servers: HTTP and gRPC, and their answers' classification."""

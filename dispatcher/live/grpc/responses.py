@@ -1,0 +1,75 @@
+"""How calls are answered: the dispatcher's outcomes and the door's refusals, in gRPC's words."""
+
+from typing import Any, assert_never
+
+import grpc
+
+from dispatcher.live.backends.backend_address import GrpcResponse, Metadata
+from dispatcher.live.context import REQUEST_ID, Context
+from dispatcher.live.driver import Outcome
+from dispatcher.live.http.messages import Response
+from roma.domain import units
+from roma.domain.events import Fail, Reason, Reject
+
+MAX_TEXT = 1024
+"""Characters of an error's text: it travels in a header."""
+
+_CODES = {status.value[0]: status for status in grpc.StatusCode}
+_Code = grpc.StatusCode
+
+_REJECTED = {
+    Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
+    Reason.PREDICTED_LATE: _Code.RESOURCE_EXHAUSTED,
+    Reason.DEADLINE: _Code.DEADLINE_EXCEEDED,
+    Reason.NO_EXECUTABLE: _Code.UNAVAILABLE,
+    Reason.TOO_LARGE: _Code.RESOURCE_EXHAUSTED,  # as gRPC itself says of a message
+}
+
+
+class Refused(Exception):
+    """A call that goes no further; `retry_after` is in seconds."""
+
+    def __init__(
+        self, code: grpc.StatusCode, text: str, *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(text)
+        self.answer = refusal(code, text, retry_after=retry_after)
+
+
+def refusal(code: grpc.StatusCode, text: str, *, retry_after: float | None = None) -> GrpcResponse:
+    """Return an error."""
+    trailing: Metadata = ()
+    if retry_after is not None:
+        trailing = (("retry-after", str(units.retry_after_s(retry_after))),)
+    return GrpcResponse(code.value[0], b"", text, trailing)
+
+
+def outcome_answer(outcome: Outcome) -> GrpcResponse:
+    """Return what a client is told of an outcome."""
+    match outcome:
+        case GrpcResponse():
+            return outcome
+        case Response():
+            raise AssertionError("an answer to another door's call")
+        case Reject(_, reason, retry_after, detail):
+            return refusal(_REJECTED[reason], detail, retry_after=retry_after)
+        case Fail(_, detail):
+            return refusal(_Code.INTERNAL, detail)
+        case _:
+            assert_never(outcome)
+
+
+async def respond(context: Any, answer: GrpcResponse, carried: Context | None = None) -> bytes:
+    """Return an answer's message, its metadata being set; an error ends the call here.
+
+    `context` is a grpc.aio.ServicerContext; what the call brought along, `carried`, comes back.
+    """
+    trailing = answer.trailing
+    if carried is not None and carried.request_id is not None:
+        trailing = (*trailing, (REQUEST_ID.lower(), carried.request_id))
+    if answer.code:
+        code = _CODES.get(answer.code, _Code.UNKNOWN)
+        await context.abort(code, answer.message[:MAX_TEXT], trailing)
+    if trailing:
+        context.set_trailing_metadata(trailing)
+    return answer.body

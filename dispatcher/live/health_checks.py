@@ -1,0 +1,172 @@
+"""Watches executables: when each becomes ready, and when it is gone.
+
+Death is seen at once, by an open connection that the kernel closes. A slow answer is no sign of
+death here: an executable with a tenth of a core may take its time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Sequence
+
+import orjson
+
+from dispatcher.live.backends.backend_address import Endpoint
+from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
+from dispatcher.live.driver import Driver
+from dispatcher.live.http.messages import Response
+from roma.domain.errors import BackendError, BackendLost
+
+POLL = 0.25
+"""Seconds between two looks at an executable that is not ready."""
+
+CHECK = 5.0
+"""Seconds between two looks at one that is."""
+
+HANG = 10.0
+"""Seconds without an answer to a status request after which it counts as lost."""
+
+
+MOST_STATUS = 2**20
+"""Bytes of an answer to a status request: thousands of versions."""
+
+MOST_REASON = 500
+"""Characters of a fault that a status names."""
+
+log = logging.getLogger(__name__)
+
+
+async def watch(
+    executor: str,
+    models: Sequence[str],
+    endpoint: Endpoint,
+    driver: Driver,
+    faults: dict[str, str] | None = None,
+) -> None:
+    """Report an executable's coming and going until cancelled, whatever its status is like.
+
+    `faults` gets, by executable, the fault that the status of a model names.
+    """
+    faults = {} if faults is None else faults
+    said = ""
+    while True:
+        try:
+            await _watch(executor, models, endpoint, driver, faults)
+        except Exception as bug:  # it costs this executable, not those of the other models
+            if repr(bug) != said:  # once per bug, not once per look
+                log.exception("executable %s: cannot be watched", executor)
+            said = repr(bug)
+            driver.on_lost(executor, f"cannot be watched: {said}")
+            await asyncio.sleep(CHECK)
+
+
+async def _watch(
+    executor: str,
+    models: Sequence[str],
+    endpoint: Endpoint,
+    driver: Driver,
+    faults: dict[str, str],
+) -> None:
+    doubt = driver.doubts[executor]
+    while True:
+        doubt.clear()  # before the look: trouble during it asks for another one
+        while (why := await _unavailable(models, endpoint)) is not None:
+            if isinstance(why, _Fault):
+                faults[executor] = f"{executor}: {why}"
+            else:
+                faults.pop(executor, None)
+            driver.on_lost(executor, why)
+            await asyncio.sleep(POLL)
+        faults.pop(executor, None)
+        if doubt.is_set():
+            continue  # trouble since the look began: it says nothing about now
+        driver.on_ready(executor)
+        await _until_suspect(endpoint.pool, doubt)
+
+
+async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
+    """Return why the executable cannot serve all its models, or None if it can."""
+    for model in models:
+        try:
+            response = await _look(endpoint.pool, f"/v1/models/{model}")
+        except BackendError as error:
+            return str(error)
+        if response.status != 200 or not _is_available(response.body):
+            fault = _fault(response.body)
+            if fault:
+                return _Fault(f"model {model} is not available: {fault}")
+            return f"model {model} is not available (status {response.status})"
+    if endpoint.channel is not None:
+        try:
+            await endpoint.channel.check(CONNECT_TIMEOUT)
+        except BackendError as error:
+            return str(error)
+    return None
+
+
+async def _look(pool: Pool, path: str) -> Response:
+    try:
+        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
+    except BackendLost:
+        # It went out over an idle connection that was closed meanwhile: that says nothing yet.
+        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
+
+
+class _Fault(str):
+    """A reason that the executable itself named."""
+
+    __slots__ = ()
+
+
+def _fault(body: bytes) -> str:
+    """Return why no version could be loaded; an empty string while one may still be."""
+    try:
+        versions = orjson.loads(body)["model_version_status"]
+        ended = all(version["state"] == "END" for version in versions)
+        texts = [version["status"]["error_message"] for version in versions]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    found = [text for text in texts if isinstance(text, str) and text]
+    return " ".join(found[0].split())[:MOST_REASON] if ended and found else ""
+
+
+def _is_available(body: bytes) -> bool:
+    try:
+        versions = orjson.loads(body)["model_version_status"]
+        return any(version["state"] == "AVAILABLE" for version in versions)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
+    """Return when the connection breaks, a request met trouble, or it is time for a look."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            if pool.socket is not None:
+                reader, writer = await asyncio.open_unix_connection(pool.socket)
+            else:
+                reader, writer = await asyncio.open_connection(pool.host, pool.port)
+                _notice_silence(writer.get_extra_info("socket"))
+    except (OSError, TimeoutError):
+        await asyncio.sleep(POLL)
+        return
+    try:
+        signs = [asyncio.ensure_future(sign) for sign in (reader.read(), doubt.wait())]
+        try:
+            await asyncio.wait(signs, timeout=CHECK, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for sign in signs:
+                sign.cancel()
+            await asyncio.gather(*signs, return_exceptions=True)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def _notice_silence(sock: socket.socket) -> None:
+    """Let the kernel probe an idle connection each second: a host that vanishes sends no end."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+        sock.setsockopt(socket.IPPROTO_TCP, option, 1)

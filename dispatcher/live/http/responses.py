@@ -1,0 +1,57 @@
+"""Writes answers: a status line and headers, which many answers share, and a body."""
+
+from http import HTTPStatus
+from typing import Final
+
+from dispatcher.live.http.messages import Response, content_length
+from dispatcher.live.http.request import Head
+
+LARGE: Final = 64 * 1024
+"""Bytes. A larger body is not copied behind its head."""
+
+_BODILESS: Final = frozenset({204, 304})
+"""Statuses without a body, and without a Content-Length (RFC 9110 §8.6)."""
+
+_REASON: Final = {status.value: status.phrase for status in HTTPStatus}
+_HEADS: Final[dict[tuple[int, str, str | None, str], bytes]] = {}
+_MAX_HEADS: Final = 1024
+
+
+def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes, bytes]:
+    """Return the head and the body of the answer to a request with this `head`.
+
+    What answers of the same kind have in common is kept in `response.kind`.
+    """
+    connection = ""
+    if not keep_alive:
+        connection = "Connection: close\r\n"
+    elif head.version == "1.0":
+        connection = "Connection: keep-alive\r\n"
+    key = (response.status, response.content_type, response.content_encoding, connection)
+    lines, body = _HEADS.get(key) or _lines(*key), response.body
+    if response.more:
+        lines += response.more.encode("latin-1", "replace")
+    if head.cors:
+        lines += head.cors
+    if response.status in _BODILESS:
+        lines, body = lines + b"\r\n", b""
+    else:
+        lines += content_length(len(body))
+    kind = response.kind
+    is_alike = head.is_usual and not connection and not response.more
+    if kind is not None and is_alike and len(body) <= LARGE:
+        kind.lines = lines
+    return lines, b"" if head.method == "HEAD" else body
+
+
+def _lines(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:
+    """Return the lines of a head that many answers share."""
+    encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
+    head = (
+        f"HTTP/1.1 {status} {_REASON.get(status, '')}\r\n"
+        f"Content-Type: {content_type}\r\n{encoding}{connection}"
+    ).encode("latin-1", "replace")
+    if len(_HEADS) >= _MAX_HEADS:  # model servers that name types as they like
+        _HEADS.clear()
+    _HEADS[status, content_type, content_encoding, connection] = head
+    return head

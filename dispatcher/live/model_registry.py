@@ -1,0 +1,171 @@
+"""Which models and executables a running dispatcher serves: what roma.yaml says, while it runs.
+
+An executable that goes takes nothing more, ends what it runs, and is forgotten. A model that goes
+is unknown to new clients at once; those who wait still get their answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterable
+
+from dispatcher.live.backends.backend_address import Channel, Endpoint
+from dispatcher.live.backends.http_client import Pool
+from dispatcher.live.driver import Driver
+from dispatcher.live.health_checks import watch
+from dispatcher.live.service import Service
+from roma.config.diff import compare
+from roma.config.placement import Executable, executables
+from roma.config.schema import Config
+from roma.domain.events import (
+    ExecutorAdded,
+    ExecutorRemoved,
+    ExecutorSuspected,
+    ModelAdded,
+    ModelRemoved,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Roster:
+    """The executables of one driver.
+
+    `endpoints` is filled, and a task of `watchers` looks after each.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        driver: Driver,
+        service: Service,
+        endpoints: dict[str, Endpoint],
+        watchers: asyncio.TaskGroup,
+    ) -> None:
+        self._config = self._started = config
+        self._driver = driver
+        self._service = service
+        self._endpoints = endpoints
+        self._watchers = watchers
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        service.max_body = max_body(config)
+        self._add(executables(config))
+
+    def stop(self) -> None:
+        """Look after nothing any more."""
+        for task in self._watching.values():
+            task.cancel()
+
+    async def follow(self, config: Config) -> None:
+        """Serve what `config` says; raise ConfigError, changing nothing, if it takes a restart."""
+        change = compare(self._config, config, self._started)
+        old, new = executables(self._config), executables(config)
+        specs = {spec.name: spec for spec in config.model_specs}
+        self._service.closing.update(change.removed)
+        await asyncio.gather(*(self._drained(model) for model in change.removed))
+        # A GPU holds all models, so it is another one after any change.
+        await asyncio.gather(*(self._remove(e.name) for e in old if e not in new))
+        for model in change.removed:
+            self._driver.handle(ModelRemoved(model))
+            self._service.closing.discard(model)
+        for model in change.added:
+            self._driver.handle(ModelAdded(specs[model]))
+            self._service.joining.add(model)
+        self._config = config
+        self._service.max_body = max_body(config)
+        self._add(e for e in new if e not in old)
+        if self._service.exclusives is not None:
+            self._service.exclusives.max_body = config.gateway.max_body_bytes
+        log.info("models: %s", ", ".join(config.models))
+
+    def _add(self, placed: Iterable[Executable]) -> None:
+        for executable in placed:
+            name = executable.name
+            if executable.spec.is_exclusive:
+                self._add_device(executable)
+                continue
+            endpoint = self._endpoint(executable)
+            self._endpoints[name] = endpoint
+            self._driver.handle(ExecutorAdded(executable.spec))
+            if (part := self._first_part(executable)) < 1:
+                self._driver.on_applied(name, executable.spec.cores, part)
+            watching = watch(
+                name, executable.spec.models, endpoint, self._driver, self._service.reasons.seen
+            )
+            self._watching[name] = self._watchers.create_task(watching)
+
+    def _add_device(self, executable: Executable) -> None:
+        exclusives = self._service.exclusives
+        assert exclusives is not None
+        device = exclusives.add(executable)
+        self._driver.handle(ExecutorAdded(executable.spec))
+        self._watching[executable.name] = self._watchers.create_task(device.run())
+
+    def _first_part(self, executable: Executable) -> float:
+        """Return which part of an executable's slots is ours until a supervisor says.
+
+        Of several processes each begins with one slot, which the supervisors keep for it; where
+        no supervisor will ever say, with as many as all of them can have.
+        """
+        count, spec = self._config.gateway.workers, executable.spec
+        if count == 1:
+            return 1.0
+        slots = spec.in_flight or max(1, math.ceil(spec.cores / spec.threads))
+        mine = 1 if executable.controlled else max(1, slots // count)
+        return mine / slots
+
+    def _endpoint(self, executable: Executable) -> Endpoint:
+        config = self._config
+        most = max(
+            config.models[model].max_answer_bytes or config.gateway.max_answer_bytes
+            for model in executable.spec.models
+        )
+        channel: Channel | None = None
+        if executable.grpc is not None and self._config.gateway.has_grpc:
+            # Nobody shall wait for an import that is not used.
+            from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
+
+            channel = GrpcChannel(*executable.grpc, most=most)
+        pool = Pool(executable.host, executable.port, executable.socket, most=most)
+        return Endpoint(pool, channel)
+
+    async def _remove(self, name: str) -> None:
+        executor = self._driver.core.executors[name]
+        watching, is_exclusive = self._watching.pop(name), executor.spec.is_exclusive
+        if not is_exclusive:  # else its answers come by way of its watcher
+            watching.cancel()
+        if executor.live:
+            self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
+            await self._until(lambda: not executor.running)
+        self._driver.handle(ExecutorRemoved(name))
+        self._service.reasons.seen.pop(name, None)
+        watching.cancel()
+        if is_exclusive:
+            assert self._service.exclusives is not None
+            self._service.exclusives.remove(name)
+        else:
+            await self._endpoints.pop(name).close()
+
+    async def _drained(self, model: str) -> None:
+        core = self._driver.core
+        await self._until(
+            lambda: (
+                not core.queues[model]
+                and not core.batches.get(model)
+                and all(e.model != model for e in core.running())
+            )
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait, but no longer than a dispatcher that ends would."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.gateway.drain_timeout):
+                while not condition():
+                    await asyncio.sleep(0.02)
+
+
+def max_body(config: Config) -> dict[str, int]:
+    """Return the bounds of request bodies by model, of those that have one, in bytes."""
+    bounds = {name: model.max_body_bytes for name, model in config.models.items()}
+    return {name: int(bound) for name, bound in bounds.items() if bound is not None}

@@ -1,0 +1,1 @@
+"""Planned devices: requests as tensors, actions over a connection, results as events."""

@@ -1,0 +1,181 @@
+"""One connection to the worker of an exclusive device, kept up: actions out, their results in.
+
+It is made again whenever it breaks, and the device is asked anew what it is and what it holds:
+nothing is remembered of a connection that is gone. Times are points on our own clock, in seconds;
+what goes out is converted to the worker's, as its answers to pings tell how that differs.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from dispatcher.live.planned.link import Link
+from roma.config.watched_file import Watched
+from roma.device_protocol import Array, ClockOffset, Connect, Hello, Pong, Result, Submit
+from roma.domain.actions import Action, Unload
+from roma.domain.errors import BackendError, BackendLost, WireError
+from roma.security.tokens import Token
+
+CONNECT_LIMIT: Final = 5.0
+"""Seconds for a connection to come about."""
+
+HELLO_LIMIT: Final = 30.0
+"""Seconds for a worker to say what it has: what the one before left running ends first."""
+
+PINGS: Final = 8
+"""Questions for the time before the first action: the quickest answer counts."""
+
+PERIOD: Final = 1.0
+"""Seconds between two pings of a connection that is in use: clocks drift."""
+
+SILENCE: Final = 3.0
+"""Seconds without a word from a worker after which it is given up."""
+
+PATIENCE: Final = (0.1, 2.0)
+"""Shortest and longest seconds between two attempts to connect."""
+
+STEADY: Final = 10.0
+"""Seconds after which a connection counts as a good one: its end is no reason to wait longer."""
+
+log: Final = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Whom a client tells."""
+
+    def on_hello(self, hello: Hello) -> None:
+        """Take what a worker has; raise WireError to refuse it. From now on it can be asked."""
+
+    def on_result(self, result: Result) -> None:
+        """Take a result; raise WireError if nobody asked for it."""
+
+    def on_lost(self, why: str) -> None:
+        """Take that there will be no more results; told once after each accepted Hello."""
+
+    def overdue(self, now: float) -> str | None:
+        """Return which answer should have come long ago, or None."""
+
+
+class ActionClient:
+    """Keeps one connection to the worker at `address`; `name` is who we are to it."""
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        owner: Owner,
+        *,
+        clock: Callable[[], float],
+        token: Watched[Token] | None = None,
+    ) -> None:
+        self.address = address
+        self._name = name
+        self._owner = owner
+        self._clock = clock
+        self._token = token
+        self._link: Link | None = None
+        self._said = ""
+
+    def __repr__(self) -> str:
+        state = "connected" if self._link is not None else "not connected"
+        return f"<ActionClient of {self.address[0]}:{self.address[1]}: {state}>"
+
+    async def run(self) -> None:
+        """Connect, stay connected, and connect again; until cancelled."""
+        shortest, wait = PATIENCE[0], PATIENCE[0]
+        while True:
+            begun = self._clock()
+            try:
+                await self._serve()
+            except (BackendError, WireError) as error:
+                self._complain(str(error))
+            wait = shortest if self._clock() - begun > STEADY else min(2 * wait, PATIENCE[1])
+            await asyncio.sleep(wait)
+
+    def submit(self, action: Action, inputs: Mapping[str, Array] | None = None) -> bool:
+        """Send an action; return whether it went out. Raises WireError for what cannot be sent."""
+        link = self._link
+        if link is None or link.is_over:
+            return False
+        link.send(Submit(_on_its_clock(action, link.offset), "", inputs or {}))
+        return True
+
+    def drop(self, why: str) -> None:
+        """End this connection and make another one: what is known of the device is wrong."""
+        if self._link is not None:
+            self._link.end(why)
+            self._lose(why)
+
+    async def _serve(self) -> None:
+        """Make a connection and look after it until it ends; raises why it did."""
+        loop, (host, port) = asyncio.get_running_loop(), self.address
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT):
+                _, link = await loop.create_connection(
+                    lambda: Link(self._owner.on_result, self._clock), host, port
+                )
+        except (OSError, TimeoutError) as error:
+            why = f"cannot connect to {host}:{port}: {str(error) or 'no answer'}"
+            raise BackendLost(why) from None
+        try:
+            await self._greet(link)
+            await self._look_after(link)
+        finally:
+            link.end("it is given up")
+
+    async def _greet(self, link: "Link") -> None:
+        token = ""
+        if self._token is not None:
+            await asyncio.to_thread(self._token.look)
+            token = self._token.value.text
+        link.send(Connect(self._name, token))
+        hello = await link.expect(Hello, HELLO_LIMIT)
+        for _ in range(PINGS):
+            link.ping()
+            await link.expect(Pong, SILENCE)
+        self._link = link
+        try:
+            self._owner.on_hello(hello)
+        except (
+            BaseException
+        ):  # refused, or a bug: it was never connected, so nobody is told of a loss
+            self._link = None
+            raise
+        self._said = ""
+
+    async def _look_after(self, link: "Link") -> None:
+        try:
+            while not link.is_over:
+                await asyncio.wait([link.gone], timeout=PERIOD)
+                now = self._clock()
+                late = self._owner.overdue(now)
+                if late is None and now - link.heard > SILENCE:
+                    late = f"said nothing for {SILENCE:g} s"
+                if late is not None:
+                    link.end(late)
+                link.ping()
+        except asyncio.CancelledError:
+            self._link = None  # nobody is to be told any more
+            raise
+        self._lose(link.why)
+
+    def _lose(self, why: str) -> None:
+        if self._link is not None:
+            self._link = None
+            self._owner.on_lost(why)
+
+    def _complain(self, why: str) -> None:
+        """Say once what keeps us from being connected, however often it is tried."""
+        if why != self._said:
+            self._said = why
+            log.warning("worker at %s:%d: %s", *self.address, why)
+
+
+def _on_its_clock(action: Action, offset: ClockOffset) -> Action:
+    if isinstance(action, Unload):
+        return action
+    latest = action.latest if action.latest == math.inf else offset.to_worker(action.latest)
+    return replace(action, earliest=offset.to_worker(action.earliest), latest=latest)

@@ -1,0 +1,335 @@
+"""One exclusive device: the core's commands as its actions, their results as the core's events.
+
+The core's books of a device are exact only while both agree. A result that shows that they do not
+(a model that we thought loaded is not there, pages that we thought free are taken) ends the
+connection: the next one begins with what the device says that it holds. What runs then has failed.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from dispatcher.live.auth.callers import Grant
+from dispatcher.live.driver import Call, Driver
+from dispatcher.live.gateway import error
+from dispatcher.live.planned.capabilities import agreed, checked, readable
+from dispatcher.live.planned.client import ActionClient
+from dispatcher.live.planned.examples import Example, joined, split
+from roma.config.placement import Executable
+from roma.config.watched_file import Watched
+from roma.device_protocol import Array, Hello, Result, Signature
+from roma.domain.actions import Action, Infer, Load, Outcome, Status, Unload
+from roma.domain.errors import TensorError, WireError
+from roma.domain.events import (
+    Execute,
+    ExecutionEnded,
+    ExecutionMissed,
+    ExecutionUnreached,
+    ExecutorReady,
+    Fail,
+    LoadEnded,
+    LoadModel,
+    UnloadModel,
+)
+from roma.domain.events import Result as Verdict
+from roma.domain.stats import Histogram, decades
+from roma.security.tokens import Token
+from roma.telemetry.logs import Limited
+from roma.tensors import arrays
+
+Signatures = dict[str, "Known"]
+"""By model."""
+
+log: Final = logging.getLogger(__name__)
+
+ERRORS: Final = decades(1e-5, 1.0)
+"""Bounds in seconds of the histograms of prediction errors."""
+
+_DISAGREES: Final = frozenset({Status.NOT_LOADED, Status.NO_PAGES, Status.BUSY})
+"""What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
+
+
+_NOT_BEGUN: Final = frozenset({Status.MISSED, Status.ENDING})
+"""What is no fault of the device's state: nothing was done, and it may be asked again."""
+
+_CLOSED: Final = "the connection is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model's signatures by name: as a worker checks them, and as JSON is read by them.
+
+    `most` is the largest batch that a worker takes of it.
+    """
+
+    told: Mapping[str, Signature]
+    readable: Mapping[str, arrays.Signature]
+    most: int
+
+
+class Device:
+    """Carries out what the core commands for one exclusive executor.
+
+    `signatures` are those of all devices, by model, as the last of them told; all variants of a
+    model have one. `timeout` is how long an action may take before the device counts as hung, in
+    seconds.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        driver: Driver,
+        signatures: Signatures,
+        *,
+        timeout: float,
+        token: Watched[Token] | None = None,
+    ) -> None:
+        self.name = executable.name
+        self.actions: Counter[tuple[str, Status]] = Counter()
+        """How many have ended, by their kind and how."""
+        self.overruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
+        """Seconds that actions took beyond what was predicted, by their kind (Fig. 10)."""
+        self.underruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
+        """Seconds that they ended before, of all others."""
+        queues = driver.core.queues
+        self._names = {model: queues[model].spec.served_as for model in executable.spec.models}
+        """By model: what the device has it as."""
+        self._driver = driver
+        self._signatures = signatures
+        self._timeout = timeout
+        self._complaints = Limited(log, asyncio.get_running_loop())
+        self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
+        """By action: what the core wants by it, since when, and the seconds that it is predicted to
+        take; the oldest first."""
+        self._held: dict[int, list[Grant]] = {}
+        """By action: what its callers were granted, held as long as it runs."""
+        self._last_action = 0
+        self._client = ActionClient(
+            f"roma dispatcher, {self.name}",
+            (executable.host, executable.port),
+            self,
+            clock=driver.clock,
+            token=token,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name}: {len(self._asked)} actions, {self._client!r}>"
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        try:
+            await self._client.run()
+        finally:
+            self._complaints.close()
+            self._release_all()
+
+    # The driver's commands
+
+    def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
+        """Run a batch; a call is None if it was given up between the command and now."""
+        examples = [call for call in calls if isinstance(call, Example)]
+        if not examples:  # the core still has it in its books
+            self._driver.handle(ExecutionMissed(command.execution))
+            return
+        for example in examples:
+            example.whole.on_executing(self.name, self._client.address)
+        rows = [example.inputs for example in examples]
+        rows += [rows[-1]] * (command.size - len(rows))  # the batch has the size that was planned
+        number, (earliest, latest) = self._number(command), command.window
+        infer = Infer(number, command.variant, command.size, earliest, latest)
+        try:
+            is_sent = self._is_sent(infer, joined(rows))
+        except (WireError, ValueError) as fault:  # it must end in the core's books
+            del self._asked[number]
+            self._fail(command, f"cannot send: {fault}")
+            return
+        if not is_sent:  # another device may run it
+            log.warning("executable %s is lost: %s", self.name, _CLOSED)
+            self._driver.handle(ExecutionUnreached(command.execution))
+            self._client.drop(_CLOSED)
+            return
+        grants = [e.whole.call.grant for e in examples if e.whole.call.grant is not None]
+        for grant in grants:
+            grant.hold()
+        self._held[number] = grants
+
+    def load(self, command: LoadModel) -> None:
+        """Copy a model's weights to the device."""
+        number = self._number(command)
+        self._send(Load(number, command.model, self._driver.clock(), command.latest))
+
+    def unload(self, command: UnloadModel) -> None:
+        """Free a model's memory."""
+        self._send(Unload(self._number(command), command.model))
+
+    def _number(self, command: Execute | LoadModel | UnloadModel) -> int:
+        self._last_action += 1
+        self._asked[self._last_action] = command, self._driver.clock(), self._predicted(command)
+        return self._last_action
+
+    def _predicted(self, command: Execute | LoadModel | UnloadModel) -> float:
+        books = self._driver.core.executors[self.name].exclusive
+        match command:
+            case Execute() if books is not None:
+                return books.execution(command.variant, command.size)
+            case LoadModel() if books is not None:
+                return books.loading(command.model)
+        return 0.0
+
+    def _send(self, action: Load | Unload) -> None:
+        if not self._is_sent(action):
+            self._client.drop(_CLOSED)
+
+    def _is_sent(self, action: Action, inputs: Mapping[str, Array] | None = None) -> bool:
+        if self._client.submit(action, inputs):
+            return True
+        del self._asked[action.id]
+        return False
+
+    # The client's news
+
+    def on_hello(self, hello: Hello) -> None:
+        """Take what the device offers; raises WireError if it cannot be used."""
+        offer = checked(hello, [name for names in self._names.values() for name in names])
+        refused = self._driver.core.refusal(self.name, offer)
+        if refused is not None:
+            raise WireError(refused)
+        others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
+        found: Signatures = {}
+        for model, names in self._names.items():
+            told, known = agreed(names, hello.signatures), self._signatures.get(model)
+            most = max(max(offer.models[name].executions) for name in names)
+            if others and known is not None:
+                if known.told != told:
+                    raise WireError(f"models.{model}: other signatures than another worker's")
+                most = max(most, known.most)
+            found[model] = Known(told, readable(told), most)
+        self._signatures.update(found)
+        log.info(
+            "executable %s is ready: worker %s, %d pages, %d models loaded",
+            self.name,
+            hello.worker,
+            offer.pages,
+            len(offer.loaded),
+        )
+        self._driver.handle(ExecutorReady(self.name, offer))
+
+    def on_lost(self, why: str) -> None:
+        """Take that the device is gone, with everything it was asked."""
+        self._asked.clear()
+        self._release_all()
+        if self.name in self._driver.core.executors:
+            self._driver.on_lost(self.name, why)
+
+    def _release(self, number: int) -> None:
+        for grant in self._held.pop(number, ()):
+            grant.release()
+
+    def _release_all(self) -> None:
+        for number in list(self._held):
+            self._release(number)
+
+    def overdue(self, now: float) -> str | None:
+        """Return which answer should have come long ago."""
+        for command, since, _ in self._asked.values():
+            if now - since > self._timeout:
+                return f"{_named(command)}: no result within {self._timeout:g} s"
+            return None
+        return None
+
+    def on_result(self, result: Result) -> None:
+        """Take how an action ended; raises WireError if nobody asked for it."""
+        outcome = result.outcome
+        command, _, predicted = self._asked.pop(outcome.id, (None, 0.0, 0.0))
+        self._release(outcome.id)
+        if command is None:
+            raise WireError(f"action {outcome.id}: was not asked for")
+        status = outcome.status
+        match command:
+            case Execute():
+                self.actions["infer", status] += 1
+                self._compare("infer", outcome, predicted)
+                self._on_executed(command, result)
+            case LoadModel():
+                self.actions["load", status] += 1
+                self._compare("load", outcome, predicted)
+                is_loaded, is_missed = status is Status.OK, status in _NOT_BEGUN
+                took = max(0.0, outcome.duration) if is_loaded else None
+                self._driver.handle(LoadEnded(command.load, is_loaded, took, is_missed))
+            case UnloadModel():
+                self.actions["unload", status] += 1
+            case _:
+                assert_never(command)
+        if status is not Status.OK and status not in _NOT_BEGUN:
+            told = f"{_named(command)}: {status}: {outcome.detail}"
+            self._complain(told, status)
+            is_wrong = status in _DISAGREES
+            if isinstance(command, Execute):  # a device that is full, or ending, is BUSY
+                is_wrong = status is Status.NOT_LOADED
+            if is_wrong:
+                self._client.drop(f"its state is not what it should be: {told}")
+
+    def _compare(self, kind: str, outcome: Outcome, predicted: float) -> None:
+        if outcome.status is Status.OK:
+            beyond = outcome.duration - predicted
+            errors = self.overruns if beyond > 0.0 else self.underruns
+            errors[kind].add(abs(beyond))
+
+    def _complain(self, told: str, status: Status) -> None:
+        if status is Status.INVALID:
+            return  # the client's fault, and the client is told
+        label = f"executable {self.name}: {status}"
+        fields = {"executable": self.name, "reason": status.value}
+        self._complaints.log(
+            label, logging.WARNING, "executable %s: %s", self.name, told, fields=fields
+        )
+
+    def _on_executed(self, command: Execute, result: Result) -> None:
+        outcome, driver = result.outcome, self._driver
+        detail = outcome.detail or outcome.status.value
+        match outcome.status:
+            case (
+                Status.MISSED | Status.ENDING | Status.BUSY
+            ):  # they wait again, and may run elsewhere
+                driver.handle(ExecutionMissed(command.execution))
+            case Status.OK:
+                try:
+                    rows = split(result.outputs, command.size)
+                except TensorError as fault:
+                    self._fail(command, str(fault))
+                    return
+                took = max(0.0, outcome.duration)
+                driver.handle(ExecutionEnded(command.execution, Verdict.OK, took))
+                # What comes after the requests' rows filled the batch up.
+                for request, outputs in zip(command.requests, rows, strict=False):
+                    call = driver.take(request)
+                    if isinstance(call, Example):  # else given up meanwhile
+                        self._tell(call, outputs, command.variant)
+            case Status.INVALID:
+                driver.handle(ExecutionEnded(command.execution, Verdict.INVALID))
+                for request in command.requests:
+                    driver.resolve(request, error(400, detail))
+            case _:
+                self._fail(command, detail)
+
+    def _tell(self, example: Example, outputs: Mapping[str, Array], variant: str) -> None:
+        try:
+            example.on_outputs(outputs, variant)
+        except Exception:  # a bug: it costs this client, not the others of the batch
+            log.exception("executable %s: an answer could not be given", self.name)
+            example.on_outcome(Fail(example.id, "the answer could not be written"))
+
+    def _fail(self, command: Execute, detail: str) -> None:
+        self._driver.handle(ExecutionEnded(command.execution, Verdict.ERROR))
+        for request in command.requests:
+            what = f"executable {self.name}: {detail}"
+            self._driver.resolve(request, Fail(request, what))
+
+
+def _named(command: Execute | LoadModel | UnloadModel) -> str:
+    """Return what was asked, by the device's name of the model."""
+    model = command.variant if isinstance(command, Execute) else command.model
+    return f"{type(command).__name__} of {model}"

@@ -1,0 +1,208 @@
+"""The clients' side of exclusive devices: requests become tensors here, before they wait.
+
+What cannot be read, or does not fit the model, is refused at once and takes nobody's place in a
+batch. Look-ups are answered from what the devices told: a worker has no REST port of its own.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from dispatcher.live.driver import Driver
+from dispatcher.live.gateway import HttpCall, error
+from dispatcher.live.http.connection import Pending
+from dispatcher.live.http.messages import Message, Response
+from dispatcher.live.http.routes import Route
+from dispatcher.live.planned import request_options
+from dispatcher.live.planned.capabilities import TYPES
+from dispatcher.live.planned.device import Device, Known, Signatures
+from dispatcher.live.planned.examples import Whole
+from dispatcher.state.executors import RECOVERY
+from roma.config.placement import Executable, executables
+from roma.config.schema import Config
+from roma.config.watched_file import Watched
+from roma.device_protocol import MAX_PAYLOAD, Array, Signature, TensorSpec, check
+from roma.domain.errors import TensorError
+from roma.security.tokens import Token, watched
+from roma.tensors.arrays import check_shape
+from roma.tensors.errors import BodyTooLarge, Code, RequestError
+from roma.tensors.inflate import inflate
+from roma.tensors.jsontext import parse
+from roma.tensors.tfjson import DEFAULT_SIGNATURE, Layout, decode_predict, signature_name
+
+JSON: Final = "application/json"
+
+VERSION: Final = "1"
+"""A worker has one version of each model and does not say which: it goes by this number."""
+
+_PREDICT: Final = frozenset(
+    {"/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"}
+)
+_STATUS: Final = {Code.UNIMPLEMENTED: 501, Code.NOT_FOUND: 404}
+"""HTTP statuses of what is wrong with a request; of everything else 400."""
+
+
+class Exclusives:
+    """The exclusive devices of a deployment that has nothing else. Raises ConfigError."""
+
+    def __init__(self, config: Config, driver: Driver) -> None:
+        self.max_body = config.gateway.max_body_bytes
+        """Bytes of a body, also once it is inflated."""
+        self.devices: dict[str, Device] = {}
+        self._driver = driver
+        self._timeout = config.gateway.backend_timeout
+        self._signatures: Signatures = {}
+        # Read before anything is started, so that a bad file is told as every fault of roma.yaml.
+        self._tokens: dict[str, Watched[Token] | None] = {
+            e.name: watched(e.token, f"executable {e.name}: token") for e in executables(config)
+        }
+
+    def add(self, executable: Executable) -> Device:
+        """Make the device of an executable; its `run` connects it."""
+        device = Device(
+            executable,
+            self._driver,
+            self._signatures,
+            timeout=self._timeout,
+            token=self._tokens[executable.name],
+        )
+        self.devices[executable.name] = self._driver.devices[executable.name] = device
+        return device
+
+    def remove(self, name: str) -> None:
+        """Forget a device."""
+        del self.devices[name], self._driver.devices[name]
+
+    # What clients ask
+
+    def begin(
+        self, call: HttpCall, route: Route, message: Message, headers: Mapping[bytes, bytes]
+    ) -> Pending | Response:
+        """Queue a request's examples, or answer at once why not."""
+        try:
+            if request_options.are_in(headers):
+                spec, now = self._driver.core.queues[route.model].spec, self._driver.clock()
+                call.terms, call.spent = request_options.read(
+                    headers, spec, call.deadline, now=now, today=time.time()
+                )
+            inputs, count, layout = self._read(route, message)
+        except RequestError as fault:
+            return error(_STATUS.get(fault.code, 400), str(fault))
+        except TensorError as fault:
+            return error(400, str(fault))
+        except BodyTooLarge:
+            return error(413, f"request body is larger than {self.max_body} bytes")
+        whole = Whole(self._driver, call, layout)
+        whole.submit(inputs, count)
+        return whole
+
+    def found(self, route: Route) -> Response:
+        """Return a model's status, or its metadata."""
+        model = route.model
+        try:
+            self._check_version(route)
+        except RequestError as fault:
+            return error(_STATUS[fault.code], str(fault))
+        if not self._driver.core.executors.serve(model):
+            text = f"no executable of model {model} is ready"
+            return error(503, text, retry_after=RECOVERY)
+        if route.path.endswith("/metadata"):
+            return _json(_metadata(model, self._signatures[model].told))
+        status = {"error_code": "OK", "error_message": ""}
+        version = {"version": VERSION, "state": "AVAILABLE", "status": status}
+        return _json({"model_version_status": [version]})
+
+    def _read(self, route: Route, message: Message) -> tuple[Mapping[str, Array], int, Layout]:
+        """Return the inputs, how many examples they are, and how to answer.
+
+        Raises RequestError, TensorError or BodyTooLarge.
+        """
+        self._check_version(route)
+        if route.template not in _PREDICT:
+            text = f"{route.path}: exclusive devices answer :predict alone"
+            raise RequestError(text, Code.UNIMPLEMENTED)
+        model = route.model
+        if not self._driver.core.executors.serve(model):
+            return {}, 1, Layout.ROW  # the core refuses it, and counts that
+        body = message.body
+        if (message.form.content_encoding or "").lower() in ("gzip", "deflate"):
+            body = inflate(body, self.max_body)
+        document = parse(body)
+        name, known = signature_name(document), self._signatures[model]
+        if name not in known.told:
+            raise RequestError(f'Serving signature name: "{name}" not found in signature def')
+        if name != DEFAULT_SIGNATURE:
+            raise RequestError(
+                f"signature_name = {name}: must be {DEFAULT_SIGNATURE} on exclusive devices: "
+                "requests of different signatures cannot share a batch"
+            )
+        signature = known.readable[name]
+        inputs, layout = decode_predict(document, signature)
+        for alias, array in inputs.items():
+            check_shape(array, signature.inputs[alias])
+        return inputs, self._count(model, known, inputs), layout
+
+    def _count(self, model: str, known: Known, inputs: Mapping[str, Array]) -> int:
+        """Return how many examples inputs are; raises TensorError if they are not what fits."""
+        first = next(iter(inputs.values()))
+        count = first.shape[0] if first.ndim else 0
+        most = self._driver.core.queues[model].spec.max_waiting
+        if not 1 <= count <= most:
+            raise TensorError(f"examples = {count}: must be from 1 to max_waiting ({most})")
+        check(inputs, known.told[DEFAULT_SIGNATURE], count)
+        size = sum(map(_size, inputs.values())) / count
+        # As many as are in the largest batch must fit one message.
+        bound = MAX_PAYLOAD // known.most
+        if size > bound:
+            raise TensorError(f"example = {size:.0f} bytes: must be ≤ {bound}")
+        return count
+
+    def _check_version(self, route: Route) -> None:
+        if route.path.startswith("/v2/"):
+            text = f"{route.path}: exclusive devices do not speak the Open Inference Protocol"
+            raise RequestError(text, Code.UNIMPLEMENTED)
+        if route.version not in (None, VERSION) or "/labels/" in route.path:
+            raise RequestError(route.missing, Code.NOT_FOUND)
+
+
+def _size(array: Array) -> int:
+    """Return the bytes of a tensor, its strings among them."""
+    strings = sum(map(len, array.flat)) if array.dtype == object else 0
+    return array.nbytes + strings
+
+
+def _json(body: Mapping[str, Any]) -> Response:
+    return Response(200, JSON, None, orjson.dumps(body))
+
+
+def _metadata(model: str, signatures: Mapping[str, Signature]) -> dict[str, Any]:
+    """Return what TensorFlow Serving says of a model, as far as a worker tells it."""
+    definitions = {
+        name: {
+            "inputs": _infos(signature.inputs),
+            "outputs": _infos(signature.outputs),
+            "method_name": "tensorflow/serving/predict",
+            "defaults": {},
+        }
+        for name, signature in sorted(signatures.items())
+    }
+    return {
+        "model_spec": {"name": model, "signature_name": "", "version": VERSION},
+        "metadata": {"signature_def": {"signature_def": definitions}},
+    }
+
+
+def _infos(specs: Iterable[TensorSpec]) -> dict[str, Any]:
+    return {
+        spec.name: {
+            "dtype": f"DT_{TYPES.get(spec.dtype, spec.dtype).upper()}",
+            "tensor_shape": {
+                "dim": [{"size": str(side), "name": ""} for side in spec.shape],
+                "unknown_rank": False,
+            },
+            "name": spec.name,
+        }
+        for spec in specs
+    }

@@ -1,0 +1,103 @@
+"""Log lines about requests: none for one that was answered, few for many that were not.
+
+A flood of failures must neither fill a disk nor hold up the loop: of what is alike, one line a
+second is written, and how many were left out.
+"""
+
+import asyncio
+import logging
+from typing import Literal, assert_never
+
+from dispatcher.live.backends.backend_address import GrpcResponse
+from dispatcher.live.backends.verdicts import judge, judge_grpc
+from dispatcher.live.driver import Call, Outcome
+from dispatcher.live.http.messages import Response
+from roma.domain.events import Fail, Reject, Result
+from roma.telemetry.logs import Limited
+
+log = logging.getLogger(__name__)
+
+_FAULTS = (Result.ERROR, Result.FAILURE)
+
+Requests = Literal["none", "failed", "all"]
+
+
+class Journal:
+    """What the log says of requests; `requests` chooses of which."""
+
+    def __init__(self, requests: Requests, loop: asyncio.AbstractEventLoop) -> None:
+        self.writes_all = requests == "all"
+        self._writes_none = requests == "none"
+        self._limited = Limited(log, loop)
+
+    def on_outcome(self, call: Call, outcome: Outcome, response_time: float) -> None:
+        """Note how a request ended."""
+        word, reason = verdict(outcome)
+        if self._writes_none or (word == "answered" and not self.writes_all):
+            return
+        detail, status = "", None
+        match outcome:
+            case Response():
+                status = outcome.status
+            case GrpcResponse():
+                status = outcome.code
+            case _:
+                detail = f": {outcome.detail}"
+        self._write(call, word, reason, response_time, detail=detail, status=status)
+
+    def on_cancelled(self, call: Call, response_time: float) -> None:
+        """Note that a client went away: nobody's fault, so only for those who want all."""
+        if self.writes_all:
+            self._write(call, "cancelled", None, response_time)
+
+    def close(self) -> None:
+        """Say what was left out so far."""
+        self._limited.close()
+
+    def _write(
+        self,
+        call: Call,
+        outcome: str,
+        reason: str | None,
+        response_time: float,
+        *,
+        detail: str = "",
+        status: int | None = None,
+    ) -> None:
+        context = call.context
+        request_id = (context and context.request_id) or str(call.id)
+        fields = {
+            "request_id": request_id,
+            "trace_id": context and context.trace_id,
+            "model": call.model,
+            "executable": call.executor,
+            "outcome": outcome,
+            "reason": reason,
+            "response_time": response_time,
+            "status": status,
+        }
+        what = f"{outcome} ({reason})" if reason else outcome
+        message = "request %s of model %s: %s after %.3f s%s"
+        args = (request_id, call.model, what, response_time, detail)
+        level = logging.WARNING if outcome in ("failed", "rejected") else logging.INFO
+        if self.writes_all:
+            log.log(level, message, *args, extra=fields)
+        else:
+            self._limited.log(f"model {call.model}: {what}", level, message, *args, fields=fields)
+
+
+def verdict(outcome: Outcome) -> tuple[str, str | None]:
+    """Return how a request ended (answered, failed, rejected), and why if it was not answered."""
+    match outcome:
+        case Response(status):
+            failed = judge(outcome) in _FAULTS
+            return ("failed", f"status_{status}") if failed else ("answered", None)
+        case GrpcResponse(code):
+            failed = judge_grpc(code) in _FAULTS
+            return ("failed", f"grpc_{code}") if failed else ("answered", None)
+        case Reject(_, reason):
+            return "rejected", reason.value
+        case Fail():
+            return "failed", "executable_failed"
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,54 @@
+"""Reasons why executables cannot serve: the launcher's, or what their own status says.
+
+Only what was said counts: that a server cannot be reached while it starts is no reason to give up.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from dispatcher.core import Dispatcher
+from roma.config import start_failures
+from roma.config.watched_file import Watched, keep_looking
+
+
+class Reasons:
+    """The reasons known to one dispatcher; `launcher` maps executables to what keeps them down.
+
+    `seen` holds what monitors read in a status that names a fault.
+    """
+
+    def __init__(
+        self, core: Dispatcher, launcher: Watched[Mapping[str, str]] | None = None
+    ) -> None:
+        self.seen: dict[str, str] = {}
+        self._core = core
+        self._launcher = launcher
+
+    def of(self, executable: str) -> str:
+        """Return why an executable that is not live cannot serve; an empty string: unknown."""
+        if executable not in self._core.executors or self._core.executors[executable].live:
+            return ""
+        said = {} if self._launcher is None else self._launcher.value
+        return said.get(executable) or self.seen.get(executable, "")
+
+    def of_model(self, model: str) -> str:
+        """Return why nothing can serve a model; an empty string if something can, or may soon."""
+        serving = [e for e in self._core.executors if model in e.spec.models]
+        found = [self.of(e.spec.name) for e in serving]
+        return "; ".join(found) if found and all(found) else ""
+
+
+@contextlib.asynccontextmanager
+async def following(core: Dispatcher, file: Path | None) -> AsyncIterator[Reasons]:
+    """Follow what a launcher writes into a file, if there is one, until the block ends.
+
+    Raises ConfigError if the file holds something else.
+    """
+    launcher = start_failures.watched(file)
+    looking = asyncio.create_task(keep_looking([] if launcher is None else [launcher]))
+    try:
+        yield Reasons(core, launcher)
+    finally:
+        looking.cancel()

@@ -1,0 +1,469 @@
+"""GPU policy `clockwork`: predicted windows, memory as a cache, late work never begun (§5.3).
+
+For exclusive devices alone. Each one is given a batch whenever it has less than `ahead` seconds of
+work left, and not before: a choice that is made late is made with more requests to choose from.
+
+    strategy   (model, batch size b, latest): b requests of a loaded model, of which the first must
+               begin at `latest` = deadline - predicted seconds of the batch
+    valid      at the time when the device will be free, b requests still make their deadlines in a
+               batch of b; then the batch grows while all in it still do
+    prefer     a larger batch that would be lost meanwhile goes first if it does more in its time:
+               ours: strict order by `latest` answers few requests when there are too many
+    drop       a request that no device could answer in time any more is refused in that moment
+
+The paper keeps a queue per model and batch size. Here a model has one list, ordered by deadline;
+"the queue of size b" are those in it that end in time if a batch of b begins now, a bisection. A
+strategy's `latest` only grows while requests leave, so an entry may stay in the heap with the time
+it was entered with, and is corrected when it surfaces. No decision looks at all models, and none
+costs more with more requests waiting.
+
+An action's window opens at once and closes when it could not end in time any more: a device that
+is early goes on, a device that is late skips, and both are back on schedule.
+"""
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush, heapreplace
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
+
+from dispatcher.schedulers.base import (
+    TICK,
+    Batch,
+    Choice,
+    Drop,
+    Load,
+    Options,
+    Scheduler,
+    State,
+    Unload,
+    WaitUntil,
+)
+from dispatcher.schedulers.clockwork.loading import (
+    ANY,
+    NEVER,
+    NOBODY,
+    TOUCHED,
+    Book,
+    Gpu,
+    Loading,
+    Place,
+)
+from dispatcher.state.executors import Executor
+from dispatcher.state.queues import ModelQueue
+from roma.domain.events import Reason
+from roma.domain.model import Request
+
+
+class _Strategy:
+    """A batch that can begin now: `size` requests from place `first` of the model's list on."""
+
+    __slots__ = ("first", "latest", "place", "run", "size")
+
+    def __init__(self, place: Place, size: int, run: float, first: int, latest: float) -> None:
+        self.place = place
+        self.size = size
+        self.run = run
+        self.first = first
+        self.latest = latest
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Clockwork(Scheduler):
+    """Batches in windows, models loaded by unmet demand, requests refused once they are late."""
+
+    knows_requests: ClassVar[bool] = True
+    prefers_large: ClassVar[bool] = True
+    """Whether a larger batch may go first that would be lost otherwise; the paper's does not."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._books = {name: Book(name, q.spec.deadline) for name, q in state.queues.items()}
+        self._gpus: dict[str, Gpu] = {}
+        self._ready: dict[str, Gpu] = {}
+        """Devices that may have room for a batch: something changed since they were looked at."""
+        self._looks: list[tuple[float, int, Gpu]] = []
+        self._drops: list[tuple[float, int, Book]] = []
+        self._stale: dict[str, Book] = {}
+        """What changed since its demand was renewed."""
+        self._loading = Loading(self._gpus)
+        self._load_at = NEVER
+        """When a device can take another LOAD, of those that cannot now."""
+        self._is_loading = False
+        """Whether that is all of them."""
+        self._sequence = 0
+
+    # Observations
+
+    def on_request(self, request: Request, now: float) -> None:
+        """Enter a request in its model's list, and strategies that it makes possible."""
+        book, entry = self._books[request.model], (request.deadline, request.id)
+        due = book.due
+        if not due or entry > due[-1]:
+            due.append(entry)
+        else:
+            insort(due, entry)
+        is_first, waiting = due[0] == entry, len(due)
+        for place in book.places:
+            # Most have entered what can be: a request that is not the first changes nothing there.
+            if place.is_loaded and (is_first or waiting >= place.next_size):
+                self._offer(place, now, is_first=is_first)
+        self._stale[book.name] = book
+
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Note what left; `on_request` sees what comes."""
+        book, waiting = self._books[queue.spec.name], len(queue.waiting)
+        if waiting < book.waiting:
+            self._stale[book.name] = book
+        book.waiting = waiting
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Look at a device again; make its places anew if it came or went."""
+        if not executor.spec.is_exclusive:
+            return
+        name, device = executor.spec.name, executor.exclusive
+        gpu = self._gpus.get(name)
+        if gpu is not None and gpu.device is not device:
+            for place in list(gpu.places.values()):
+                self._leave(place, now)
+            self._gpus.pop(name)
+            self._loading.forget()
+            self._ready.pop(name, None)
+            gpu = None
+        if gpu is None and device is not None:
+            gpu = self._gpus[name] = Gpu(executor, device)
+            self._loading.forget()
+            for model in device.held:
+                if model in self._books:
+                    self._enter(gpu, model, now)
+            self._loading.is_changed, self._is_loading = True, False
+        if self._loading.is_short:  # what has ended may have been the last use of a model
+            self._loading.is_changed = True
+        if gpu is not None:
+            self._ready[name] = gpu
+
+    def on_memory(self, executor: Executor, model: str, now: float) -> None:
+        """Follow what a device holds."""
+        gpu, device = self._gpus[executor.spec.name], executor.exclusive
+        self._loading.is_changed, self._is_loading = True, False
+        if model not in self._books or device is None:
+            return  # the model was removed
+        place = gpu.places.get(model)
+        if model in device.held:
+            self._enter(gpu, model, now)
+        elif place is not None:
+            self._leave(place, now)
+
+    def _enter(self, gpu: Gpu, model: str, now: float) -> None:
+        book = self._books[model]
+        place = gpu.places.get(model)
+        if place is None:
+            place = gpu.places[model] = Place(book, gpu)
+            book.places.append(place)
+            book.is_touched = False
+            self._loading.begins(model, gpu.device)
+        place.is_loaded = gpu.device.has(model)
+        if place.is_loaded and book.due:
+            self._offer(place, now, is_first=True)
+        self._move(book)
+
+    def _leave(self, place: Place, now: float) -> None:
+        book, gpu = place.book, place.gpu
+        place.is_loaded = False
+        place.entered.clear()
+        gpu.work = max(0.0, gpu.work - place.share)
+        del gpu.places[book.name]
+        book.places.remove(place)
+        self._loading.ends(book.name, gpu.device)
+        self._move(book)
+
+    def _move(self, book: Book) -> None:
+        """Take that a model is somewhere else, or that it takes longer or shorter there."""
+        book.head = NOBODY
+        self._stale[book.name] = book
+
+    def _offer(self, place: Place, now: float, *, is_first: bool) -> None:
+        """Enter a strategy for each batch size that waits in full and has none, or a later one.
+
+        Only a request that is the first of its model's can bring a strategy forward.
+        """
+        book, gpu, entered = place.book, place.gpu, place.entered
+        deadline, waiting = book.due[0][0], len(book.due)
+        place.next_size = ANY
+        for size in place.sizes:
+            if size > waiting:
+                place.next_size = size
+                break
+            known = entered.get(size)
+            if known is not None and not is_first:
+                continue
+            latest = deadline - place.times[size]
+            if known is None or latest < known:
+                entered[size] = latest
+                self._sequence += 1
+                heappush(gpu.strategies.setdefault(size, []), (latest, self._sequence, place))
+                if gpu.look_at <= now:
+                    self._ready[gpu.name] = gpu
+
+    # Decisions
+
+    def choose(self, now: float) -> Choice:
+        """Give devices batches, refuse what is late, load models; say when to look again."""
+        while self._looks and self._looks[0][0] <= now + TICK:
+            time, _, gpu = heappop(self._looks)
+            if time == gpu.look_at and self._gpus.get(gpu.name) is gpu:
+                gpu.look_at = 0.0
+                self._ready[gpu.name] = gpu
+        while self._ready:
+            gpu = next(iter(self._ready.values()))
+            batch = self._next_batch(gpu, now)
+            if batch is not None:
+                return batch
+            del self._ready[gpu.name]
+        if self._stale:
+            self._settle(now)
+        return self._next_drop(now) or self._next_load(now) or self._next_look()
+
+    def _settle(self, now: float) -> None:
+        """Renew what follows from the requests that wait now, once devices have their batches.
+
+        Most requests find a device free: of those nothing follows.
+        """
+        for book in self._stale.values():
+            if not book.due or book.due[0][1] != book.head:
+                self._await_drop(book, now)
+            self._loading.renew(book, now)
+        self._stale.clear()
+
+    def _next_batch(self, gpu: Gpu, now: float) -> Batch | None:
+        device, options = gpu.device, self.options
+        if self._gpus.get(gpu.name) is not gpu or not gpu.executor.has_room:
+            return None
+        free = device.infers.free_at(now)
+        if free - now >= options.ahead + TICK:
+            self._look(gpu, free - options.ahead)
+            return None
+        gpu.look_at = 0.0
+        start = max(free, now + options.latency)
+        while True:
+            strategy = self._choose_strategy(gpu, start)
+            if strategy is None:
+                return None
+            batch = self._fill(strategy, now)
+            if batch is not None:
+                return batch
+
+    def _choose_strategy(self, gpu: Gpu, start: float) -> "_Strategy | None":
+        """Return the strategy that cannot wait any longer, as large a batch as it can become.
+
+        Unless it takes so long that a larger batch, which does more in its time, would be lost.
+        """
+        valid, chosen = [], None
+        for size, heap in gpu.strategies.items():
+            found = self._first(heap, size, start) if heap else None
+            if found is not None:
+                valid.append(found)
+                if chosen is None or found.latest < chosen.latest:
+                    chosen = found
+        if chosen is None:
+            return None
+        chosen = self._grown(chosen, start)
+        if self.prefers_large:
+            for other in valid:
+                is_lost = other.latest < start + chosen.run
+                if is_lost and other.size * chosen.run > chosen.size * other.run:
+                    chosen = other
+        return chosen
+
+    def _first(
+        self, heap: list[tuple[float, int, Place]], size: int, start: float
+    ) -> "_Strategy | None":
+        """Return the valid strategy of a batch size that must begin first."""
+        ends = start + self.options.latency + TICK
+        while heap:
+            key, _, place = heap[0]
+            due = place.book.due
+            if place.entered.get(size, NEVER) != key:
+                heappop(heap)
+                continue
+            run = place.times[size]
+            is_in_time = due and due[0][0] >= ends + run
+            first = 0 if is_in_time else bisect_left(due, (ends + run, 0))
+            if len(due) - first < size:
+                heappop(heap)
+                place.forget(size)
+                continue
+            latest = due[first][0] - run
+            if latest <= key:
+                return _Strategy(place, size, run, first, latest)
+            self._sequence += 1
+            place.entered[size] = latest
+            heapreplace(heap, (latest, self._sequence, place))
+        return None
+
+    def _grown(self, strategy: "_Strategy", start: float) -> "_Strategy":
+        """Return the largest batch that begins with the same request and keeps its deadline."""
+        place, first = strategy.place, strategy.first
+        book = place.book
+        deadline, available = book.due[first][0], len(book.due) - first
+        for size in place.sizes:
+            if size <= strategy.size:
+                continue
+            run = place.times[size]
+            if size > available or start + run + self.options.latency + TICK > deadline:
+                break
+            strategy = _Strategy(place, size, run, first, deadline - run)
+        return strategy
+
+    def _fill(self, strategy: "_Strategy", now: float) -> Batch | None:
+        """Take the requests of a batch; None if some of them have left the queue."""
+        place, first = strategy.place, strategy.first
+        book, gpu = place.book, place.gpu
+        taken = book.due[first : first + strategy.size]
+        left = [entry for entry in taken if not self.state.waits(book.name, entry[1])]
+        if left:  # cancelled, or run elsewhere
+            for entry in left:
+                book.due.remove(entry)
+            self._stale[book.name] = book
+            return None
+        del book.due[first : first + len(taken)]
+        self._stale[book.name] = book
+        requests = tuple([request for _, request in taken])
+        return Batch(gpu.name, book.name, requests, now, strategy.latest - self.options.latency)
+
+    def _next_drop(self, now: float) -> Drop | None:
+        while self._drops and self._drops[0][0] <= now + TICK:
+            time, _, book = heappop(self._drops)
+            if time != book.drop_at:
+                continue
+            book.drop_at = NEVER
+            ready, run = self._soonest(book, now)
+            # Twice: with one TICK, rounding may find the head on neither side, again and again.
+            end = max(now, ready) + run + 2 * TICK
+            late = bisect_left(book.due, (end, 0))
+            found = [n for _, n in book.due[:late] if self.state.waits(book.name, n)]
+            del book.due[:late]
+            self._await_drop(book, now)
+            if not found:  # they have left
+                self._loading.renew(book, now)
+                continue
+            book.is_touched = not book.places
+            self._stale[book.name] = book
+            for gpu in self._gpus.values():
+                if gpu.device.doubt(book.name, now):
+                    self._loading.forget(book.name)
+            detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
+            return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
+        return None
+
+    def _await_drop(self, book: Book, now: float) -> None:
+        """Be woken when the most urgent request cannot be answered in time any more."""
+        if not book.due:
+            book.head, book.drop_at = NOBODY, NEVER
+            return
+        book.head = book.due[0][1]
+        ready, run = self._soonest(book, now)
+        deadline = book.due[0][0]
+        time = deadline - run if ready + run <= deadline else now
+        if time != book.drop_at:
+            book.drop_at = time
+            self._sequence += 1
+            heappush(self._drops, (time, self._sequence, book))
+
+    def _soonest(self, book: Book, now: float) -> tuple[float, float]:
+        """Return when the model is ready somewhere, and the seconds from there to an answer."""
+        ready, run = NEVER, NEVER
+        for place in book.places:
+            run = min(run, place.times[1])
+            ready = min(ready, place.gpu.device.ready_at(book.name, now))
+        if book.places:
+            return ready, run + 2 * self.options.latency
+        first = self._loading.coldest(book.name)
+        cold = 0.0 if first is None else first.cold(book.name)
+        return now, cold + 4 * self.options.latency
+
+    def _next_load(self, now: float) -> Load | Unload | None:
+        """Load the model with the most unmet demand where the least is to be done."""
+        loading = self._loading
+        if now + TICK < self._load_at and (self._is_loading or not loading.is_changed):
+            return None  # every device loads, or nothing changed since no model could be placed
+        loading.is_changed, self._load_at = False, NEVER
+        if loading.best() is None:
+            return None
+        idle = self._idle_lanes(now)
+        picked = loading.pick(idle, now, self.options.latency) if idle else None
+        if picked is None:
+            self._load_at = min(self._load_at, loading.paused_until)
+            return None
+        loading.is_changed = True  # there may be another
+        gpu, book = picked
+        device, name = gpu.device, book.name
+        if device.room_for(name) < 0:
+            victim = device.victim()
+            assert victim is not None, f"{device!r} was picked for {name}"
+            return Unload(gpu.name, victim)
+        latest = NEVER
+        if book.priority != TOUCHED:
+            needs = device.loading(name) + device.execution(name, 1) + 2 * self.options.latency
+            latest = book.due[-1][0] - needs
+        return Load(gpu.name, name, latest)
+
+    def _idle_lanes(self, now: float) -> list[Gpu]:
+        """Return the devices that can take a LOAD, the one with the least work first."""
+        idle = []
+        for gpu in self._gpus.values():
+            if gpu.executor.has_room:
+                look_at = gpu.device.loads.free_at(now) - self.options.ahead
+                if look_at < now + TICK:
+                    idle.append(gpu)
+                else:
+                    self._load_at = min(self._load_at, look_at)
+        self._is_loading = not idle
+        idle.sort(key=_by_work)
+        return idle
+
+    def _look(self, gpu: Gpu, time: float) -> None:
+        if gpu.look_at != time and self._has_strategy(gpu):
+            gpu.look_at = time
+            self._sequence += 1
+            heappush(self._looks, (time, self._sequence, gpu))
+
+    def _has_strategy(self, gpu: Gpu) -> bool:
+        """Return whether a device can do anything; forget strategies whose requests have left."""
+        for size, heap in gpu.strategies.items():
+            while heap:
+                key, _, place = heap[0]
+                if place.entered.get(size, NEVER) == key:
+                    if len(place.book.due) >= size:
+                        return True
+                    place.forget(size)
+                heappop(heap)
+        return False
+
+    def _next_look(self) -> WaitUntil | None:
+        looks, drops, first = self._looks, self._drops, self._load_at
+        while drops:
+            time, _, book = drops[0]
+            if time == book.drop_at:
+                first = min(first, time)
+                break
+            heappop(drops)
+        while looks:
+            time, _, gpu = looks[0]
+            if time == gpu.look_at:
+                first = min(first, time)
+                break
+            heappop(looks)
+        return None if first == NEVER else WaitUntil(first)
+
+
+def _by_work(gpu: Gpu) -> tuple[float, int]:
+    # Where little waits, no device has any work by these books; then memory says who has the models
+    # whose requests come: without it the first device would be given them all.
+    return gpu.work, -gpu.device.free
+
+
+class ClockworkPaper(Clockwork):
+    """The paper's order: strictly by the time when a strategy must begin at latest."""
+
+    prefers_large: ClassVar[bool] = False

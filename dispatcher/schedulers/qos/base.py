@@ -1,0 +1,354 @@
+"""What the policies share that choose batch size and variant for the best answers in time.
+
+A free device is given the most urgent requests of the model whose first request is most urgent;
+`decide` says by which variant, and how many. It is asked when a device is free, never in between
+(Fang et al., CIKM 2017, Fig. 4). Devices hold every variant that fits; what they lack is loaded.
+
+A request whose hard deadline has passed leaves the queue unanswered, as everywhere. Where a device
+runs the measured batch sizes alone, what fills none of them runs in the next larger one.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, Final
+
+from mypy_extensions import mypyc_attr
+
+from dispatcher.schedulers.base import (
+    TICK,
+    Batch,
+    Choice,
+    Drop,
+    Load,
+    Options,
+    Scheduler,
+    State,
+    WaitUntil,
+)
+from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
+from dispatcher.state.device_state import Exclusive
+from dispatcher.state.executors import Executor
+from dispatcher.state.queues import ModelQueue
+from dispatcher.state.utility import UTILITIES, soft_deadline, value
+from roma.domain.model import Request
+from roma.domain.variants import Variant
+
+RATE_WINDOW: Final = 5.0
+"""Seconds over which arrivals are counted, unless a policy says otherwise (§4.2)."""
+
+REFERENCE: Final = 8
+"""The batch size by whose throughput devices are compared (§3.1)."""
+
+
+class Rate:
+    """Arrivals per second within the last `window` seconds."""
+
+    __slots__ = ("_since", "_times", "_window")
+
+    def __init__(self, window: float = RATE_WINDOW) -> None:
+        self._window = window
+        self._times: deque[float] = deque()
+        self._since = inf
+
+    def add(self, now: float) -> None:
+        """Count an arrival."""
+        self._since = min(self._since, now)
+        self._times.append(now)
+        self._expire(now)
+
+    def at(self, now: float) -> float:
+        """Return requests per second; those of less than a second are taken for a second's."""
+        self._expire(now)
+        return len(self._times) / min(self._window, max(1.0, now - self._since))
+
+    def _expire(self, now: float) -> None:
+        times = self._times
+        while times and times[0] <= now - self._window:
+            times.popleft()
+
+
+class Book:
+    """One model's waiting requests, in bins for each set of variants that clients allow."""
+
+    __slots__ = ("_queue", "_state", "_width", "lines", "name", "rate", "variants")
+
+    def __init__(self, queue: ModelQueue, state: State, width: float, window: float) -> None:
+        self.name = queue.spec.name
+        self.variants = queue.spec.variants or (Variant(self.name, 1.0),)
+        self.lines: dict[tuple[Variant, ...], DeadlineBins] = {}
+        self.rate = Rate(window)
+        self._queue = queue
+        self._state = state
+        self._width = width
+
+    @property
+    def waiting(self) -> int:
+        """N: how many wait, whoever may serve them."""
+        batch = self._state.batches.get(self.name)
+        return len(self._queue) + (0 if batch is None else len(batch))
+
+    def add(self, request: Request) -> None:
+        """Enter a request."""
+        terms, allowed = request.terms, self.variants
+        if terms is not None:
+            allowed = tuple([v for v in allowed if terms.allows(v)])
+        line = self.lines.get(allowed)
+        if line is None:
+            line = self.lines[allowed] = DeadlineBins(self._width)
+        # Who waits for a variant that no device has leaves unseen: it is forgotten here.
+        self._first(line)
+        soft = soft_deadline(request, self._queue.spec)
+        line.add(Entry(request.id, soft, request.deadline))
+
+    def head(self, held: Sequence[Variant]) -> tuple[Entry, tuple[Variant, ...]] | None:
+        """Return the first request that one of these variants may serve, and which of them may."""
+        found: tuple[Entry, tuple[Variant, ...]] | None = None
+        for allowed, line in self.lines.items():
+            able = tuple([v for v in held if v in allowed])
+            entry = self._first(line) if able else None
+            if entry is not None and (found is None or entry.soft < found[0].soft):
+                found = entry, able
+        return found
+
+    def first(self, variant: Variant, most: int) -> list[Entry]:
+        """Return the first requests that a variant may serve, `most` of them at most."""
+        found: list[Entry] = []
+        lines = [line for allowed, line in self.lines.items() if variant in allowed]
+        for line in lines:
+            gone, count = [], 0
+            for entry in line:
+                if count == most:
+                    break
+                if self._state.waits(self.name, entry.request):
+                    found.append(entry)
+                    count += 1
+                else:  # it timed out, was cancelled, or ran elsewhere
+                    gone.append(entry)
+            for entry in gone:
+                line.remove(entry)
+        if len(lines) > 1:
+            found.sort(key=self._bin)
+        return found[:most]
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Take requests out that will run."""
+        for entry in entries:
+            for line in self.lines.values():
+                if line.discard(entry):
+                    break
+
+    def _first(self, line: DeadlineBins) -> Entry | None:
+        while (entry := line.head()) is not None:
+            if self._state.waits(self.name, entry.request):
+                return entry
+            line.remove(entry)
+        return None
+
+    def _bin(self, entry: Entry) -> float:
+        return entry.soft // self._width
+
+
+class Gpu:
+    """An exclusive device, as these policies see it."""
+
+    __slots__ = ("capability", "device", "executor", "name")
+
+    def __init__(self, executor: Executor, device: Exclusive) -> None:
+        self.name = executor.spec.name
+        self.executor = executor
+        self.device = device
+        self.capability: dict[str, float] = {}
+        """By model: requests per second of its most accurate variant, in batches of REFERENCE."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it has nothing to run."""
+        return not len(self.device.infers) and self.executor.has_room
+
+    def held(self, book: Book) -> list[Variant]:
+        """Return the variants of a model that are loaded, the most accurate first."""
+        return [v for v in book.variants if self.device.has(v.name)]
+
+    def sizes(self, variant: Variant) -> tuple[int, ...]:
+        """Return the batch sizes that were measured of a variant, the smallest first."""
+        return self.device.sizes(variant.name)
+
+    def size_for(self, variant: Variant, count: int) -> int:
+        """Return the batch size that so many requests run in, or the largest there is."""
+        return self.device.size_for(variant.name, count)
+
+    def seconds(self, variant: Variant, size: int) -> float:
+        """Return D, the expected seconds of a batch."""
+        return self.device.typical(variant.name, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Run the first `count` requests by `variant`."""
+
+    variant: Variant
+    count: int
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QualityScheduler(Scheduler):
+    """A policy that maximises the quality of answers; `decide` is what makes it."""
+
+    knows_requests: ClassVar[bool] = True
+    rate_window: ClassVar[float] = RATE_WINDOW
+    """Seconds over which arrivals are counted."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self.utility = UTILITIES[options.quality.utility]
+        width = options.quality.bin
+        self.books = {
+            name: Book(queue, state, width, self.rate_window)
+            for name, queue in state.queues.items()
+        }
+        self.gpus: dict[str, Gpu] = {}
+        """The fastest first."""
+        self._active: dict[str, Book] = {}
+        """Models of which something may wait."""
+        self._lacking: dict[str, Gpu] = {}
+        """Devices that may lack a variant for which they have the pages."""
+
+    # Observations
+
+    def on_queue(self, queue: ModelQueue, now: float) -> None:
+        """Nothing: what leaves the queue is skipped when it is met."""
+
+    def on_request(self, request: Request, now: float) -> None:
+        """Enter a request."""
+        book = self.books[request.model]
+        book.add(request)
+        if now == request.arrived:  # else it came back
+            book.rate.add(now)
+        self._active[book.name] = book
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Follow which devices there are."""
+        if not executor.spec.is_exclusive:
+            return
+        name, device = executor.spec.name, executor.exclusive
+        known = self.gpus.get(name)
+        if known is not None and known.device is device:
+            return
+        self.gpus.pop(name, None)
+        self._lacking.pop(name, None)
+        if device is not None:
+            gpu = self.gpus[name] = self._lacking[name] = Gpu(executor, device)
+            gpu.capability = {b.name: _capability(gpu, b) for b in self.books.values()}
+            ordered = sorted(self.gpus.values(), key=lambda g: -sum(g.capability.values()))
+            self.gpus = {g.name: g for g in ordered}
+
+    def on_memory(self, executor: Executor, model: str, now: float) -> None:
+        """Look again at what a device lacks."""
+        gpu = self.gpus[executor.spec.name]
+        self._lacking[gpu.name] = gpu
+
+    # Decisions
+
+    @abstractmethod
+    def decide(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
+    ) -> Decision | Drop | float:
+        """Say what a free device runs, or until when it waits if nothing comes before.
+
+        Or refuse some: they have left when it is asked again.
+
+        Something waits; `able` are the loaded variants that may serve its first request, the most
+        accurate first.
+        """
+
+    def choose(self, now: float) -> Choice:
+        """Load what devices lack, then give free ones batches."""
+        load, look = self._next_load(now)
+        if load is not None:
+            return load
+        for gpu in self.gpus.values():
+            if not gpu.is_free:
+                continue
+            for book, able in self._by_urgency(gpu):
+                decision = self.decide(book, gpu, able, now)
+                if isinstance(decision, Decision):
+                    return self._batch(book, gpu, decision, now)
+                if isinstance(decision, Drop):
+                    return decision
+                look = min(look, decision)
+        return None if look == inf else WaitUntil(max(look, now + TICK))
+
+    def share(self, book: Book, gpu: Gpu) -> float:
+        """Return ξ, the part of a model's requests that is a device's: by what devices can do."""
+        total = 0.0
+        for other in self.gpus.values():
+            total += other.capability[book.name]
+        return gpu.capability[book.name] / total
+
+    def quality(self, variant: Variant, entries: Sequence[Entry], ended: float) -> float:
+        """Return the total quality of answers that end together (eq. 1)."""
+        total, utility = 0.0, self.utility
+        for entry in entries:
+            total += value(utility, ended, entry.soft, entry.hard)
+        return variant.accuracy * total
+
+    def ends(self, gpu: Gpu, variant: Variant, count: int, now: float) -> float:
+        """Return when the answers of a batch that is sent now are expected."""
+        seconds = gpu.seconds(variant, gpu.size_for(variant, count))
+        return now + 2 * self.options.latency + seconds
+
+    def _by_urgency(self, gpu: Gpu) -> list[tuple[Book, tuple[Variant, ...]]]:
+        """Return the models of which a device can run something, the most urgent first."""
+        found = []
+        for name in list(self._active):
+            book = self._active[name]
+            if not book.waiting:
+                del self._active[name]
+                continue
+            head = book.head(gpu.held(book))
+            if head is not None:
+                found.append((head[0].soft, book, head[1]))
+        if len(found) > 1:
+            found.sort(key=_urgency)
+        return [(book, able) for _, book, able in found]
+
+    def _batch(self, book: Book, gpu: Gpu, decision: Decision, now: float) -> Batch:
+        variant, count = decision.variant, decision.count
+        sizes = gpu.sizes(variant)
+        entries = book.first(variant, min(count, sizes[-1]))
+        book.take(entries)
+        size = gpu.size_for(variant, len(entries))
+        latest = max([e.hard for e in entries]) - gpu.seconds(variant, size) - self.options.latency
+        requests = tuple([e.request for e in entries])
+        latest = max(now, latest)
+        return Batch(gpu.name, book.name, requests, now, latest, variant=variant.name, size=size)
+
+    def _next_load(self, now: float) -> tuple[Load | None, float]:
+        """Return a variant to load, or when to try again one that failed."""
+        look = inf
+        for gpu in list(self._lacking.values()):
+            device, is_done = gpu.device, True
+            for book in self.books.values():
+                for variant in book.variants:
+                    if variant.name in device.held or device.room_for(variant.name) < 0:
+                        continue
+                    pause = device.load_pause(variant.name)
+                    if pause <= now:
+                        return Load(gpu.name, variant.name, inf), look
+                    look, is_done = min(look, pause), False
+            if is_done:
+                del self._lacking[gpu.name]
+        return None, look
+
+
+def _urgency(found: tuple[float, Book, tuple[Variant, ...]]) -> float:
+    return found[0]
+
+
+def _capability(gpu: Gpu, book: Book) -> float:
+    best = book.variants[0]
+    size = gpu.size_for(best, REFERENCE)
+    return size / gpu.seconds(best, size)

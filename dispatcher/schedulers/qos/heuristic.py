@@ -1,0 +1,71 @@
+"""GPU policies `fixed` and `qos` (Fang et al., CIKM 2017, §3.1 and §4.1).
+
+`fixed`   everything that waits in one batch, 32 at most
+`qos`     the smallest batch that keeps up with what comes and what waits (eq. 2):
+
+              B ≥ [α·D(B)·R + (1 - α)·N] · β · ξ
+
+Both run the most accurate variant, unless the batch has eight requests or more: then the one whose
+answers have the greatest total quality. The paper's Q_B multiplies by κ twice; once is meant.
+"""
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from dispatcher.schedulers.qos.base import Book, Decision, Gpu, QualityScheduler
+from roma.domain.variants import Variant
+
+LARGEST: Final = 32
+"""Of the batches of `fixed`."""
+
+THRESHOLD: Final = 8
+"""B_thrd: from this batch size on other variants than the most accurate one are considered."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Fixed(QualityScheduler):
+    """All that wait, at once."""
+
+    def decide(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
+    ) -> Decision | float:
+        """Run everything, up to a bound."""
+        return self.best(book, gpu, able, self.count(book, gpu, able[0], now), now)
+
+    def count(self, book: Book, gpu: Gpu, variant: Variant, now: float) -> int:
+        """Return how many requests to run."""
+        return min(book.waiting, LARGEST)
+
+    def best(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], count: int, now: float
+    ) -> Decision:
+        """Choose the variant that gives a batch the greatest quality."""
+        chosen = able[0]
+        if count < THRESHOLD or len(able) == 1:
+            return Decision(chosen, count)
+        most = -1.0
+        for variant in able:
+            entries = book.first(variant, min(count, gpu.sizes(variant)[-1]))
+            ends = self.ends(gpu, variant, len(entries), now)
+            quality = self.quality(variant, entries, ends)
+            if quality > most:
+                chosen, most = variant, quality
+        return Decision(chosen, count)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Qos(Fixed):
+    """As few at once as will do."""
+
+    def count(self, book: Book, gpu: Gpu, variant: Variant, now: float) -> int:
+        """Return the smallest batch size that satisfies eq. 2, or the largest there is."""
+        options, share = self.options.quality, self.share(book, gpu)
+        rate, waiting = book.rate.at(now), book.waiting
+        backlog = (1.0 - options.alpha) * waiting
+        size = 1
+        for size in gpu.sizes(variant):
+            coming = options.alpha * gpu.seconds(variant, size) * rate
+            if size >= (coming + backlog) * options.beta * share:
+                break
+        return min(size, waiting)

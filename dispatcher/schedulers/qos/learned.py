@@ -1,0 +1,168 @@
+"""GPU policy `qos-rl`: batch size and variant by a small network that was trained for the devices.
+
+Fang et al., CIKM 2017, §3.2 and §4.2. The state is the histogram of deadlines, how many wait, the
+rate at which requests come, the type of the free device and the rest that every device has to
+compute; one hidden layer gives each action a score, and the greatest is carried out: no dice at
+serving. `roma.lab.learning` trains it, `roma.config.policy_file` says what a file of it is.
+
+An action that is not feasible falls to the nearest smaller one: the largest batch size of the
+device that is not larger, and the next less accurate variant that may serve the first request (the
+least accurate one, if there is none). Rests are in order within a type of device, so that equal
+devices are exchangeable; one that is away counts as busy for `AWAY` seconds.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from mypy_extensions import mypyc_attr
+
+from dispatcher.schedulers.base import Options, State
+from dispatcher.schedulers.qos.base import Book, Decision, Gpu, QualityScheduler
+from dispatcher.state.executors import Executor
+from roma.config.policy_file import Policy, PolicyAction
+from roma.domain.actions import Offer
+from roma.domain.variants import Variant
+
+AWAY: Final = 2.0
+"""Seconds; also the longest rest that is told of any device."""
+
+
+class Observer:
+    """Makes features of what a policy sees; `types` says of each device by name which type it is.
+
+    They are, in this order: N_pre + N_post bins, how many wait, requests per second, the type as
+    ones and zeros, the rest of each device in seconds.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.types: dict[str, int] = {}
+        self._counts = [device.count for device in policy.devices]
+
+    def add(self, gpu: Gpu) -> None:
+        """Take a device in; its offer was not refused."""
+        found = self.policy.type_of(gpu.device.offer.models)
+        assert found is not None, f"{gpu.name} is of no trained type"
+        self.types[gpu.name] = found
+
+    def remove(self, name: str) -> None:
+        """Forget a device."""
+        self.types.pop(name, None)
+
+    def features(self, book: Book, gpu: Gpu, gpus: Sequence[Gpu], now: float) -> list[float]:
+        """Return the state in which a free device is given something to do."""
+        policy, counts = self.policy, self._counts
+        bins = [0] * (policy.before + policy.after)
+        for line in book.lines.values():
+            for i, size in enumerate(line.sizes(now, policy.before, policy.after)):
+                bins[i] += size
+        found = [float(size) for size in bins]
+        found.append(float(book.waiting))
+        found.append(book.rate.at(now))
+        kind = self.types[gpu.name]
+        rests: list[list[float]] = []
+        for i in range(len(counts)):
+            found.append(1.0 if i == kind else 0.0)
+            rests.append([])
+        for other in gpus:
+            rest = other.device.infers.free_at(now) - now if other.executor.live else AWAY
+            rests[self.types[other.name]].append(min(AWAY, rest))
+        for i, count in enumerate(counts):
+            rests[i].sort()
+            found += rests[i]
+            found += [AWAY] * (count - len(rests[i]))
+        return found
+
+    def refusal(self, name: str, offer: Offer) -> str | None:
+        """Return why a device cannot be used: it is of no trained type, or one too many."""
+        policy = self.policy
+        found = policy.type_of(offer.models)
+        if found is None:
+            differ = [f"{d.name}: {d.differs(offer.models)}" for d in policy.devices]
+            return "not a device that the policy was trained for; " + "; ".join(differ)
+        kind = policy.devices[found]
+        count = 1 + sum([t == found for n, t in self.types.items() if n != name])
+        if count > kind.count:
+            return f"devices of type {kind.name} = {count}: must be ≤ {kind.count} (the policy's)"
+        return None
+
+
+class Network:
+    """One hidden layer with ReLU, as plain matrices."""
+
+    def __init__(self, policy: Policy) -> None:
+        scale = np.array(policy.scale)
+        weights = np.array(policy.hidden.weights) / scale[:, None]
+        self._hidden: Any = weights
+        self._hidden_bias: Any = np.array(policy.hidden.bias) - np.array(policy.mean) @ weights
+        self._output: Any = np.array(policy.output.weights)
+        self._output_bias: Any = np.array(policy.output.bias)
+
+    def scores(self, features: Sequence[float]) -> Any:
+        """Return the score of each action, an array."""
+        hidden = np.maximum(np.array(features) @ self._hidden + self._hidden_bias, 0.0)
+        return hidden @ self._output + self._output_bias
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QosRl(QualityScheduler):
+    """What training found best."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        policy = options.quality.policy
+        assert policy is not None, "qos-rl needs a policy"
+        self.observer = Observer(policy)
+        self._actions = policy.actions
+        self._wait = policy.wait
+        self._order = [v.name for v in policy.variants]
+        self._network = Network(policy)
+        self._waits: dict[str, float] = {}
+        """By device: until when it waits because the policy said so."""
+
+    def refusal(self, executor: str, offer: Offer) -> str | None:
+        """Refuse a device that the policy was not trained for, and one too many."""
+        return self.observer.refusal(executor, offer)
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Follow which devices there are, and of which type."""
+        name = executor.spec.name
+        known = self.gpus.get(name)
+        super().on_executor(executor, now)
+        found = self.gpus.get(name)
+        if found is None:
+            self.observer.remove(name)
+        elif found is not known:
+            self.observer.add(found)
+
+    def decide(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
+    ) -> Decision | float:
+        """Carry out the action with the greatest score."""
+        until = self._waits.get(gpu.name, 0.0)
+        if now < until:
+            return until
+        features = self.observer.features(book, gpu, list(self.gpus.values()), now)
+        action = self._actions[self.pick(features, now)]
+        if action.variant is None:
+            until = self._waits[gpu.name] = now + self._wait
+            return until
+        return self.feasible(book, gpu, able, action)
+
+    def pick(self, features: list[float], now: float) -> int:
+        """Return the number of the action to take."""
+        return int(self._network.scores(features).argmax())
+
+    def feasible(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], action: PolicyAction
+    ) -> Decision:
+        """Return an action as this device can carry it out for what waits now."""
+        wanted = self._order.index(action.variant or "")
+        chosen = able[-1]
+        for variant in able:  # the most accurate first
+            if variant.name in self._order and self._order.index(variant.name) >= wanted:
+                chosen = variant
+                break
+        sizes = [size for size in gpu.sizes(chosen) if size <= action.batch]
+        return Decision(chosen, min(book.waiting, sizes[-1] if sizes else gpu.sizes(chosen)[0]))

@@ -1,0 +1,152 @@
+"""GPU policy `qos-opt`: the batch with the best answers now and the best place to go on from.
+
+Each batch size and variant is scored by the quality of its answers, at the deadlines that the
+requests really have, less what all devices make on average in this device's part of the time that
+the batch takes, plus the value of the backlog that it leaves (`dispatcher.schedulers.qos.values`).
+The best score runs; if waiting for one more request scores better, and the first one stays in time,
+nothing does; if the oldest are late and the batch behind them scores better, they are refused.
+Nothing is tuned and nothing is learned: the values follow from batch times, κ and deadlines.
+"""
+
+import math
+from typing import ClassVar, Final
+
+from mypy_extensions import mypyc_attr
+
+from dispatcher.schedulers.base import Drop, Options, State
+from dispatcher.schedulers.qos.base import Book, Decision, Gpu, QualityScheduler
+from dispatcher.schedulers.qos.deadline_bins import Entry
+from dispatcher.schedulers.qos.values import MARGIN, SHED, Action, Values, Worth
+from dispatcher.state.executors import Executor
+from dispatcher.state.utility import value
+from roma.domain.events import Reason
+from roma.domain.variants import Variant
+
+DRIFT: Final = 1.25
+"""Values are computed anew when batches of a variant take so many times as long, or as short, as
+before."""
+
+WORTH_WAITING: Final = 0.02
+"""Quality that waiting must bring: nobody waits for less."""
+
+MOST_SHED: Final = 64
+"""Requests that are given up at once."""
+
+Drifts = tuple[tuple[Variant, int], ...]
+"""Variants and how many times DRIFT their batches take longer than offered."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QosOpt(QualityScheduler):
+    """One step ahead, and the value of what is then."""
+
+    rate_window: ClassVar[float] = 10.0
+    """The values are of a rate that lasts; what comes in bursts is seen in the backlog."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        super().__init__(state, options)
+        self._values: dict[tuple[str, str, Drifts], Values] = {}
+        """By device, model and what of it the device holds."""
+        self._latest: dict[tuple[str, str], Values] = {}
+        """By device and model."""
+
+    def on_executor(self, executor: Executor, now: float) -> None:
+        """Follow which devices there are: each one's share depends on all."""
+        before = list(self.gpus.values())
+        super().on_executor(executor, now)
+        if before != list(self.gpus.values()):
+            self._values.clear()
+
+    def decide(
+        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
+    ) -> Decision | Drop | float:
+        """Choose the batch with the highest score, to wait, or to give up the oldest requests."""
+        worth, waiting = self._worth(book, gpu, now), book.waiting
+        score, best, ended, head = self._best(book, gpu, able, now, worth)
+        shed = min(int(SHED * waiting), MOST_SHED)
+        if (
+            head.soft < now
+            and shed
+            and self._best(book, gpu, able, now, worth, skip=shed)[0] > score
+        ):
+            oldest = tuple([entry.request for entry in book.first(able[0], shed)])
+            detail = f"{waiting} requests wait: those behind this one are answered instead"
+            return Drop(book.name, oldest, Reason.DEADLINE, detail)
+        # The values believe that requests come as they came; those in hand know how long they can.
+        # Who may be served by some of the variants alone is none of those whose values they are.
+        next_one, is_open = 1 / worth.traffic.rate, len(able) == len(gpu.held(book))
+        if is_open and worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
+            margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
+            if ended + next_one + margin <= head.soft:
+                return now + next_one
+        return best
+
+    def _best(
+        self,
+        book: Book,
+        gpu: Gpu,
+        able: tuple[Variant, ...],
+        now: float,
+        worth: Worth,
+        *,
+        skip: int = 0,
+    ) -> tuple[float, Decision, float, Entry]:
+        """Return the best batch without the first `skip` requests: score, end and first request."""
+        share, waiting = self.share(book, gpu), book.waiting - skip
+        most, best, best_end = -math.inf, Decision(able[0], 1), now
+        head = book.first(able[0], 1)[0]
+        for variant in able:
+            entries = book.first(variant, skip + gpu.sizes(variant)[-1])[skip:]
+            if not entries:
+                continue  # its requests, which others may not serve, are fewer
+            for size in gpu.sizes(variant):
+                count = min(size, len(entries))
+                seconds = gpu.seconds(variant, gpu.size_for(variant, count))
+                ended, quality = now + 2 * self.options.latency + seconds, 0.0
+                for i in range(count):
+                    quality += value(self.utility, ended, entries[i].soft, entries[i].hard)
+                part = share * seconds
+                left = worth.expected(waiting - count, part)
+                score = variant.accuracy * quality - worth.gain * part + left
+                if score > most:
+                    most, best, best_end = score, Decision(variant, count), ended
+                if count == len(entries):
+                    break
+        return most, best, best_end, head
+
+    def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
+        drifts = tuple([(v, _drift(gpu.device.factor(v.name))) for v in gpu.held(book)])
+        key = gpu.name, book.name, drifts
+        known = self._values.get(key)
+        if known is None:
+            known = self._like(book, gpu, drifts) or self._begun(book, gpu, drifts)
+            self._values[key] = self._latest[gpu.name, book.name] = known
+        return known.at(book.rate.at(now))
+
+    def _like(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values | None:
+        """Return the values of another device that offers and holds the same."""
+        for other in self.gpus.values():
+            known = self._values.get((other.name, book.name, drifts))
+            if known is not None and other.device.offer.models == gpu.device.offer.models:
+                return known
+        return None
+
+    def _begun(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values:
+        offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
+        actions = [
+            Action(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
+            for v, drift in drifts
+            for size in gpu.sizes(v)
+        ]
+        return Values(
+            actions,
+            self.utility,
+            soft=spec.sla.response_time,
+            hard=spec.deadline,
+            share=self.share(book, gpu),
+            like=self._latest.get((gpu.name, book.name)),
+        )
+
+
+def _drift(factor: float) -> int:
+    return round(math.log(factor) / math.log(DRIFT))

@@ -1,0 +1,386 @@
+"""What the dispatcher knows of an exclusive device (Clockwork, §5.3): memory, profiles, what runs.
+
+The device chooses nothing, so these books are exact: which models its memory holds, how long an
+action takes, and when it will be done with what it was given. Times are seconds on the core's
+clock, memory is pages.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Final
+
+from roma.domain.actions import Offer
+from roma.domain.events import LoadEnded
+
+SAMPLES: Final = 10
+"""Measurements that predict the next one, as in the paper."""
+
+OUTLIER: Final = 2.0
+"""A measurement this many times the median is an accident, not the model's speed. The largest of
+ten believed, one accident would keep a batch size from ever running, and from being measured,
+again."""
+
+DOUBTFUL: Final = 10.0
+"""Seconds after which a prediction that nothing confirmed is not held against a model."""
+
+UNSEEN: Final = 2.0
+"""Seconds after which a model that does not run is believed to be as late as the one that does. A
+try costs one batch; until then a variant that met a busy machine is not chosen at all."""
+
+
+RETRY: Final = 0.1
+MOST_RETRY: Final = 60.0
+"""Seconds, doubled each time, until a LOAD that failed is tried again. A device that is out of
+memory says so within a millisecond: without a pause it would do nothing else."""
+
+
+class Profile:
+    """How long an action takes: `expected` is the p99 of its last measurements without accidents.
+
+    Of ten that is the largest: an action that ends early costs less than one that ends late. They
+    begin as ten of a first guess; five that are far above it are believed. `at` is when the last
+    one was taken.
+    """
+
+    __slots__ = ("_oldest", "_order", "_recent", "at")
+
+    def __init__(self, guess: float, now: float) -> None:
+        self._recent = [guess] * SAMPLES
+        self._order: list[float] | None = None
+        """The same in order, if anybody has asked since the last one was taken."""
+        self._oldest = 0
+        self.at = now
+
+    @property
+    def typical(self) -> float:
+        """The median of its last measurements."""
+        return self._sorted()[SAMPLES // 2]
+
+    @property
+    def expected(self) -> float:
+        """What the next one takes, to be safe with."""
+        order = self._sorted()
+        largest, limit = order[-1], OUTLIER * order[SAMPLES // 2]
+        return largest if largest <= limit else order[bisect_right(order, limit) - 1]
+
+    def record(self, duration: float, now: float) -> None:
+        """Take a measurement."""
+        self._recent[self._oldest] = duration
+        self._order = None
+        self._oldest = self._oldest + 1 if self._oldest + 1 < SAMPLES else 0
+        self.at = now
+
+    def _sorted(self) -> list[float]:
+        order = self._order
+        if order is None:
+            order = self._order = sorted(self._recent)
+        return order
+
+
+class Lane:
+    """Actions of one kind that a device was given: it does one at a time, in their order."""
+
+    __slots__ = ("_began", "_expected", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[int, float]] = deque()
+        """Number and expected seconds."""
+        self._expected = 0.0
+        self._began = 0.0
+        """When the first of them began, as far as is known."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def free_at(self, now: float) -> float:
+        """Return when everything it was given is predicted to have ended.
+
+        What takes longer than predicted is taken to need as long again as it is late: a device that
+        hangs is given nothing more.
+        """
+        pending = self._pending
+        if not pending:
+            return now
+        first = pending[0][1]
+        ends = self._began + first
+        return (ends if ends > now else 2 * now - ends) + self._expected - first
+
+    def end_of(self, action: int, now: float) -> float:
+        """Return when one of its actions is predicted to have ended."""
+        ends = now
+        for i, (number, expected) in enumerate(self._pending):
+            ends = max(self._began + expected, now) if i == 0 else ends + expected
+            if number == action:
+                break
+        return ends
+
+    def add(self, action: int, expected: float, now: float) -> None:
+        """Take that an action was given to the device."""
+        if not self._pending:
+            self._began, self._expected = now, 0.0
+        self._pending.append((action, expected))
+        self._expected += expected
+
+    def end(self, action: int, now: float) -> None:
+        """Take that an action ended, or was skipped."""
+        pending = self._pending
+        for i, (number, expected) in enumerate(pending):  # the first, unless answers overtook
+            if number == action:
+                del pending[i]
+                self._expected -= expected
+                if i == 0:
+                    self._began = now
+                return
+
+
+class Held:
+    """A model in a device's memory: `uses` counts its actions that have not ended.
+
+    `load` is the number of the LOAD that is under way, 0 once it has ended.
+    """
+
+    __slots__ = ("load", "pages", "uses")
+
+    def __init__(self, pages: int, load: int) -> None:
+        self.pages = pages
+        self.load = load
+        self.uses = 0
+
+
+class Exclusive:
+    """One device: `held` are the models in its memory, the least recently used first."""
+
+    __slots__ = (
+        "_executions",
+        "_failed",
+        "_first_executions",
+        "_first_loads",
+        "_latest",
+        "_loads",
+        "_paces",
+        "_sizes",
+        "_times",
+        "free",
+        "held",
+        "infers",
+        "loads",
+        "offer",
+    )
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self.infers, self.loads = Lane(), Lane()
+        self.held: OrderedDict[str, Held] = OrderedDict()
+        self.free = offer.pages
+        # What the offer says, at hand: it is asked several times per request.
+        self._first_executions = {name: m.executions for name, m in offer.models.items()}
+        self._first_loads = {name: m.load for name, m in offer.models.items()}
+        self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
+        # Made when they are needed: of 4,000 models on 24 devices most run on few of them.
+        self._times: dict[str, dict[int, float]] = {}
+        self._executions: dict[str, dict[int, Profile]] = {}
+        self._paces: dict[str, Profile] = {}
+        """By model that ran: how many times as long its last batches took as was offered."""
+        self._latest: Profile | None = None
+        """Of the model that ran last."""
+        self._loads: dict[str, Profile] = {}
+        self._failed: dict[str, tuple[float, float]] = {}
+        """By model whose last LOAD failed: until when not to try again, and how long that is."""
+        for model in offer.loaded:
+            self._hold(model, 0)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Exclusive: {len(self.held)} models, {self.free} of {self.offer.pages} pages free, "
+            f"{len(self.infers)} INFER and {len(self.loads)} LOAD pending>"
+        )
+
+    # Predictions
+
+    def execution(self, model: str, batch: int) -> float:
+        """Return the predicted seconds of a batch."""
+        times = self._times.get(model)
+        seconds = None if times is None else times.get(batch)
+        return self._guess(model, batch) if seconds is None else seconds
+
+    def times(self, model: str) -> Mapping[int, float]:
+        """Return the predicted seconds by batch size, in a table that measurements change."""
+        return self._times_of(model)
+
+    def typical(self, model: str, batch: int) -> float:
+        """Return the usual seconds of a batch, where `execution` is what to be safe with."""
+        return self._guess(model, batch) * self.factor(model)
+
+    def factor(self, model: str) -> float:
+        """Return how many times as long batches of a model usually take as was offered.
+
+        One number for all sizes: where any size runs, most of them run rarely, and what is believed
+        of one must not contradict what is known of its neighbours. A model that has not run lately
+        is believed to be as late as the one that has: else one that was slow once, and is not
+        chosen therefore, would never be measured again.
+        """
+        pace, latest = self._paces.get(model), self._latest
+        if pace is None or latest is None:
+            return 1.0
+        return latest.typical if latest.at - pace.at > UNSEEN else pace.typical
+
+    def size_for(self, model: str, count: int) -> int:
+        """Return the batch size that so many requests run in; at most the largest there is."""
+        sizes = self._sizes[model]
+        if count >= sizes[-1]:
+            return sizes[-1]
+        if self.offer.models[model].any_batch:
+            return count
+        return sizes[bisect_left(sizes, count)]
+
+    def sizes(self, model: str) -> tuple[int, ...]:
+        """Return the batch sizes of a model, the smallest first."""
+        return self._sizes[model]
+
+    def work(self, model: str, requests: int) -> float:
+        """Return the predicted seconds of so many requests, in batches as large as they fill."""
+        if requests <= 1:
+            return requests * self.execution(model, 1)
+        sizes = self._sizes[model]
+        batch = sizes[bisect_right(sizes, requests) - 1]
+        return requests * self.execution(model, batch) / batch
+
+    def loading(self, model: str) -> float:
+        """Return the predicted seconds of a LOAD."""
+        profile = self._loads.get(model)
+        return self._first_loads[model] if profile is None else profile.expected
+
+    def cold(self, model: str) -> float:
+        """Return the predicted seconds of a LOAD and one request."""
+        return self.loading(model) + self.execution(model, 1)
+
+    def ready_at(self, model: str, now: float) -> float:
+        """Return when a model that is held here can run."""
+        load = self.held[model].load
+        return self.loads.end_of(load, now) if load else now
+
+    # Memory
+
+    def load_pause(self, model: str) -> float:
+        """Return until when a LOAD is not worth a try, because the last one failed."""
+        failed = self._failed.get(model)
+        return 0.0 if failed is None else failed[0]
+
+    def has(self, model: str) -> bool:
+        """Return whether a model is loaded, so that it can run now."""
+        held = self.held.get(model)
+        return held is not None and not held.load
+
+    def room_for(self, model: str) -> int:
+        """Return the pages that are free once a model is loaded; negative if it does not fit."""
+        return self.free - self.offer.models[model].pages
+
+    def victim(self) -> str | None:
+        """Return the model that has not been used for longest, of those that nothing uses."""
+        for model, held in self.held.items():
+            if not held.uses and not held.load:
+                return model
+        return None
+
+    def unload(self, model: str) -> None:
+        """Take that a model was told to leave."""
+        self.free += self.held.pop(model).pages
+
+    def _guess(self, model: str, batch: int) -> float:
+        """Return what the offer says of a batch."""
+        seconds = self._first_executions[model].get(batch)
+        return self.offer.models[model].seconds(batch) if seconds is None else seconds
+
+    def _times_of(self, model: str) -> dict[int, float]:
+        times = self._times.get(model)
+        if times is None:
+            times = self._times[model] = dict(self._first_executions[model])
+        return times
+
+    def _hold(self, model: str, load: int) -> None:
+        held = self.held[model] = Held(self.offer.models[model].pages, load)
+        self.free -= held.pages
+        assert self.free >= 0, f"{model} does not fit: {self!r}"
+
+    # Actions
+
+    def begin_load(self, load: int, model: str, now: float) -> None:
+        """Take that a LOAD was given to the device."""
+        self._hold(model, load)
+        self.loads.add(load, self.loading(model), now)
+
+    def end_load(self, load: int, model: str, ended: LoadEnded, now: float) -> None:
+        """Take that a LOAD ended."""
+        self.loads.end(load, now)
+        if not ended.is_loaded:
+            self.free += self.held.pop(model).pages
+            if not ended.is_missed:
+                _, last = self._failed.get(model, (0.0, RETRY / 2))
+                wait = min(2 * last, MOST_RETRY)
+                self._failed[model] = now + wait, wait
+            return
+        self._failed.pop(model, None)
+        self.held[model].load = 0
+        self.held.move_to_end(model)
+        if ended.duration is not None:
+            profile = self._loads.get(model)
+            if profile is None:
+                profile = self._loads[model] = Profile(self._first_loads[model], now)
+            profile.record(ended.duration, now)
+
+    def begin(self, execution: int, model: str, batch: int, now: float) -> None:
+        """Take that an INFER was given to the device."""
+        self.held[model].uses += 1
+        self.held.move_to_end(model)
+        self.infers.add(execution, self.execution(model, batch), now)
+
+    def end(
+        self, execution: int, model: str, batch: int, now: float, duration: float | None
+    ) -> None:
+        """Take that an INFER ended; `duration` is None if it says nothing of the model's speed."""
+        self.infers.end(execution, now)
+        self.held[model].uses -= 1
+        if duration is None:
+            return
+        measured = self._executions.get(model)
+        if measured is None:
+            measured = self._executions[model] = {}
+        profile = measured.get(batch)
+        if profile is None:
+            guess = self._first_executions[model].get(batch) or self.typical(model, batch)
+            profile = measured[batch] = Profile(guess, now)
+        profile.record(duration, now)
+        times, guess = self._times_of(model), self._guess(model, batch)
+        expected = times[batch] = profile.expected
+        self._keep_pace(model, duration / guess, now)
+        if len(measured) > 1:
+            # What a batch of this size shows, those that nobody dares to run are believed to share.
+            for size, other in measured.items():
+                if now - other.at > DOUBTFUL:
+                    times[size] = self._guess(model, size) * expected / guess
+                    measured[size] = Profile(times[size], now)
+
+    def _keep_pace(self, model: str, ratio: float, now: float) -> None:
+        pace = self._paces.get(model)
+        if pace is None:
+            pace = self._paces[model] = Profile(1.0, now)
+        elif now - pace.at > UNSEEN:
+            pace = self._paces[model] = Profile(ratio, now)
+        pace.record(ratio, now)
+        self._latest = pace
+
+    def doubt(self, model: str, now: float) -> bool:
+        """Forget a prediction that refuses a model's requests, if nothing confirmed it for long.
+
+        Return whether there was any.
+        """
+        measured, load = self._executions.get(model), self._loads.get(model)
+        is_old = load is not None and now - load.at > DOUBTFUL
+        if is_old:
+            del self._loads[model]
+        if measured and all(now - profile.at > DOUBTFUL for profile in measured.values()):
+            del self._executions[model]
+            self._times_of(model).update(self._first_executions[model])
+            return True
+        return is_old

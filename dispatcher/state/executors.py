@@ -1,0 +1,402 @@
+"""Bookkeeping of executors: who is alive, who has room, how long a request would take there."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dispatcher.state.device_state import Exclusive
+from dispatcher.state.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
+from dispatcher.state.service_time import ServiceProfile
+from roma.domain.model import Device, ExecutorSpec, Request
+
+RECOVERY: Final = 1.0
+"""Seconds to tell a client to stay away while no executable is ready."""
+
+UNBOUNDED: Final = 1_000_000
+"""In-flight limit of an exclusive device: its policy counts the work it was given, in seconds."""
+
+MEASURED: Final = 5
+"""Executions of a model from which on their median says what is usual."""
+
+_IDLE: Final = ExecutorState.IDLE
+_BUSY: Final = ExecutorState.BUSY
+_START: Final = EXECUTOR.step(ExecutorStep.START)
+_FINISH: Final = EXECUTOR.step(ExecutorStep.FINISH)
+_DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
+
+
+class Execution:
+    """Requests of one model that run on one executor as one batch since `started`.
+
+    `variant` is what an exclusive device runs, `size` the size of its batch. `granted`
+    is what a slot of the executor had been granted until then, in core-seconds.
+    """
+
+    __slots__ = ("executor", "granted", "id", "model", "requests", "size", "started", "variant")
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's name
+        executor: str,
+        model: str,
+        requests: tuple[Request, ...],
+        *,
+        started: float,
+        variant: str,
+        size: int,
+    ) -> None:
+        self.id = id
+        self.executor = executor
+        self.model = model
+        self.requests = requests
+        self.started = started
+        self.variant = variant
+        self.size = size
+        self.granted = 0.0
+
+
+class Executor:
+    """The dispatcher's view of one executable.
+
+    The in-flight limit of a CPU executor, unless its spec fixes it, is
+    max(1, ceil(cores / threads)): more in flight would only queue inside the model server, where
+    no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
+
+    `starts` counts how often it became ready, `losses` how often it was lost. `exclusive` has the
+    books of an exclusive device while it is live, None for any other.
+    """
+
+    __slots__ = (
+        "_busy",
+        "_busy_since",
+        "_granted",
+        "_profiles",
+        "_since",
+        "completed",
+        "cores",
+        "ejections",
+        "errors",
+        "exclusive",
+        "fault_share",
+        "is_ejected",
+        "is_on_trial",
+        "limit",
+        "losses",
+        "marks",
+        "part",
+        "running",
+        "share",
+        "spec",
+        "starts",
+        "state",
+        "suspect",
+    )
+
+    def __init__(self, spec: ExecutorSpec) -> None:
+        self.spec = spec
+        self.state = ExecutorState.LOADING
+        self.suspect = False
+        self.exclusive: Exclusive | None = None
+        # See dispatcher/guards/outlier_ejection.py: errors in a row, ejections in a row, the share
+        # of recent executions that failed, and how many requests others had answered when that
+        # began.
+        self.errors = self.ejections = 0
+        self.is_ejected = self.is_on_trial = False
+        self.fault_share = 0.0
+        self.marks: dict[str, int] = {}
+        self.share = self._granted = self._since = 0.0
+        self.resize(spec.cores, 0.0)
+        self.running: dict[int, Execution] = {}
+        self.completed = 0
+        self.starts = 0
+        self.losses = 0
+        self._busy = self._busy_since = 0.0
+        known = () if spec.is_exclusive else spec.models
+        self._profiles = {model: ServiceProfile() for model in known}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Executor {self.spec.name} on {self.spec.device}: {self.state}, "
+            f"{len(self.running)}/{self.limit} in flight, {self.cores:.2f} cores>"
+        )
+
+    def resize(self, cores: float, now: float, part: float = 1.0) -> None:
+        """Take the applied cores; they set `limit` and `share`.
+
+        `limit` is how many executions may run at once, `share` the cores that each can use when
+        every slot is taken (1 on a GPU). `part` of the slots is ours, if others have the rest: a
+        request takes as long as before.
+        """
+        self.part = part
+        self._granted, self._since = self._granted_until(now), now
+        self.cores = cores
+        if self.spec.device is Device.GPU:
+            self.limit, self.share = UNBOUNDED if self.spec.is_exclusive else 1, 1.0
+            return
+        slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
+        self.limit = slots if part == 1 else max(1, round(part * slots))
+        self.share = min(cores / slots, self.spec.threads)
+
+    @property
+    def live(self) -> bool:
+        """Whether it is loaded and reachable, as far as is known."""
+        return self.state is _IDLE or self.state is _BUSY
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can start another execution now."""
+        if not self.live or self.suspect or self.is_ejected:
+            return False
+        return len(self.running) < (1 if self.is_on_trial else self.limit)
+
+    def expected(self, model: str) -> float | None:
+        """Return the predicted seconds of one request of `model`; None if never measured.
+
+        None of an exclusive device: what a request takes there depends on its batch and on what is
+        loaded, and its policy refuses what is too late.
+        """
+        work = self.work(model)
+        return None if work is None else work / self.share
+
+    def work(self, model: str) -> float | None:
+        """Return the core-seconds of one request of `model` here; None if never measured."""
+        profile = self._profiles.get(model)
+        return None if profile is None else profile.work
+
+    def tail(self, model: str) -> float | None:
+        """Return the seconds within which most requests of `model` end; None if never measured."""
+        profile = self._profiles.get(model)
+        work = None if profile is None else profile.tail()
+        return None if work is None else work / self.share
+
+    def step(self, step: ExecutorStep) -> None:
+        """Make a life-cycle step."""
+        self.state = EXECUTOR[self.state, step]
+        if step is ExecutorStep.READY:
+            self.starts += 1
+            self.errors = self.ejections = 0
+            self.is_ejected = self.is_on_trial = False
+            self.fault_share = 0.0
+        elif step is ExecutorStep.LOSE:
+            self.losses += 1
+            self.exclusive = None
+
+    def busy(self, now: float) -> float:
+        """Return for how many seconds, until now, at least one execution ran."""
+        return self._busy + (now - self._busy_since if self.running else 0.0)
+
+    def free_at(self, now: float) -> float:
+        """Return when it is predicted to have room: now, or when the oldest execution ends."""
+        if self.has_room or not self.running:
+            return now
+        oldest = next(iter(self.running.values()))
+        return max(now, oldest.started + (self.expected(oldest.model) or 0.0))
+
+    def start(self, execution: Execution) -> None:
+        """Record that an execution begins."""
+        self.state = _START[self.state]
+        execution.granted = self._granted_until(execution.started)
+        if not self.running:
+            self._busy_since = execution.started
+        self.running[execution.id] = execution
+
+    def finish(self, execution: Execution, now: float) -> None:
+        """Record that an execution ended."""
+        last = len(self.running) == 1
+        step = _DRAIN if last else _FINISH
+        self.state = step[self.state]
+        del self.running[execution.id]
+        if last:
+            self._busy += now - self._busy_since
+
+    def abandon(self, now: float) -> None:
+        """Forget what runs: it was lost."""
+        self._busy = self.busy(now)
+        self.running.clear()
+
+    def record(self, execution: Execution, now: float) -> None:
+        """Learn from an execution that was answered.
+
+        Its work is what its slot was granted while it ran: cores that change in the middle of it
+        must not make it look larger or smaller than it is. An exclusive device measures itself.
+        """
+        if self.spec.is_exclusive:
+            return
+        self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
+
+    def record_large(
+        self, execution: Execution, size: int, upper: int, now: float, *, is_bound: bool
+    ) -> None:
+        """Learn what a request larger than usual costs; if `is_bound`, at least."""
+        profile = self._profiles.get(execution.model)
+        if profile is None or not profile.work:
+            return
+        work, usual = self._granted_until(now) - execution.granted, profile.work
+        if is_bound and work <= profile.large.of(size, usual=usual, upper=upper):
+            return
+        profile.large.record(size, work, usual=usual, upper=upper)
+
+    def keep_large(self, model: str, size: int) -> None:
+        """Keep the cost of a size that is not usual any more."""
+        profile = self._profiles.get(model)
+        if profile is not None and profile.work:
+            profile.large.keep(size, profile.work)
+
+    def large(self, model: str, size: int, upper: int) -> tuple[float, float, bool] | None:
+        """Return the core-seconds of a request larger than usual, and of a usual one.
+
+        None if too little is known; the last says whether requests of its size were measured.
+        """
+        profile = self._profiles.get(model)
+        if profile is None or profile.samples < MEASURED or not profile.work:
+            return None
+        work = profile.large.of(size, usual=profile.work, upper=upper)
+        return work, profile.work, profile.large.is_measured(size)
+
+    def largest(self, model: str, seconds: float, factor: float, upper: int) -> int:
+        """Return the size up to which a request takes no more than some seconds on all its threads.
+
+        Nor more than `factor` usual requests, whichever is longer.
+        """
+        profile = self._profiles.get(model)
+        if profile is None or not profile.work:
+            return 0
+        work, at_least = (
+            max(seconds * self.spec.threads, factor * profile.work),
+            int(factor * upper),
+        )
+        return profile.large.largest(work, at_least, usual=profile.work, upper=upper)
+
+    def forget_large(self, model: str, size: int) -> None:
+        """Judge a size anew by the next request that has it."""
+        profile = self._profiles.get(model)
+        if profile is not None:
+            profile.large.forget(size)
+
+    def record_at_least(self, execution: Execution, now: float) -> None:
+        """Learn from an execution that had not ended at its timeout: its duration is a lower bound.
+
+        Predictions that learnt from those alone that ended in time would stay too low.
+        """
+        if self.spec.is_exclusive:
+            return
+        seen, known = self._granted_until(now) - execution.granted, self.work(execution.model)
+        if known is None or seen > known:
+            self._profiles[execution.model].record(seen)
+
+    def _granted_until(self, now: float) -> float:
+        return self._granted + self.share * (now - self._since)
+
+
+_NOBODY: Final[list[Executor]] = []
+
+
+class Executors:
+    """All executors, found by name or by model."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Executor] = {}
+        self._by_model: dict[str, list[Executor]] = {}
+        self.gpus: list[Executor] = []
+
+    def __getitem__(self, name: str) -> Executor:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Executor]:
+        return iter(self._by_name.values())
+
+    def add(self, spec: ExecutorSpec) -> Executor:
+        """Add an executor in state loading; its name must be new."""
+        assert spec.name not in self._by_name, spec.name
+        executor = self._by_name[spec.name] = Executor(spec)
+        for model in spec.models:
+            self._by_model.setdefault(model, []).append(executor)
+        if spec.device is Device.GPU:
+            self.gpus.append(executor)
+        return executor
+
+    def remove(self, name: str) -> None:
+        """Forget an executor."""
+        executor = self._by_name.pop(name)
+        for model in executor.spec.models:
+            self._by_model[model].remove(executor)
+        if executor in self.gpus:
+            self.gpus.remove(executor)
+
+    def serve(self, model: str) -> bool:
+        """Return whether any live executor can run `model`."""
+        for executor in self._by_model.get(model, _NOBODY):  # noqa: SIM110 - any() costs twice as much
+            if executor.live:
+                return True
+        return False
+
+    def of(self, model: str) -> Iterable[Executor]:
+        """Return the live executors that can run `model`."""
+        return (e for e in self._by_model.get(model, ()) if e.live)
+
+    def slots(self, model: str) -> int:
+        """Return the most executions that one executable of `model` may run at once; 0 if none."""
+        return max((e.limit for e in self.of(model)), default=0)
+
+    def loading(self, model: str) -> list[Executor]:
+        """Return the executors of `model` that are not live."""
+        return [e for e in self._by_model.get(model, ()) if not e.live]
+
+    def fastest(self, model: str) -> float:
+        """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
+        return _shortest(self._by_model.get(model, ()), model)
+
+    def fastest_tail(self, model: str) -> float:
+        """Return the shortest tail of the live ones; 0 if one is unmeasured, or if none is live."""
+        tails = [executor.tail(model) for executor in self.of(model)]
+        return min((0.0 if tail is None else tail for tail in tails), default=0.0)
+
+    def wait(self, model: str, ahead: int) -> float:
+        """Return the predicted seconds until `ahead` requests of `model` have been started.
+
+        Without a live executor: until one may be back.
+        """
+        rate = self._rate(model)
+        return ahead / rate if rate > 0 else RECOVERY
+
+    def _rate(self, model: str) -> float:
+        """Requests per second that `model`'s executors can finish; inf if unmeasured.
+
+        A GPU is counted whole although models share it: admission errs on the side of letting in,
+        since what turns out too late is rejected from the queue.
+        """
+        total = 0.0
+        for executor in self.of(model):
+            expected = executor.expected(model)
+            if not expected:
+                return math.inf
+            total += executor.limit / expected
+        return total
+
+    def cpu_work(self, model: str) -> float | None:
+        """Return the core-seconds of a request of `model` on a CPU; None if never measured."""
+        found = [e.work(model) for e in self.of(model) if e.spec.device is Device.CPU]
+        known = [w for w in found if w is not None]
+        return min(known, default=None)
+
+    def gpu_time(self, model: str) -> float:
+        """Return P_G, the predicted seconds of `model` on a GPU; 0 if nothing was measured."""
+        return _shortest(self.gpus, model)
+
+
+def _shortest(executors: Iterable[Executor], model: str) -> float:
+    """Return the least prediction of the live ones; 0 if one has none yet, or if none is live.
+
+    A plain loop, asked several times per request: min() over a generator costs three times as much.
+    """
+    shortest = math.inf
+    for executor in executors:
+        if executor.live:
+            expected = executor.expected(model)
+            if not expected:
+                return 0.0
+            shortest = min(shortest, expected)
+    return 0.0 if shortest == math.inf else shortest

@@ -1,0 +1,91 @@
+"""The life cycles of requests and executors, as tables.
+
+A request that reached a final state leaves the dispatcher's books at once, so "ends exactly once"
+is a property of the table: no final state has a step out of it.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from roma.domain.lifecycle import LifeCycle
+
+
+class RequestState(StrEnum):
+    """Where a request is."""
+
+    NEW = "new"
+    QUEUED = "queued"
+    RUNNING = "running"
+    ANSWERED = "answered"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+class RequestStep(StrEnum):
+    """What can happen to a request."""
+
+    ADMIT = "admit"
+    REJECT = "reject"
+    RUN = "run"
+    RETURN = "return"
+    """Its executor was never reached: back to the head of the queue."""
+    ANSWER = "answer"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+class ExecutorState(StrEnum):
+    """What an executor can do now."""
+
+    LOADING = "loading"
+    IDLE = "idle"
+    BUSY = "busy"
+    LOST = "lost"
+
+
+class ExecutorStep(StrEnum):
+    """What can happen to an executor."""
+
+    READY = "ready"
+    START = "start"
+    FINISH = "finish"
+    """One execution ended, others still run."""
+    DRAIN = "drain"
+    """The last execution ended."""
+    LOSE = "lose"
+
+
+_R, _RS = RequestState, RequestStep
+REQUEST: Final = LifeCycle(
+    "request",
+    {
+        (_R.NEW, _RS.ADMIT): _R.QUEUED,
+        (_R.NEW, _RS.REJECT): _R.REJECTED,
+        (_R.QUEUED, _RS.RUN): _R.RUNNING,
+        (_R.QUEUED, _RS.REJECT): _R.REJECTED,
+        (_R.QUEUED, _RS.CANCEL): _R.CANCELLED,
+        (_R.RUNNING, _RS.RETURN): _R.QUEUED,
+        (_R.RUNNING, _RS.ANSWER): _R.ANSWERED,
+        (_R.RUNNING, _RS.FAIL): _R.FAILED,
+        (_R.RUNNING, _RS.CANCEL): _R.CANCELLED,
+        # The client's own deadline passed.
+        (_R.RUNNING, _RS.REJECT): _R.REJECTED,
+    },
+)
+
+_X, _XS = ExecutorState, ExecutorStep
+EXECUTOR: Final = LifeCycle(
+    "executor",
+    {
+        (_X.LOADING, _XS.READY): _X.IDLE,
+        (_X.LOST, _XS.READY): _X.IDLE,
+        (_X.IDLE, _XS.START): _X.BUSY,
+        (_X.BUSY, _XS.START): _X.BUSY,
+        (_X.BUSY, _XS.FINISH): _X.BUSY,
+        (_X.BUSY, _XS.DRAIN): _X.IDLE,
+        (_X.LOADING, _XS.LOSE): _X.LOST,
+        (_X.IDLE, _XS.LOSE): _X.LOST,
+        (_X.BUSY, _XS.LOSE): _X.LOST,
+    },
+)

@@ -1,0 +1,171 @@
+"""One queue per model: first in, first out, with running sums.
+
+Every operation but `put_back` is O(1), and no number kept here needs a scan of what waits: the sums
+hold whether a queue has one request or a million.
+"""
+
+import math
+from collections import Counter, OrderedDict, deque
+
+from dispatcher.state.request_cost import Sizes
+from dispatcher.state.retry_budget import RetryBudget
+from dispatcher.state.utility import Utility, linear
+from roma.domain.events import Reason, Reject
+from roma.domain.model import Device, ModelSpec, Request
+from roma.domain.stats import Histogram, SlidingWindow, bounds_around
+
+REFUSALS = 50
+"""Refusals remembered per model: enough to say why, however many there are in an overload."""
+
+
+class Durations:
+    """How long a model's answered requests took on one kind of device, in seconds.
+
+    `request` is `queue` plus `execution`. Every answer that met the client's input is in each of
+    the three once; one that refused it is in none: it says nothing of how fast the model is.
+    `answered` counts both.
+    """
+
+    __slots__ = ("answered", "execution", "queue", "request")
+
+    def __init__(self, promise: float) -> None:
+        self.answered = 0
+        bounds = bounds_around(promise)
+        self.request = Histogram(bounds)
+        self.queue = Histogram(bounds)
+        self.execution = Histogram(bounds)
+
+    def add(self, arrived: float, started: float, ended: float) -> None:
+        """Record a request by three points on one clock."""
+        self.queue.add(started - arrived)
+        if started > arrived:
+            self.request.add(ended - arrived)
+            self.execution.add(ended - started)
+        else:  # it did not wait
+            self.request.add_twice(self.execution, ended - arrived)
+
+
+class ModelQueue:
+    """The waiting requests of one model, and what was measured of those that left.
+
+    `invalid` counts the answers that refused the input, `late` those that came after the promise,
+    `cancelled_late` the requests that could not be in time any more when their client went away,
+    `rejected_by_client` those rejected for their client's own deadline that could have been, or for
+    their size;
+    `waiting` maps ids to requests, oldest
+    first; only the core changes it. Counters only grow: whoever wants a rate takes differences.
+    `cpu` and `gpu` have the durations of its answers there, `refusals` the last refusals, each with
+    its time.
+
+    Of a model with variants, whose κ are in `accuracy`: `answers` counts those of each variant,
+    `quality` is the sum of what they were worth.
+    """
+
+    __slots__ = (
+        "_arrived_sum",
+        "_head",
+        "accuracy",
+        "answers",
+        "arrivals",
+        "cancelled",
+        "cancelled_late",
+        "cpu",
+        "failed",
+        "gpu",
+        "invalid",
+        "late",
+        "quality",
+        "refusals",
+        "rejected",
+        "rejected_by_client",
+        "response",
+        "response_limit",
+        "retries",
+        "sizes",
+        "spec",
+        "utility",
+        "waiting",
+    )
+
+    def __init__(self, spec: ModelSpec, window: float, utility: Utility = linear) -> None:
+        self.spec = spec
+        self.response_limit = spec.sla.response_time if spec.sla.sheds_late_requests else math.inf
+        """Seconds after which an answer is worth no more than a refusal."""
+        self.utility = utility
+        self.accuracy = {variant.name: variant.accuracy for variant in spec.variants}
+        self.answers: Counter[str] = Counter()
+        self.quality = 0.0
+        self.response = SlidingWindow(window)
+        self.waiting: OrderedDict[int, Request] = OrderedDict()
+        self._head: Request | None = None
+        """The first of them, if that is known."""
+        self._arrived_sum = 0.0
+        self.arrivals = 0
+        self.rejected: Counter[Reason] = Counter()
+        self.rejected_by_client = 0
+        self.refusals: deque[tuple[float, Reject]] = deque(maxlen=REFUSALS)
+        self.failed = 0
+        self.invalid = 0
+        self.retries = RetryBudget()
+        self.sizes = Sizes()
+        self.cancelled = self.cancelled_late = 0
+        self.late = 0
+        self.cpu = Durations(spec.sla.response_time)
+        self.gpu = Durations(spec.sla.response_time)
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def __repr__(self) -> str:
+        return f"<ModelQueue {self.spec.name}: {len(self)} waiting, {self.arrivals} arrived>"
+
+    @property
+    def completed(self) -> Counter[Device]:
+        """How many requests were answered, by device; no entry for one that answered none."""
+        return +Counter({Device.CPU: self.cpu.answered, Device.GPU: self.gpu.answered})
+
+    @property
+    def head(self) -> Request | None:
+        """The request that has waited longest, or None."""
+        if self._head is None and self.waiting:
+            self._head = next(iter(self.waiting.values()))
+        return self._head
+
+    @property
+    def youngest(self) -> Request | None:
+        """The request that arrived last, or None."""
+        for request in reversed(self.waiting.values()):
+            return request
+        return None
+
+    def push(self, request: Request) -> None:
+        """Append a request."""
+        if not self.waiting:
+            self._head = request
+        self.waiting[request.id] = request
+        self._arrived_sum += request.arrived
+
+    def put_back(self, request: Request) -> None:
+        """Put a request that left but never ran back into the order of arrival.
+
+        The only operation that scans the queue: for each request that an executable never received.
+        """
+        place = request.arrived, request.id
+        younger = [r.id for r in self.waiting.values() if (r.arrived, r.id) > place]
+        self.push(request)
+        for request_id in younger:
+            self.waiting.move_to_end(request_id)
+        self._head = None
+
+    def remove(self, request_id: int) -> None:
+        """Take a request out, wherever it waits."""
+        request = self.waiting[request_id]
+        del self.waiting[request_id]  # `pop` takes three times as long
+        if request is self._head:
+            self._head = None
+        self._arrived_sum = self._arrived_sum - request.arrived if self.waiting else 0.0
+
+    @property
+    def mean_arrival(self) -> float:
+        """The mean arrival time of what waits; the queue must not be empty."""
+        return self._arrived_sum / len(self.waiting)

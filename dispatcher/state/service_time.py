@@ -1,0 +1,44 @@
+"""How long a model's requests take on an executor: measured, never configured.
+
+On a CPU executor the time of one request depends on the cores it gets, and those move every
+second. So what is kept is work = duration x (cores per slot), in core-seconds, and a prediction
+divides it by the cores per slot of now. On a GPU the share is 1 and work is the duration.
+"""
+
+from dispatcher.state.request_cost import LargeCosts
+from roma.domain.stats import RollingQuantile
+
+SAMPLES = 9
+"""The median of nine forgets a stall (one sample) and follows a change within five requests."""
+
+
+TAIL_QUANTILE = 8 / SAMPLES
+"""The tail of service times, by which a request is dropped: all of nine but one are shorter."""
+
+
+class ServiceProfile:
+    """`work`: core-seconds per request of one model on one executor; None if never measured.
+
+    `large` has what its large requests cost, where there were any.
+    """
+
+    __slots__ = ("_quantile", "large", "work")
+
+    def __init__(self) -> None:
+        self._quantile = RollingQuantile(SAMPLES, 0.5)
+        self.work: float | None = None
+        self.large = LargeCosts()
+
+    @property
+    def samples(self) -> int:
+        """The number of executions that it rests on."""
+        return len(self._quantile)
+
+    def record(self, work: float) -> None:
+        """Record an execution whose slot was granted `work` core-seconds while it ran."""
+        self._quantile.add(work)
+        self.work = self._quantile.value
+
+    def tail(self) -> float | None:
+        """Return the core-seconds within which most requests end; None if never measured."""
+        return self._quantile.at(TAIL_QUANTILE)

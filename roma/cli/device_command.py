@@ -1,0 +1,127 @@
+"""`roma worker`: one exclusive device, which executes what one dispatcher tells it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from roma.device import registry
+from roma.device.program import WorkerSettings, check_exposure, run
+from roma.device.registry import RuntimeKind
+from roma.device.runtimes.base import Runtime
+from roma.device.server import ServerSettings
+from roma.domain.actions import BATCHES, MOST_BATCH, PAGE
+from roma.domain.errors import ConfigError
+from roma.security import tokens
+from roma.telemetry import logs
+
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BATCH = re.compile(r"[0-9]{1,3}")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i)?B")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line, before it is checked."""
+
+    name: str
+    host: str
+    port: int
+    runtime: RuntimeKind
+    models: tuple[str, ...]
+    folder: Path | None
+    emulate: str | None
+    full: bool
+    device: str
+    pages: int | None
+    memory: str | None
+    threads: int
+    profile_runs: int
+    batches: str | None
+    token_file: Path | None
+    insecure: bool
+    log: logs.Format
+
+
+def worker(options: Options) -> None:
+    """Run a worker until it is stopped; raises ConfigError or LaunchError."""
+    import uvloop
+
+    logs.apply(options.log)
+    settings = WorkerSettings(
+        ServerSettings(
+            options.name, options.host, options.port, tokens.watched(options.token_file)
+        ),
+        _pages(options),
+        options.profile_runs,
+        batch_sizes(options.batches),
+        options.insecure,
+    )
+    # What is wrong with the command line is told before the models take their seconds.
+    check_exposure(settings)
+    runtime = _runtime(options)
+    uvloop.run(run(runtime, settings))
+
+
+def memory_bytes(text: str) -> int:
+    """Return the bytes that `2GiB` means; raises ConfigError."""
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"memory = {text}: must be a number with B, KiB, MiB, GiB or TiB")
+    try:
+        return int(float(found[1]) * _UNITS[f"{found[2] or ''}B"])
+    except OverflowError:
+        raise ConfigError(f"memory = {text:.20}…: must be at most what a device has") from None
+
+
+def batch_sizes(text: str | None) -> tuple[int, ...]:
+    """Return the batch sizes that `1,2,4` means, smallest first; raises ConfigError."""
+    if text is None:
+        return BATCHES
+    parts = [part.strip() for part in text.split(",")]
+    found = {int(part) for part in parts if _BATCH.fullmatch(part)} & set(range(1, MOST_BATCH + 1))
+    if len(found) < len(parts) or 1 not in found:
+        bound = f"different whole numbers from 1 to {MOST_BATCH}, 1 among them: 1,2,4,8 say"
+        raise ConfigError(f"batches = {text}: must be {bound}")
+    return tuple(sorted(found))
+
+
+def runtime_kind(text: str) -> RuntimeKind:
+    """Return a runtime by its name; raises ConfigError."""
+    try:
+        return RuntimeKind(text)
+    except ValueError:
+        raise ConfigError(f"runtime = {text}: must be one of {', '.join(RuntimeKind)}") from None
+
+
+def log_format(text: str) -> logs.Format:
+    """Return a form of log lines by its name; raises ConfigError."""
+    match text:
+        case "console" | "json":
+            return text
+    raise ConfigError(f"log_format = {text}: must be console or json")
+
+
+def _pages(options: Options) -> int | None:
+    if options.memory is None:
+        return options.pages
+    if options.pages is not None:
+        raise ConfigError("pages, memory: only one of them can be set")
+    pages = memory_bytes(options.memory) // PAGE
+    if not pages:
+        raise ConfigError(f"memory = {options.memory}: must be ≥ 16MiB, a page")
+    return pages
+
+
+def _runtime(options: Options) -> Runtime:
+    if options.emulate is not None:
+        if options.models or options.folder is not None:
+            raise ConfigError("emulate, model: an emulated device has the table's models alone")
+        if options.batches is not None:
+            raise ConfigError("emulate, batches: an emulated device has the table's batches alone")
+        return registry.emulated(options.emulate, full=options.full)
+    kind = options.runtime
+    if kind is RuntimeKind.EMULATED:
+        raise ConfigError("runtime = emulated: must come with --emulate, resnet50:15 say")
+    paths = registry.models(options.models, options.folder, kind)
+    batches = batch_sizes(options.batches)
+    return registry.make(kind, paths, options.device, options.threads, batches)

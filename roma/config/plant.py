@@ -1,0 +1,113 @@
+"""The `plant` section of roma.yaml: what the simulator puts in the place of the world.
+
+Costs come from a profile (`profile:` of the file, written by `roma profile`) or are given here;
+what is given here wins. Times are seconds, CPU is cores, cost is core-seconds per request.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from roma.config.profile import Positive, Share
+from roma.config.yaml_file import Fault, FilePath, Section
+from roma.workload.arrivals import Process, Profile
+from roma.workload.errors import WorkloadError
+from roma.workload.trace import TraceKind
+
+Duration = Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+
+Spell = Annotated[float, Field(ge=0.1, le=10_000_000, allow_inf_nan=False)]
+
+
+def _as_text(value: object) -> object:
+    """A single rate is a number in YAML."""
+    return f"{value:g}" if isinstance(value, (int, float)) else value
+
+
+class LoadKind(StrEnum):
+    """Which shape a load has."""
+
+    PROFILE = "profile"
+    ON_OFF = "on_off"
+    TRACE = "trace"
+
+
+class LoadConfig(Section):
+    """When requests of one model come: exactly one of `profile`, `on_off`, `trace`."""
+
+    profile: Annotated[str, BeforeValidator(_as_text), Field(max_length=1_000_000)] | None = None
+    """Rates in req/s, one per step, joined by dashes: 20-20-80-80."""
+    step: Duration = 35.0
+    """Length of a step in seconds; the last step lasts until the end."""
+    on_off: tuple[Rate, Spell, Spell] | None = None
+    """[rate, on, off]: `off` seconds of silence, then `on` seconds at `rate` req/s, repeated."""
+    trace: FilePath | None = None
+    """A trace file, relative to roma.yaml; it repeats when it ends."""
+    kind: TraceKind = TraceKind.COUNTS
+    """What a line of the trace is."""
+    column: str | None = None
+    """Column of a CSV trace."""
+    process: Process = Process.POISSON
+    """How requests are spread over the rate of a profile or of a burst."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "LoadConfig":
+        given = [k for k in LoadKind if getattr(self, k) is not None]
+        if len(given) != 1:
+            shown = ", ".join(given) or "none"
+            raise Fault("given", shown, f"exactly one of {', '.join(LoadKind)}")
+        if self.profile is not None:
+            try:
+                Profile.parse(self.profile, step=self.step)
+            except WorkloadError:
+                bound = "rates >= 0 joined by '-', like 20-20-80"
+                raise Fault("profile", self.profile[:60], bound) from None
+        return self
+
+
+class ModelPlant(Section):
+    """What a request of one model costs in the simulated world; see `ModelProfile`."""
+
+    cost: Positive | None = None
+    """Core-seconds per request; default: the profile's."""
+    noise: Share | None = None
+    """Coefficient of variation of the cost (lognormal)."""
+    parallelism: Annotated[float, Field(ge=0.1, le=256)] | None = None
+    """Cores that one request can keep busy."""
+    overhead: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] | None = None
+    """Seconds of a request that no core shortens."""
+    gpu_time: Positive | None = None
+    """P_G: seconds of one request on a GPU."""
+    gpu_noise: Share | None = None
+    """Coefficient of variation of P_G (lognormal)."""
+    load: LoadConfig | None = None
+    """Its requests; default: none."""
+
+
+class PlantConfig(Section):
+    """The simulated world: costs, loads and the faults of the actuation path."""
+
+    models: dict[str, ModelPlant] = Field(default_factory=dict)
+    duration: Duration = 300.0
+    """Seconds to simulate."""
+    actuation_delay: Annotated[float, Field(ge=0, le=60)] = 0.0
+    """Seconds from a decision to the quota it sets."""
+    burst: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Unused quota that a period may inherit, as a share of the quota; default: what is applied,
+    `control.cfs_burst`."""
+    usage_error: Annotated[float, Field(ge=0.1, le=10)] = 1.0
+    """Factor by which CPU usage is misread, and with it every cost estimate."""
+
+    def relative_to(self, base: Path) -> "PlantConfig":
+        """Return the section with its trace files below `base`."""
+        models = {name: m.model_copy(update=_based(m, base)) for name, m in self.models.items()}
+        return self.model_copy(update={"models": models})
+
+
+def _based(model: ModelPlant, base: Path) -> dict[str, LoadConfig]:
+    if model.load is None or model.load.trace is None:
+        return {}
+    return {"load": model.load.model_copy(update={"trace": base / model.load.trace})}

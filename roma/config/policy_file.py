@@ -1,0 +1,214 @@
+"""A learned policy as a file: what it was trained for, its weights, and where they come from.
+
+JSON, written by `roma qos train`, read by the GPU policy `qos-rl`. A policy is worth nothing where
+variants or devices are others than in its training, so the file says which they were, and whoever
+serves it refuses what differs. Times are seconds.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from roma.config import yaml_file
+from roma.config.yaml_file import Fault
+from roma.domain.actions import ModelOffer
+from roma.domain.errors import ConfigError
+from roma.domain.variants import Variant
+
+FORMAT: Final = 1
+"""Changes whenever an older reader would misread a file."""
+
+TOLERANCE: Final = 0.2
+"""A device is of a trained type if each of its batch times is within this share of that type's:
+machines of one kind measure a few percent apart, and kinds that differ by less act alike."""
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=4096)]
+Row = tuple[Number, ...]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PolicyVariant(_Section):
+    """A variant of the model."""
+
+    name: str
+    accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class PolicyDevice(_Section):
+    """A type of device."""
+
+    name: str
+    count: Count
+    """How many there were."""
+    seconds: dict[str, Annotated[dict[Count, Positive], Field(min_length=1)]]
+    """Of a batch, by variant and batch size."""
+
+    def differs(self, models: Mapping[str, ModelOffer]) -> str | None:
+        """Return how an offer is not of this type: the first field, its value and its bound."""
+        for name, seconds in self.seconds.items():
+            if name not in models:
+                return f"models = {', '.join(sorted(models))}: must have {name}"
+            offered = models[name].executions
+            if offered.keys() != seconds.keys():
+                sizes = [", ".join(map(str, sorted(found))) for found in (offered, seconds)]
+                return f"models.{name}: batch sizes = {sizes[0]}: must be {sizes[1]}"
+            for batch, took in seconds.items():
+                if abs(offered[batch] - took) > TOLERANCE * took:
+                    least, most = took * (1 - TOLERANCE), took * (1 + TOLERANCE)
+                    return (
+                        f"models.{name}: batch {batch} = {offered[batch]:.4g} s: "
+                        f"must be {least:.4g} to {most:.4g}"
+                    )
+        return None
+
+
+class PolicyAction(_Section):
+    """Run `batch` requests by a variant; 0 by none: wait."""
+
+    batch: Annotated[int, Field(ge=0, le=4096)]
+    variant: str | None = None
+
+
+class PolicyLayer(_Section):
+    """A fully connected layer: a row of `weights` for each input, a `bias` for each output."""
+
+    weights: Annotated[tuple[Row, ...], Field(min_length=1)]
+    bias: Annotated[Row, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> "PolicyLayer":
+        for i, row in enumerate(self.weights):
+            if len(row) != len(self.bias):
+                raise Fault(f"weights.{i}", f"{len(row)} numbers", f"{len(self.bias)}, as bias")
+        return self
+
+
+class PolicyTraining(_Section):
+    """Where the weights come from; for people to read."""
+
+    command: str
+    seed: int
+    hours: str
+    rounds: int
+    score: Number
+    """Mean quality of answers on the stretches that chose among rounds."""
+    teacher: Number
+    """That of the heuristic that it first imitated, on the same stretches."""
+
+
+class Policy(_Section):
+    """The whole file."""
+
+    format: int
+    variants: Annotated[tuple[PolicyVariant, ...], Field(min_length=1)]
+    """The most accurate first."""
+    devices: Annotated[tuple[PolicyDevice, ...], Field(min_length=1)]
+    utility: str
+    """How the value of late answers fell."""
+    bin: Positive
+    """Δt."""
+    before: Count
+    """N_pre: bins of deadlines that have passed."""
+    after: Count
+    """N_post: bins from the current one on."""
+    wait: Positive
+    """How long batch size 0 waits before the policy is asked again."""
+    actions: Annotated[tuple[PolicyAction, ...], Field(min_length=1)]
+    mean: Row
+    scale: Row
+    """A feature x enters the network as (x - mean) / scale."""
+    hidden: PolicyLayer
+    output: PolicyLayer
+    training: PolicyTraining
+
+    @property
+    def inputs(self) -> int:
+        """How many features there are: bins, how many wait, rate, type, a rest per device."""
+        devices = sum([d.count for d in self.devices])
+        return self.before + self.after + 2 + len(self.devices) + devices
+
+    @model_validator(mode="after")
+    def _check(self) -> "Policy":
+        names = [v.name for v in self.variants]
+        for i, device in enumerate(self.devices):
+            if sorted(device.seconds) != sorted(names):
+                key, found = f"devices.{i}.seconds", ", ".join(device.seconds)
+                raise Fault(key, found, "of the variants " + ", ".join(names))
+        for i, action in enumerate(self.actions):
+            if (action.variant is None) != (action.batch == 0) or (
+                action.variant is not None and action.variant not in names
+            ):
+                bound = "one of " + ", ".join(names) + ", or none with batch 0"
+                raise Fault(f"actions.{i}.variant", action.variant, bound)
+        sizes = {
+            "mean": (len(self.mean), self.inputs),
+            "scale": (len(self.scale), self.inputs),
+            "hidden.weights": (len(self.hidden.weights), self.inputs),
+            "output.weights": (len(self.output.weights), len(self.hidden.bias)),
+            "output.bias": (len(self.output.bias), len(self.actions)),
+        }
+        for key, (count, wanted) in sizes.items():
+            if count != wanted:
+                raise Fault(key, f"{count} numbers", str(wanted))
+        if min(self.scale) <= 0:
+            raise Fault("scale", min(self.scale), "> 0")
+        return self
+
+    def check(self, variants: Sequence[Variant], *, width: float, utility: str) -> None:
+        """Raise ConfigError if it was not trained for a model's variants or an order of these."""
+        found = [(v.name, v.accuracy) for v in self.variants]
+        wanted = [(v.name, v.accuracy) for v in variants]
+        if found != wanted:
+            raise ConfigError(f"variants = {_listed(found)}: must be {_listed(wanted)}")
+        if self.bin != width:
+            raise ConfigError(f"bin = {self.bin:g}: must be scheduling.quality.bin ({width:g})")
+        if self.utility != utility:
+            raise ConfigError(
+                f"utility = {self.utility}: must be scheduling.quality.utility ({utility})"
+            )
+
+    def type_of(self, models: Mapping[str, ModelOffer]) -> int | None:
+        """Return which type of device offers this: the first that it does not differ from."""
+        for i, device in enumerate(self.devices):
+            if device.differs(models) is None:
+                return i
+        return None
+
+
+def load(path: Path) -> Policy:
+    """Read and validate a policy; raise `ConfigError` with one line per fault."""
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    version = data.get("format") if isinstance(data, dict) else None
+    if version != FORMAT:
+        raise ConfigError(f"{path}: format = {version}: must be {FORMAT}")
+    try:
+        return Policy.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(yaml_file.describe(error, str(path)))) from error
+
+
+def save(policy: Policy, path: Path) -> None:
+    """Write a policy; raise `ConfigError` if that cannot be done."""
+    data = policy.model_dump(mode="json")
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
+    try:
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error}") from error
+
+
+def _listed(variants: Sequence[tuple[str, float]]) -> str:
+    return ", ".join([f"{name} ({accuracy:g})" for name, accuracy in variants])

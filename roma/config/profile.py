@@ -1,0 +1,79 @@
+"""What a request of each model costs: measured by `roma profile`, used by config and simulator.
+
+One YAML file, so that a cost measured once serves three: the law's prior, the simulator's plant
+and people. Times are seconds, CPU is cores, cost is core-seconds per request.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from roma.config import yaml_file
+from roma.domain.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Point(_Section):
+    """One measurement: requests of `batch` inputs, one at a time, under a quota of `cores`."""
+
+    cores: Positive
+    batch: Annotated[int, Field(ge=1)] = 1
+    cost: Positive
+    """Core-seconds per request (not per input), from the kernel's accounting."""
+    response_time: Positive
+    """Median seconds of one request alone."""
+    requests: Annotated[int, Field(ge=1)]
+    """How many requests the medians are taken over."""
+
+
+class ModelProfile(_Section):
+    """One model: the numbers that laws and simulator use, and the points behind them."""
+
+    cost: Positive
+    """Core-seconds per request of one input: the median over the points of batch 1."""
+    noise: Share = 0.0
+    """Coefficient of variation of the cost from request to request."""
+    parallelism: Annotated[float, Field(ge=0.1, le=256)] = 1.0
+    """Cores that one request can keep busy."""
+    overhead: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
+    """Seconds of a request on a CPU that no core shortens: transport, the gateway in front."""
+    gpu_time: Positive | None = None
+    """P_G: seconds of one request on a GPU; none where there is no GPU."""
+    gpu_noise: Share = 0.0
+    points: tuple[Point, ...] = ()
+
+
+class MachineProfile(_Section):
+    """Where it was measured: a cost is a property of a model *on a machine*."""
+
+    cpu: str
+    cores: Positive
+    measured: str
+    """Date and time, ISO 8601."""
+
+
+class Profiles(_Section):
+    """The whole file."""
+
+    machine: MachineProfile
+    models: Annotated[dict[str, ModelProfile], Field(min_length=1)]
+
+
+def load(path: Path) -> Profiles:
+    """Read and validate a profile; raise `ConfigError` with one line per fault."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    data = yaml_file.read(text, source=str(path))
+    try:
+        return Profiles.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(yaml_file.describe(error, str(path)))) from error

@@ -1,0 +1,246 @@
+"""The `workers` section of roma.yaml: hosts, who runs model servers there, and how.
+
+Times are seconds, CPU is cores.
+"""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, model_validator
+
+from roma.config.yaml_file import Fault, FilePath, Section
+from roma.domain.model import Device
+
+Seconds = Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)]
+ControlPeriod = Annotated[float, Field(ge=0.1, le=2)]
+Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
+Url = Annotated[
+    str,
+    Field(
+        pattern=r"^(http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}|unix:///[^\s\x00-\x1f]+)$",
+    ),
+]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
+GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
+EngineUrl = Annotated[
+    str,
+    Field(
+        pattern=r"^(unix:///[^\s]+|tcp://[A-Za-z0-9.-]+:[0-9]{1,5}"
+        r"|ssh://([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?)$"
+    ),
+]
+Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
+CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+UNIX: Final = "unix://"
+"""How the address of a Unix socket begins, as Docker writes it; its absolute path follows."""
+
+_LONGEST: Final = 107
+"""Bytes of a path that the kernel takes for one (unix(7), `sun_path`)."""
+
+
+def check_socket(key: str, address: str) -> None:
+    """Raise Fault for the address of a Unix socket whose path is too long."""
+    length = len(os.fsencode(address.removeprefix(UNIX)))
+    if length > _LONGEST:
+        raise Fault(
+            key, address, f"a path of ≤ {_LONGEST} bytes, the kernel's bound (it has {length})"
+        )
+
+
+class Backend(StrEnum):
+    """Who starts the model servers of a worker."""
+
+    PROCESS = "process"
+    """`roma up`: one local process per model, in its own cgroup."""
+    DOCKER = "docker"
+    """The Docker engine: one container per model, and one per GPU with all models."""
+    STATIC = "static"
+    """Somebody else; roma.yaml lists their addresses."""
+
+
+class ExecutableConfig(Section):
+    """A model server that somebody else started (backend `static`)."""
+
+    url: Url | None = None
+    """Its TensorFlow Serving REST address, http://host:port, or unix:///path on this machine."""
+    actions: Address | None = None
+    """Instead of `url`, the address of a `roma worker`, host:port: a GPU that works exclusively for
+    this gateway (scheduling.gpu `clockwork`)."""
+    token: FilePath | None = None
+    """File with the secret that this worker asks for, relative to roma.yaml; default: none."""
+    grpc: Address | None = None
+    """Its gRPC address, host:port, for clients of gateway.grpc_port; default: it has none."""
+    device: Device = Device.CPU
+    model: str | None = None
+    """The model it serves; none for a GPU, which serves all."""
+    cgroup: GroupPath | None = None
+    """Its cgroup, below the cgroup mount; without it its cores cannot be controlled."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "ExecutableConfig":
+        for key, address in (("url", self.url), ("actions", self.actions), ("grpc", self.grpc)):
+            if address is None:
+                continue
+            if address.startswith(UNIX):
+                check_socket(key, address)
+            elif not 1 <= int(address.rpartition(":")[2]) <= 65535:
+                raise Fault(key, address, "at a port from 1 to 65535")
+        if self.actions is not None:
+            self._check_exclusive(self.actions)
+        elif self.url is None:
+            raise Fault("url", None, "set, or actions for an exclusive GPU")
+        elif self.token is not None:
+            raise Fault("token", str(self.token), "absent where actions is")
+        if (self.model is None) != (self.device is Device.GPU):
+            raise Fault("model", self.model, "set for device cpu, absent for device gpu")
+        return self
+
+    def _check_exclusive(self, actions: str) -> None:
+        if self.url is not None:
+            raise Fault("actions", actions, f"absent where url is set ({self.url})")
+        if self.device is not Device.GPU:
+            raise Fault("device", self.device.value, "gpu where actions is set")
+        for key in ("grpc", "cgroup"):
+            value = getattr(self, key)
+            if value is not None:
+                raise Fault(key, value, "absent where actions is set")
+
+    def relative_to(self, base: Path) -> "ExecutableConfig":
+        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        return self if self.token is None else self.model_copy(update={"token": base / self.token})
+
+
+class ModelServer(StrEnum):
+    """Which program a model server's image runs: it decides the arguments."""
+
+    TENSORFLOW_SERVING = "tensorflow_serving"
+    ROMA = "roma"
+    """`roma serve-model`, the embedded server."""
+
+
+class DockerConfig(Section):
+    """How a worker of backend `docker` runs its model servers."""
+
+    host: EngineUrl = "unix:///var/run/docker.sock"
+    """The engine: unix:///path, tcp://host:port (needs `tls`) or ssh://[user@]host[:port]."""
+    tls: FilePath | None = None
+    """Directory with ca.pem, cert.pem and key.pem for a tcp engine, relative to roma.yaml."""
+    server: ModelServer = ModelServer.TENSORFLOW_SERVING
+    image: Image = "tensorflow/serving:2.19.1"
+    """Image of the CPU containers."""
+    gpu_image: Image = "tensorflow/serving:2.19.1-gpu"
+    """Image of the GPU containers."""
+    network: Name | None = None
+    """Docker network of the containers, which are then called by name; default: their ports are
+    published on `address`."""
+    address: Host = "127.0.0.1"
+    """Where published ports are bound and called: an address of the engine's host; no default for
+    engines of other hosts."""
+    cpuset: CpuSet | None = None
+    """CPUs of the worker's model pool, e.g. 0-5: TensorFlow sizes its thread pools by them."""
+    run_dir: Path = Path("/run/roma")
+    """Directory of the broker's sockets."""
+    callers: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """User ids that may call the broker besides its own."""
+    direct: bool = False
+    """Give the supervisor the engine's socket instead of a broker. The socket is root on the host
+    for whoever holds it."""
+    lease: Annotated[float, Field(ge=1.5, le=60)] = 3.0
+    """Seconds for which a broker believes in a silent supervisor; then safe shares are granted."""
+    cgroup_root: Path | None = None
+    """Where the host's cgroup file system is mounted, if not where this process has its own."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "DockerConfig":
+        if (self.tls is None) == self.host.startswith("tcp://"):
+            raise Fault("tls", f"{self.tls}", "set for a tcp:// host, and only for one")
+        if self.remote and self.network is None and "address" not in self.model_fields_set:
+            raise Fault(
+                "address", "absent", "set for a tcp:// or ssh:// host: one that we can call"
+            )
+        return self
+
+    @property
+    def remote(self) -> bool:
+        """Whether the engine may be on another host, whose files are not here."""
+        return not self.host.startswith("unix://")
+
+
+class WorkerConfig(Section):
+    """A host whose cores its supervisor allocates."""
+
+    name: Name = "local"
+    backend: Backend = Backend.PROCESS
+    cores: Cores
+    """MC: cores of the worker that ROMA may count on."""
+    reserved: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """GC: cores kept back for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs of the worker; the process backend has none."""
+    period: ControlPeriod | None = None
+    """Control period of this worker in seconds; default: `control.period`."""
+    base_port: Port = 8600
+    """First port of the model servers that ROMA starts; one port each, counting up."""
+    grpc_offset: Annotated[int, Field(ge=1, le=65534)] | None = None
+    """Each of them also speaks gRPC, on its port plus this, e.g. 1000; default: no gRPC. Backends
+    `process` and `docker`."""
+    sockets: AbsolutePath | None = None
+    """Absolute directory in which the REST of those is a Unix socket each, in place of a port: the
+    fastest way to a model server. Backend `process` only."""
+    executables: tuple[ExecutableConfig, ...] = ()
+    """Backend `static` only."""
+    docker: DockerConfig | None = None
+    """Backend `docker` only; default: the local engine with TensorFlow Serving."""
+
+    @property
+    def containers(self) -> DockerConfig:
+        """`docker` with its default filled in."""
+        return self.docker or DockerConfig()
+
+    def socket(self, deployment: str, model: str) -> str | None:
+        """Return the path of the socket of a model server that ROMA starts, if it has one."""
+        if self.sockets is None:
+            return None
+        return f"{self.sockets.rstrip('/')}/{deployment}.{self.name}.{model}.sock"
+
+    @property
+    def allocatable(self) -> float:
+        """AC = MC - GC, in cores."""
+        return self.cores - self.reserved
+
+    def relative_to(self, base: Path) -> "WorkerConfig":
+        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        update: dict[str, object] = {
+            "executables": tuple(e.relative_to(base) for e in self.executables)
+        }
+        if self.docker is not None and self.docker.tls is not None:
+            update["docker"] = self.docker.model_copy(update={"tls": base / self.docker.tls})
+        return self.model_copy(update=update)
+
+    @model_validator(mode="after")
+    def _check(self) -> "WorkerConfig":
+        if self.reserved >= self.cores:
+            raise Fault("reserved", self.reserved, f"< cores ({self.cores:g})")
+        if self.backend is Backend.PROCESS and self.gpus:
+            raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
+        if self.docker is not None and self.backend is not Backend.DOCKER:
+            raise Fault("docker", "set", f"absent for backend {self.backend}")
+        if self.sockets is not None and self.backend is not Backend.PROCESS:
+            raise Fault("sockets", self.sockets, f"absent for backend {self.backend}")
+        if self.backend is Backend.STATIC and self.grpc_offset is not None:
+            raise Fault("grpc_offset", self.grpc_offset, "absent for backend static (use grpc)")
+        if (self.backend is Backend.STATIC) != bool(self.executables):
+            raise Fault(
+                "executables",
+                f"{len(self.executables)} listed",
+                "at least one for backend static, none for the others",
+            )
+        return self

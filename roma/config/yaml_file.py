@@ -1,0 +1,175 @@
+"""YAML text in, plain data out; and faults of its validation as one line each.
+
+Strict, because what YAML and pydantic forgive is what people misspell: duplicate keys are refused,
+`yes` is no number and `1:30` is not 90, and every fault names its key, its value (shortened, on one
+line) and the bound.
+"""
+
+import re
+import reprlib
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+
+from roma.domain.errors import ConfigError
+
+_short = reprlib.Repr()
+_short.maxlevel = 2
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+_HIDDEN = "…"
+_LONGEST_KEY = 32
+"""Characters of a key of a secret file that are shown; tokens are longer."""
+
+
+def _without_nul(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path cannot contain NUL")
+    return path
+
+
+FilePath = Annotated[Path, AfterValidator(_without_nul)]
+"""A path that the operating system can be asked about."""
+
+
+class Section(BaseModel):
+    """A section of a file that people write: a misspelt key must not silently mean its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_booleans(cls, data: Any) -> Any:
+        """Refuse `true` where a number is meant: pydantic takes it for 1."""
+        for key, value in data.items() if isinstance(data, dict) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None:
+                kinds = field.annotation, *get_args(field.annotation)
+                if bool not in kinds and Any not in kinds:
+                    raise Fault(key, str(value).lower(), "a value, not true or false")
+        return data
+
+
+class Fault(ValueError):
+    """A fault found by a validator that compares several keys; `key` is relative to its section."""
+
+    def __init__(self, key: str, value: object, bound: str) -> None:
+        super().__init__(f"{key} = {value}: must be {bound}")
+        self.key = key
+        self.value = value
+        self.bound = bound
+
+
+def read(text: str, *, source: str, secret: bool = False) -> Any:
+    """Return the data of a YAML text; raise `ConfigError` with one line that names the source.
+
+    Of a `secret` text the message says where the fault is, and nothing of what stands there.
+    """
+    try:
+        # _UniqueKeys extends yaml's SafeLoader.
+        return yaml.load(text, Loader=_UniqueKeys)  # noqa: S506
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
+        said = place if secret else " ".join(str(error).split())
+        # The cause quotes the text too.
+        raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        # What yaml's own constructors raise for `2020-99-99`, `!!int abc` and the like.
+        said = "a value is not what its form says" if secret else _one_line(str(error))
+        raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
+    except RecursionError:
+        raise ConfigError(f"{source}: not valid YAML: nested too deeply") from None
+
+
+def describe(error: ValidationError, source: str, *, secret: bool = False) -> list[str]:
+    """Return pydantic's faults as lines: `source: key = value: bound`.
+
+    Of a `secret` file no value is shown, and no key that is long enough to be one.
+    """
+    lines = []
+    for found in error.errors(include_url=False):
+        # "[key]" marks a fault in a mapping's key; it is no key of the file.
+        parts = [str(part) for part in found["loc"] if part != "[key]"]
+        key = ".".join(_HIDDEN if secret and len(part) > _LONGEST_KEY else part for part in parts)
+        cause = found.get("ctx", {}).get("error")
+        if isinstance(cause, Fault):
+            key = f"{key}.{cause.key}" if key else cause.key
+            shown, message = _show(cause.value), f"must be {cause.bound}"
+        elif found["type"] == "missing":
+            lines.append(f"{source}: {_one_line(key)}: missing")
+            continue
+        elif found["type"] == "extra_forbidden":
+            shown, message = _one_line(_short.repr(found["input"])), "unknown key"
+        else:
+            shown = _show(found["input"])
+            message = found["msg"][0].lower() + found["msg"][1:]
+        if secret:
+            shown = _HIDDEN
+        lines.append(f"{source}: {_one_line(key) or 'file'} = {shown}: {_one_line(message)}")
+    return lines
+
+
+MOST_KEYS = 10_000
+"""Keys of one mapping, with what it merges: a few lines of merges would make billions."""
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice; YAML would keep the last one silently.
+
+    Plain words are read as in YAML 1.2, but for octal numbers: `yes` and `1:30` are texts.
+    """
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_KEYS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges more than {MOST_KEYS} keys", node.start_mark
+            )
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "keys must be plain words", key_node.start_mark
+                )
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key_node.value!r} appears twice", key_node.start_mark
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+_TAG = "tag:yaml.org,2002:"
+_REPLACED = {
+    f"{_TAG}bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    f"{_TAG}int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
+    f"{_TAG}float": (
+        r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+}
+"""Of plain words: what they look like as a whole, and what they begin with."""
+
+_UniqueKeys.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag not in _REPLACED]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, (_form, _first) in _REPLACED.items():
+    _UniqueKeys.add_implicit_resolver(_tag, re.compile(f"(?:{_form})\\Z"), list(_first))
+
+
+def _show(value: object) -> str:
+    """Return a value for people: words as they are, structures shortened."""
+    return _one_line(value if isinstance(value, str) else _short.repr(value))
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return flat if len(flat) <= 160 else f"{flat[:157]}..."

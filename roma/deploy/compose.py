@@ -1,0 +1,383 @@
+"""`roma render compose`: a deployment as a Compose file, from the very bodies that `roma up` sends.
+
+Model servers, dispatcher, supervisor and broker are containers in one network. Only the broker
+holds the engine's socket. It opens no launcher socket, since Compose makes the containers; their
+labels let it move their quotas. Beside the Compose file go the roma.yaml that the containers
+read (the user's, with what containers need filled in), the `.env` that users may change, what
+Prometheus and Grafana read, and secrets (`launch/secrets.py`): each container sees its own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roma.config.placement import Executable, on_worker
+from roma.config.schema import Config, ModelConfig
+from roma.config.workers import Backend, WorkerConfig
+from roma.deploy import monitoring, secrets
+from roma.deploy.config_snapshot import plain
+from roma.domain import units
+from roma.domain.errors import ConfigError
+from roma.domain.model import Device
+from supervisor.broker.containers import specification
+
+CONTROL_USER = 10001
+"""User of the control image (compose/Dockerfile)."""
+
+DEPLOYED = "deployed.yaml"
+"""Name of the roma.yaml that the containers read."""
+
+SETTINGS = ".env"
+"""Name of the file that Compose reads variables from; people edit it, so it is never replaced."""
+
+_VARIABLES = {
+    "ROMA_ADDRESS": "127.0.0.1",
+    "ROMA_PORT": "8501",
+    "ROMA_PAGE_ADDRESS": "127.0.0.1",
+    "ROMA_PAGE_PORT": "8500",
+    "ROMA_METRICS_ADDRESS": "127.0.0.1",
+    "ROMA_GRPC_PORT": "9000",
+    "ROMA_PROMETHEUS_PORT": "9090",
+    "ROMA_GRAFANA_PORT": "3000",
+    "ROMA_CONTROL_IMAGE": "roma/control:dev",
+    "ROMA_PROMETHEUS_IMAGE": "prom/prometheus:v3.5.0",
+    "ROMA_GRAFANA_IMAGE": "grafana/grafana:12.1.0",
+}
+
+CONFIG = "/etc/roma/roma.yaml"
+HOST_CGROUP = Path("/host/cgroup")
+RUN_DIR = Path("/run/roma")
+SOCKET = "/var/run/docker.sock"
+TMP = "/tmp"  # noqa: S108 - a container's own, and nothing else is writable
+ANY = "0.0.0.0"  # noqa: S104 - of a container's own network
+
+HEADER = """\
+# Written by `roma render compose {source}`: change that file and render again.
+# docker compose {profile}up -d
+"""
+
+OTEL = (
+    "OTEL_BSP_EXPORT_TIMEOUT",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "OTEL_SERVICE_NAME",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+)
+"""Variables that the dispatcher gets from Compose's environment when it traces."""
+
+VOLUMES = ("sockets", "metrics", "dashboards")
+"""Of our own, beside those that hold models."""
+
+_CONFINED: dict[str, Any] = {
+    "read_only": True,
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges:true"],
+    "restart": "unless-stopped",
+}
+
+
+def render(config: Config, source: Path, out: Path) -> dict[str, str]:
+    """Return the files to write into `out` by name; raise ConfigError naming a key.
+
+    `source` is the file that `config` was loaded from.
+    """
+    worker = _renderable(config)
+    secrets.refuse(config, source)
+    deployed = _deployed(config, worker)
+    inside = deployed.workers[0]
+    services = {
+        e.name.partition("@")[0]: _model_server(config, deployed, e, out)
+        for e in on_worker(deployed, inside)
+    }
+    ours = _control(config, deployed, inside) | _monitoring()
+    for name in services.keys() & ours.keys():
+        raise ConfigError(f"models.{name}: is the name of a service of ROMA's own")
+    services |= ours
+    document = {
+        "services": services,
+        "networks": {"models": {"name": inside.containers.network}},
+        "volumes": {
+            **{name: {} for name in VOLUMES},
+            **{m.volume: {"external": True} for m in config.models.values() if m.volume},
+        },
+    }
+    header = HEADER.format(source=source.name, profile="--profile gpu " if worker.gpus else "")
+    targets = {
+        "dispatcher": f"dispatcher:{config.gateway.admin_port}",
+        "supervisor": f"supervisor:{config.control.port}",
+    }
+    return {
+        "compose.yaml": header + _yaml(document),
+        DEPLOYED: header + _yaml(plain(deployed)),
+        SETTINGS: "".join(
+            f"{name}={value}\n"
+            for name, value in _VARIABLES.items()
+            if name != "ROMA_GRPC_PORT" or config.gateway.grpc_port is not None
+        ),
+        **monitoring.files(targets, f"{secrets.PROMETHEUS}/token"),
+    }
+
+
+def _renderable(config: Config) -> WorkerConfig:
+    worker, *others = config.workers
+    if others:
+        names = ", ".join(w.name for w in config.workers)
+        raise ConfigError(f"workers = {names}: must be one: a Compose file is for one engine")
+    if worker.backend is not Backend.DOCKER:
+        raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
+    _check_engine(worker)
+    if config.gateway.workers > 1:
+        raise ConfigError(
+            f"gateway.workers = {config.gateway.workers}: must be 1: containers share no port"
+        )
+    if config.gateway.grpc_socket is not None:
+        raise ConfigError(
+            f"gateway.grpc_socket = {config.gateway.grpc_socket}: must be absent: clients do not "
+            "see a container's files"
+        )
+    if config.control.story is not None:
+        raise ConfigError(
+            f"control.story = {config.control.story}: must be absent: containers write no files"
+        )
+    for key, tls in (
+        ("gateway.admin_tls", config.gateway.admin_tls),
+        ("control.tls", config.control.tls),
+    ):
+        if tls is not None:
+            raise ConfigError(f"{key} = {tls.certificate}: must be absent: tokens protect it there")
+    for name, model in config.models.items():
+        if model.volume in VOLUMES:
+            raise ConfigError(f"models.{name}.volume = {model.volume}: is a volume of ROMA's own")
+    return worker
+
+
+def _check_engine(worker: WorkerConfig) -> None:
+    if worker.containers.direct:
+        raise ConfigError(f"workers.{worker.name}.docker.direct = true: must be false")
+    if worker.containers.remote:
+        raise ConfigError(
+            f"workers.{worker.name}.docker.host = {worker.containers.host}: must be unix://…: the "
+            "broker talks to the engine that runs it; give Compose the other one (docker context)"
+        )
+
+
+def _deployed(config: Config, worker: WorkerConfig) -> Config:
+    """Return the configuration as it must be inside the containers."""
+    docker = worker.containers.model_copy(
+        update={
+            "host": f"unix://{SOCKET}",
+            "tls": None,
+            "network": worker.containers.network or config.name,
+            "run_dir": RUN_DIR,
+            "callers": (CONTROL_USER,),
+            "cgroup_root": HOST_CGROUP,
+        }
+    )
+    models = {
+        name: m if m.path is None else m.model_copy(update={"path": Path("/models") / name})
+        for name, m in config.models.items()
+    }
+    g, port = config.gateway, config.control_port(worker)
+    admin, supervisor = f"http://dispatcher:{g.admin_port}", f"http://supervisor:{port}"
+    gateway = {"host": ANY, "admin_host": ANY, "supervisors": {worker.name: supervisor}}
+    gateway |= secrets.gateway(config)
+    return config.model_copy(
+        update={
+            "models": models,
+            "workers": (worker.model_copy(update={"docker": docker}),),
+            "gateway": g.model_copy(update=gateway),
+            "control": config.control.model_copy(update={"host": ANY, "dispatchers": (admin,)}),
+            "tokens": secrets.token_files(),
+        }
+    )
+
+
+def _model_server(
+    config: Config, deployed: Config, executable: Executable, out: Path
+) -> dict[str, Any]:
+    """Translate the engine's create call into Compose's words."""
+    inside = deployed.workers[0]
+    body = specification(deployed, inside, executable)
+    host = body["HostConfig"]
+    service: dict[str, Any] = {
+        "image": body["Image"],
+        "container_name": executable.container,
+        "labels": body["Labels"],
+        **{word: [_escaped(part) for part in body[key]] for key, word in _WORDS if key in body},
+        "environment": [_escaped(entry) for entry in body["Env"]],
+        "volumes": [
+            f"{_source(config.models[name], out)}:/models/{name}:ro"
+            for name in executable.spec.models
+        ],
+        "networks": ["models"],
+        "tmpfs": [f"{path}:{options}" for path, options in host["Tmpfs"].items()],
+        "init": True,
+        "pids_limit": host["PidsLimit"],
+        "logging": {"driver": "json-file", "options": host["LogConfig"]["Config"]},
+        **_CONFINED,
+    }
+    if executable.spec.device is Device.CPU:
+        period = config.control.cfs_period
+        service["cpu_period"] = units.period_us(period)
+        service["cpu_quota"] = units.quota_us(executable.spec.cores, period)
+    if "CpusetCpus" in host:
+        service["cpuset"] = host["CpusetCpus"]
+    if "Memory" in host:
+        service["mem_limit"] = service["memswap_limit"] = host["Memory"]
+    for request in host.get("DeviceRequests", ()):
+        device = {
+            "driver": request["Driver"],
+            "device_ids": request["DeviceIDs"],
+            "capabilities": request["Capabilities"][0],
+        }
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+        service["profiles"] = ["gpu"]
+    return service
+
+
+_WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
+
+
+def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, Any]:
+    """Return dispatcher, supervisor and broker; each sees only what it needs."""
+    gateway, control = config.gateway, config.control
+    common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
+    file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
+    engine = source.workers[0].containers.host.removeprefix("unix://")
+    return {
+        "dispatcher": {
+            **common,
+            "command": ["dispatcher", CONFIG],
+            **({"environment": list(OTEL)} if gateway.traces else {}),
+            "volumes": [file, *secrets.of_dispatcher(source)],
+            "networks": ["models"],
+            "ports": [
+                _published("ROMA_PORT", gateway.port),
+                *_grpc_published(gateway.grpc_port),
+                _published("ROMA_PAGE_PORT", gateway.admin_port, "ROMA_PAGE_ADDRESS"),
+            ],
+            # With TLS by the other port of the same event loop: no certificate is needed there.
+            "healthcheck": _healthcheck(gateway.admin_port if gateway.tls else gateway.port),
+            "stop_grace_period": f"{gateway.drain_timeout + 5:g}s",
+        },
+        "supervisor": {
+            **common,
+            "command": ["supervisor", CONFIG, "--worker", worker.name],
+            "volumes": [
+                file,
+                sockets,
+                f"/sys/fs/cgroup:{HOST_CGROUP}:ro",
+                *secrets.of_supervisor(),
+            ],
+            "networks": ["models"],
+            "healthcheck": _healthcheck(control.port),
+            "depends_on": ["broker", "dispatcher"],
+        },
+        "broker": {
+            **common,
+            "command": ["broker", CONFIG, "--worker", worker.name, "--no-launcher"],
+            "user": "root",
+            "volumes": [
+                file,
+                sockets,
+                f"{engine}:{SOCKET}",
+                f"/sys/fs/cgroup:{HOST_CGROUP}",
+            ],
+            "network_mode": "none",
+        },
+    }
+
+
+def _monitoring() -> dict[str, Any]:
+    """Return Prometheus and Grafana, which anybody who reaches them may read and nobody change."""
+    provisioning = "/etc/grafana/provisioning"
+    return {
+        "prometheus": {
+            "image": _variable("ROMA_PROMETHEUS_IMAGE"),
+            **_CONFINED,
+            "command": [
+                "--config.file=/etc/prometheus/prometheus.yaml",
+                "--storage.tsdb.path=/prometheus",
+            ],
+            "volumes": [
+                f"./{monitoring.PROMETHEUS}:/etc/prometheus/prometheus.yaml:ro",
+                f"./{monitoring.ALERTS}:/etc/prometheus/{monitoring.ALERTS}:ro",
+                "metrics:/prometheus",
+                *secrets.of_prometheus(),
+            ],
+            "networks": ["models"],
+            "ports": [_published("ROMA_PROMETHEUS_PORT", 9090, "ROMA_METRICS_ADDRESS")],
+            "depends_on": ["dispatcher", "supervisor"],
+        },
+        "grafana": {
+            "image": _variable("ROMA_GRAFANA_IMAGE"),
+            **_CONFINED,
+            "environment": [
+                "GF_AUTH_ANONYMOUS_ENABLED=true",
+                "GF_AUTH_DISABLE_LOGIN_FORM=true",
+                "GF_ANALYTICS_REPORTING_ENABLED=false",
+                "GF_ANALYTICS_CHECK_FOR_UPDATES=false",
+                f"GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH={provisioning}/dashboards/roma.json",
+            ],
+            "volumes": [
+                f"./{monitoring.GRAFANA}:{provisioning}:ro",
+                "dashboards:/var/lib/grafana",
+            ],
+            "tmpfs": [TMP],
+            "networks": ["models"],
+            "ports": [_published("ROMA_GRAFANA_PORT", 3000, "ROMA_METRICS_ADDRESS")],
+            "depends_on": ["prometheus"],
+        },
+    }
+
+
+def _variable(name: str) -> str:
+    return f"${{{name}:-{_VARIABLES[name]}}}"
+
+
+def _published(variable: str, port: int, address: str = "ROMA_ADDRESS") -> str:
+    return f"{_variable(address)}:{_variable(variable)}:{port}"
+
+
+def _grpc_published(port: int | None) -> list[str]:
+    return [] if port is None else [_published("ROMA_GRPC_PORT", port)]
+
+
+def _healthcheck(port: int) -> dict[str, Any]:
+    look = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/healthz', timeout=2)"
+    return {"test": ["CMD", "python3", "-c", look], "interval": "10s", "timeout": "5s"}
+
+
+def _source(model: ModelConfig, out: Path) -> str:
+    """Return what Compose shall mount: a directory is relative if it lies below the file."""
+    if model.volume is not None:
+        return model.volume
+    assert model.path is not None  # config sees to it
+    below = model.path.resolve()
+    base = out.resolve()
+    return f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
+
+
+def _escaped(text: str) -> str:
+    """Compose replaces variables where it sees a dollar sign; two of them stand for one."""
+    return text.replace("$", "$$")
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes a list again where it comes again: people read these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _yaml(data: object) -> str:
+    return yaml.dump(data, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,163 @@
+"""A worker's broker and its containers: made when a deployment starts, removed when it ends.
+
+If the launcher is killed the containers stay and go on serving; the next `roma up` of the same
+deployment keeps those that still are what roma.yaml asks for.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from roma.config.placement import Executable, on_worker
+from roma.config.schema import Config
+from roma.config.workers import WorkerConfig
+from roma.deploy.child import Child
+from roma.domain.errors import ActuationError, EngineError, LaunchError
+from supervisor.broker.broker import Broker
+from supervisor.broker.client import BrokerClient, calling
+from supervisor.broker.containers import Container
+from supervisor.broker.engine import connected
+from supervisor.broker.server import LAUNCHER, run_dir
+
+BROKER_TIMEOUT = 20.0
+"""Seconds until a broker listens; one to an engine behind ssh has to connect first."""
+
+
+class _Owner(Protocol):
+    """Whoever makes containers: a broker, or a client of it."""
+
+    async def containers(self) -> Mapping[str, Container]: ...
+
+    async def known(self) -> Mapping[str, Sequence[str]]: ...
+
+    async def create(self, name: str) -> None: ...
+
+    async def remove(self, name: str) -> None: ...
+
+
+class WorkerContainers:
+    """The containers of one worker. `broker` is None if this process holds the engine's socket."""
+
+    def __init__(
+        self, config: Config, worker: WorkerConfig, owner: _Owner, broker: Child | None
+    ) -> None:
+        self.broker = broker
+        self._config = config
+        self._worker = worker.name
+        self._owner = owner
+        self._made: dict[str, tuple[str, ...]] = {}
+
+    async def create(self) -> None:
+        """Make what `config` asks for; a GPU's container is made anew for a new model."""
+        await self._remove_others()
+        wanted = {e.name: e.spec.models for e in self._placed()}
+        new = [name for name, models in wanted.items() if {*models} - {*self._made.get(name, ())}]
+        await _each(self._owner.create, new)
+        self._made |= {name: wanted[name] for name in new}
+
+    async def remove(self) -> None:
+        """Remove them all, also those of a change that was only half made."""
+        found = await self._owner.containers()
+        await _each(self._owner.remove, {*found, *(e.name for e in self._placed())})
+
+    async def follow(self, config: Config) -> None:
+        """Remove and make what another configuration asks for; tried again, it does the rest."""
+        self._config = config
+        if isinstance(self._owner, Broker):
+            self._owner.follow(config)
+        elif self.broker is not None:
+            self.broker.signal(signal.SIGHUP)
+            await self._until_known()
+        await self.create()
+
+    async def _remove_others(self) -> None:
+        """Remove what this deployment has made once and the file no longer asks for."""
+        found = await self._owner.containers()
+        wanted = {e.name for e in self._placed()}
+        others = [name for name in found if name not in wanted]
+        await _each(self._owner.remove, others)
+        for name in others:
+            self._made.pop(name, None)
+
+    async def _until_known(self) -> None:
+        """Wait until the broker has read what shall be."""
+        wanted = {e.name: list(e.spec.models) for e in self._placed()}
+        deadline = asyncio.get_running_loop().time() + BROKER_TIMEOUT
+        while await self._owner.known() != wanted:
+            if asyncio.get_running_loop().time() > deadline:
+                raise EngineError(f"the broker of worker {self._worker} does not follow the file")
+            await asyncio.sleep(0.1)
+
+    def _placed(self) -> list[Executable]:
+        return on_worker(self._config, self._config.worker(self._worker))
+
+
+@contextlib.asynccontextmanager
+async def containers(
+    config: Config, worker: WorkerConfig, file: Path, log_dir: Path | None
+) -> AsyncIterator[WorkerContainers]:
+    """Run a worker's containers until the block ends.
+
+    Raises LaunchError if the broker does not start, or if a container cannot be made.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            broker, owner = await _owner(stack, config, worker, file, log_dir)
+            found = WorkerContainers(config, worker, owner, broker)
+            stack.push_async_callback(found.remove)
+            await found.create()
+        except ActuationError as error:
+            raise LaunchError(f"workers.{worker.name}: {error}") from error
+        yield found
+
+
+async def _owner(
+    stack: contextlib.AsyncExitStack,
+    config: Config,
+    worker: WorkerConfig,
+    file: Path,
+    log_dir: Path | None,
+) -> tuple[Child | None, _Owner]:
+    if worker.containers.direct:
+        engine = await stack.enter_async_context(connected(worker.containers))
+        return None, Broker(config, worker, engine, asyncio.get_running_loop().time)
+    broker = Child(
+        f"broker.{worker.name}",
+        [sys.executable, "-m", "roma", "broker", str(file), "--worker", worker.name],
+        log_dir=log_dir,
+    )
+    broker.start()
+    stack.push_async_callback(broker.stop)
+    path = run_dir(config, worker) / LAUNCHER
+    client = await stack.enter_async_context(calling(path, BROKER_TIMEOUT))
+    await _until_it_answers(broker, client)
+    return broker, client
+
+
+async def _until_it_answers(broker: Child, client: BrokerClient) -> None:
+    said: ActuationError | None = None
+    try:
+        async with asyncio.timeout(BROKER_TIMEOUT):
+            while not broker.fatal.done():
+                try:
+                    await client.containers()
+                except ActuationError as error:
+                    said = error
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+    except TimeoutError:
+        raise LaunchError(f"no broker after {BROKER_TIMEOUT:g} s: {said}") from None
+    raise broker.fatal.result()
+
+
+async def _each(act: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
+    """Act on every executable at once; raise the first error when all have ended."""
+    results = await asyncio.gather(*(act(name) for name in names), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

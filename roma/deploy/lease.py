@@ -1,0 +1,84 @@
+"""Safe shares for processes: what a broker does for containers, the launcher does for its groups.
+
+A supervisor that dies is started again within seconds; one that hangs would leave every model at
+the cores of a moment long past.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import aiohttp
+
+from roma.config.placement import on_worker
+from roma.config.schema import Config
+from roma.config.security import reachable
+from roma.config.watched_file import Watched
+from roma.config.workers import WorkerConfig
+from roma.domain.errors import ActuationError
+from roma.security import peers
+from roma.security.tokens import Token, sent
+from supervisor.broker.broker import LEAST_LEASE, safe_shares
+from supervisor.cgroups import Group
+
+log = logging.getLogger(__name__)
+
+LEASE = 3.0
+"""Seconds for which a silent supervisor is believed in; longer if its periods are."""
+
+LOOK = 0.5
+"""Seconds between two looks at it."""
+
+
+async def keep_safe(
+    worker: str, config: Callable[[], Config], groups: Callable[[], Mapping[str, Group]]
+) -> None:
+    """Grant safe shares whenever a worker's supervisor has stopped ticking; never ends.
+
+    `config` and `groups` return what is in force: models come and go. Before its first tick a
+    supervisor is starting, and initial cores stand.
+    """
+    loop = asyncio.get_running_loop()
+    seen: int | None = None
+    renewed, is_safe = loop.time(), False
+    context, token = peers.to_supervisors(config()), peers.exchange_token(config())
+    async with peers.session(context, LOOK) as session:
+        while True:
+            await asyncio.sleep(LOOK)
+            for file in (context, token):
+                if file is not None:
+                    file.look()
+            present = config()
+            control, here = present.control, present.worker(worker)
+            # On this machine, whatever name others call it by.
+            at = reachable(control.host, present.control_port(here), tls=control.tls is not None)
+            ticks = await _ticks(session, f"{at}/control/v1/state", token)
+            if ticks is not None and ticks != seen:
+                seen, renewed, is_safe = ticks, loop.time(), False
+                continue
+            lease = max(LEASE, LEAST_LEASE * present.period(here))
+            if seen is not None and not is_safe and loop.time() - renewed > lease:
+                log.warning("worker %s: no tick for %g s: safe shares", worker, lease)
+                _share(present, here, groups())
+                is_safe = True
+
+
+async def _ticks(
+    session: aiohttp.ClientSession, url: str, token: Watched[Token] | None
+) -> int | None:
+    """Return how many control periods the supervisor has done, None if it does not say."""
+    try:
+        async with session.get(url, headers=sent(token)) as response:
+            return int((await response.json())["ticks"])
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _share(config: Config, worker: WorkerConfig, groups: Mapping[str, Group]) -> None:
+    for name, cores in safe_shares(on_worker(config, worker), worker.allocatable).items():
+        if name not in groups:
+            continue
+        try:
+            groups[name].set_cores(cores)
+        except ActuationError as error:
+            log.warning("executable %s: no safe share: %s", name, error)

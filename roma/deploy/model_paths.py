@@ -1,0 +1,25 @@
+"""Whether the model directories that this machine is to serve hold anything to serve."""
+
+from roma.config.placement import on_worker
+from roma.config.schema import Config
+from roma.config.workers import Backend
+from roma.serving.errors import ModelDirectoryError
+from roma.serving.versions import find
+
+
+def unservable(config: Config) -> dict[str, str]:
+    """Return, by model, why `roma up` cannot serve it on this machine."""
+    paths = {
+        model: path
+        for worker in config.workers
+        if worker.backend is Backend.PROCESS
+        for executable in on_worker(config, worker)
+        for model, path in executable.paths.items()
+    }
+    found = {}
+    for model, path in paths.items():
+        try:
+            find(path)
+        except ModelDirectoryError as error:
+            found[model] = f"models.{model}.path = {error}"
+    return found

@@ -1,0 +1,137 @@
+"""The secrets of a Compose deployment: made once, kept from then on, each seen by who needs it.
+
+    secrets/admin/token      dispatcher         the page's password
+    secrets/exchange/token   dispatcher and supervisor know each other by it
+    secrets/metrics/token    dispatcher, supervisor and Prometheus
+    secrets/keys/keys.yaml   dispatcher         who may call
+    secrets/client.token     nobody             the first key's token, for the host's user
+
+The directory is its owner's alone (0700); what is below can be read by every user, since the users
+of containers are others than the host's. Directories are mounted, not files: a file that is
+replaced would stay the old one in its container.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from roma.config.gateway import GatewayConfig
+from roma.config.schema import Config
+from roma.config.security import TlsConfig, TokensConfig
+from roma.domain.errors import ConfigError
+from roma.security import api_keys, tokens
+
+FOLDER = "secrets"
+INSIDE = Path("/etc/roma/secrets")
+PROMETHEUS = "/etc/prometheus/secrets"
+TOKENS = ("admin", "exchange", "metrics")
+
+_KEYS = """\
+# Who may call; `roma keys add FILE NAME --model MODEL` adds a key. Hashes of tokens, no tokens.
+keys:
+  {id}:
+    name: client
+    hash: {hash}
+    models: "*"
+"""
+
+
+def refuse(config: Config, source: Path) -> None:
+    """Raise ConfigError where the user's own secrets cannot be mounted."""
+    for name in TOKENS:
+        if (path := getattr(config.tokens, name)) is not None:
+            raise ConfigError(f"tokens.{name} = {path}: must be absent: rendering makes its own")
+    for key, path in _own(config.gateway):
+        if path.resolve().parent == source.resolve().parent:
+            bound = "in a directory of its own: the dispatcher sees all that is beside it"
+            raise ConfigError(f"gateway.{key} = {path}: must be {bound}")
+
+
+def token_files() -> TokensConfig:
+    """Return where the containers find the tokens."""
+    return TokensConfig(**{name: INSIDE / name / "token" for name in TOKENS})
+
+
+def gateway(config: Config) -> dict[str, Any]:
+    """Return what of the gateway's section is different inside."""
+    g = config.gateway
+    found: dict[str, Any] = {}
+    if g.keys is not None or _makes_keys(g):
+        found["keys"] = INSIDE / "keys" / (g.keys or Path("keys.yaml")).name
+    if g.tls is not None:
+        inside = {name: _inside(name, path) for name, path in _tls(g.tls)}
+        found["tls"] = TlsConfig(**inside)
+    return found
+
+
+def of_dispatcher(config: Config) -> list[str]:
+    """Return what the dispatcher's container mounts."""
+    g = config.gateway
+    mounts = [_mount(name, INSIDE) for name in TOKENS]
+    if _makes_keys(g):
+        mounts.append(_mount("keys", INSIDE))
+    mounts += [f"{path.resolve().parent}:{_inside(name, path).parent}:ro" for name, path in _own(g)]
+    return mounts
+
+
+def of_supervisor() -> list[str]:
+    """Return what the supervisor's container mounts."""
+    return [_mount(name, INSIDE) for name in ("exchange", "metrics")]
+
+
+def of_prometheus() -> list[str]:
+    """Return what Prometheus' container mounts."""
+    return [f"./{FOLDER}/metrics:{PROMETHEUS}:ro"]
+
+
+def write(config: Config, out: Path) -> Iterator[Path]:
+    """Make what is not there yet; yield what was made."""
+    base = out / FOLDER
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    base.chmod(0o700)
+    for name in TOKENS:
+        if not (base / name / "token").exists():
+            yield _written(base / name / "token", tokens.new() + "\n")
+    file = base / "keys" / "keys.yaml"
+    if _makes_keys(config.gateway) and not file.exists():
+        id_ = api_keys.new_id()
+        token = api_keys.new_token(id_)
+        yield _written(base / "client.token", token + "\n")
+        yield _written(file, _KEYS.format(id=id_, hash=api_keys.hashed(token)))
+
+
+def _makes_keys(g: GatewayConfig) -> bool:
+    """Return whether nothing else says who may call, or that anybody may."""
+    return not (g.keys or g.oidc or g.insecure or (g.tls and g.tls.client_ca))
+
+
+def _own(g: GatewayConfig) -> list[tuple[str, Path]]:
+    """Return the user's own files that the dispatcher reads, by key."""
+    found = [("keys", g.keys)] if g.keys else []
+    return found + ([] if g.tls is None else [(f"tls.{n}", p) for n, p in _tls(g.tls)])
+
+
+def _tls(tls: TlsConfig) -> list[tuple[str, Path]]:
+    # `ca` is for callers: nobody calls the clients' port from inside.
+    named = (("certificate", tls.certificate), ("key", tls.key), ("client_ca", tls.client_ca))
+    return [(name, path) for name, path in named if path is not None]
+
+
+def _inside(key: str, path: Path) -> Path:
+    return INSIDE / key.removeprefix("tls.") / path.name
+
+
+def _mount(name: str, inside: Path) -> str:
+    return f"./{FOLDER}/{name}:{inside / name}:ro"
+
+
+def _written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    mounted = path.parent.name != FOLDER
+    path.parent.chmod(0o755 if mounted else 0o700)  # whatever the umask is
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as out:
+        os.fchmod(descriptor, 0o644 if mounted else 0o600)
+        out.write(text)
+    return path

@@ -1,0 +1,362 @@
+"""`roma up`: executables, dispatcher and supervisors on this machine, started and stopped together.
+
+Each is a program of its own: a pause or a crash of one never stops the others. Whatever ends the
+launcher, no process and no cgroup stays behind: the kernel kills its children, the reaper removes
+their cgroups. Containers go when it stops; if it is killed, they stay (`launch/containers.py`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+from roma.config import start_failures
+from roma.config.placement import Executable, on_worker
+from roma.config.reload import Watch
+from roma.config.schema import Config
+from roma.config.security import reachable
+from roma.config.watched_file import LOOK
+from roma.config.workers import Backend
+from roma.deploy.child import GRACE, Child
+from roma.deploy.config_snapshot import write
+from roma.deploy.containers import WorkerContainers, containers
+from roma.deploy.cpu_weight import last_until_ready
+from roma.deploy.lease import keep_safe
+from roma.deploy.model_servers import cgroups, model_server
+from roma.deploy.ready import announce
+from roma.domain import exchange
+from roma.domain.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
+from roma.security import exposure, peers
+from roma.security.tokens import sent
+from supervisor.cgroups import Group, Hierarchy, find_hierarchy
+
+log = logging.getLogger(__name__)
+
+TELL = 0.5
+"""Seconds between two looks at what model servers fail of."""
+
+
+class Deployment:
+    """The running programs of one configuration, by name; `follow` takes over another's models.
+
+    `file` is what they read: the configuration that was accepted.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        file: Path,
+        hierarchy: Hierarchy | None,
+        log_dir: Path | None,
+        *,
+        insecure: bool = False,
+    ) -> None:
+        self.config = config
+        self.executables: dict[str, Child] = {}
+        self.containers: list[WorkerContainers] = []
+        self._file = file
+        self._hierarchy = hierarchy
+        self._log_dir = log_dir
+        self._options = ["--insecure"] if insecure else []
+        self._groups: dict[str, Group] = {}
+        self._cgroups = contextlib.AsyncExitStack()
+        self._telling: asyncio.Task[None] | None = None
+        self._leases: list[asyncio.Task[None]] = []
+        self._faults = file.with_name("faults.json")
+        self._loading: set[asyncio.Task[None]] = set()
+        self.dispatchers = self._dispatchers()
+        self.supervisors = {
+            w.name: self._program(
+                f"supervisor.{w.name}",
+                ["supervisor", str(file), "--worker", w.name, *self._options],
+            )
+            for w in config.workers
+        }
+
+    @property
+    def children(self) -> list[Child]:
+        """In the order in which they are stopped: clients first, model servers last."""
+        return [*self.dispatchers, *self.supervisors.values(), *self.executables.values()]
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no model server but those that it starts serves anything."""
+        return all(w.backend is Backend.PROCESS for w in self.config.workers)
+
+    async def start(self) -> None:
+        """Start everything but containers; raise LaunchError if a quota cannot be set."""
+        start_failures.write({}, self._faults)
+        self._telling = asyncio.create_task(self._tell_faults())
+        await self._add(_local(self.config))
+        for child in (*self.supervisors.values(), *self.dispatchers):
+            child.start()
+        if self._hierarchy is not None and not self.config.control.dry_run:
+            self._leases = [
+                asyncio.create_task(keep_safe(w.name, lambda: self.config, lambda: self._groups))
+                for w in self.config.workers
+                if w.backend is Backend.PROCESS
+            ]
+
+    async def stop(self) -> None:
+        """Stop everything but containers, clients first."""
+        telling = [] if self._telling is None else [self._telling]
+        for task in (*self._leases, *self._loading, *telling):
+            task.cancel()
+        await asyncio.gather(*(child.stop() for child in self.dispatchers))
+        await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
+        for group in self._groups.values():
+            group.lift()  # nobody waits for a model server to end on a tenth of a core
+        await asyncio.gather(*(child.stop() for child in self.executables.values()))
+        await self._cgroups.aclose()
+
+    async def failed(self) -> LaunchError:
+        """Wait until a program gives up for good, or no model server can run; return why."""
+        brokers = [c.broker for c in self.containers if c.broker is not None]
+        while True:
+            # Again and again: programs come and go.
+            fatal = [child.fatal for child in (*self.children, *brokers)]
+            faults = [c.fault for c in self.executables.values() if c.fault is not None]
+            if faults and len(faults) == len(self.executables) and self._is_alone:
+                return faults[0]
+            for lease in self._leases:
+                if lease.done():
+                    lease.result()  # a bug ended it: be seen
+            done, _ = await asyncio.wait(fatal, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return done.pop().result()
+
+    async def follow(self, config: Config) -> None:
+        """Run the models of `config`, which the file holds now; the others notice nothing.
+
+        The dispatchers first: they send nothing more to what goes. Raises LaunchError.
+        """
+        write(config, self._file)
+        self.config = config
+        for dispatcher in self.dispatchers:
+            dispatcher.signal(signal.SIGHUP)
+        await _until_serving(config)
+        for supervisor in self.supervisors.values():
+            supervisor.signal(signal.SIGHUP)
+        # What is there is compared with what shall be: a step that failed is tried again.
+        local = _local(config)
+        wanted = {e.name for e in local}
+        await self._remove([name for name in self.executables if name not in wanted])
+        try:
+            for worker in self.containers:
+                await worker.follow(config)
+        except ActuationError as error:
+            raise LaunchError(str(error)) from error
+        new = [e for e in local if e.name not in self.executables]
+        await self._add(new, waiting=not config.control.dry_run)
+        log.info("models: %s", ", ".join(config.models))
+
+    async def _tell_faults(self) -> None:
+        """Keep the file from which dispatchers learn why model servers do not run."""
+        known: dict[str, str] = {}
+        while True:
+            found = {n: child.trouble for n, child in self.executables.items() if child.trouble}
+            if found != known:
+                try:
+                    start_failures.write(found, self._faults)
+                except OSError as error:  # a full disk; the log has the reason too
+                    log.warning("%s: cannot be written: %s", self._faults, error.strerror)
+                known = found
+            await asyncio.sleep(TELL)
+
+    async def _add(self, local: Sequence[Executable], *, waiting: bool = False) -> None:
+        """Start executables; `waiting`: at their least cores, for others serve beside them."""
+        if self._hierarchy is not None and local:
+            made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
+            self._groups |= await self._cgroups.enter_async_context(made)
+        most = self.config.gateway.max_body_bytes
+        for executable in local:
+            group = self._groups.get(executable.name)
+            child = model_server(
+                executable,
+                group,
+                most,
+                self._log_dir,
+                keeps_trying=True,
+                fault_file=self._file.with_name(f"{executable.name}.fault"),
+            )
+            self.executables[executable.name] = child
+            if waiting and group is not None:
+                task = asyncio.create_task(last_until_ready(executable, group))
+                self._loading.add(task)
+                task.add_done_callback(self._loading.discard)
+            child.start()
+
+    async def _remove(self, names: Sequence[str]) -> None:
+        groups = [self._groups.pop(name) for name in names if name in self._groups]
+        for group in groups:
+            group.lift()
+        await asyncio.gather(*(self.executables.pop(name).stop() for name in names))
+        for group in groups:
+            group.remove()
+
+    def _dispatchers(self) -> list[Child]:
+        """Return the programs at the clients' ports: `dispatcher`, or `dispatcher.1` and so on."""
+        g, base = self.config.gateway, ["dispatcher", str(self._file), *self._options]
+        base += ["--faults", str(self._faults)]
+        grace = g.drain_timeout + GRACE
+        if g.workers == 1:
+            return [self._program("dispatcher", base, grace)]
+        return [
+            self._program(f"dispatcher.{i}", [*base, "--number", str(i)], grace)
+            for i in range(1, g.workers + 1)
+        ]
+
+    def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:
+        argv = [sys.executable, "-m", "roma", *arguments]
+        return Child(name, argv, log_dir=self._log_dir, grace=grace)
+
+
+@contextlib.asynccontextmanager
+async def deployed(
+    config: Config, *, log_dir: Path | None = None, insecure: bool = False
+) -> AsyncIterator[Deployment]:
+    """Run everything that `config` puts on this machine until the block ends."""
+    # Before anything is started; each program warns of its own listeners.
+    exposure.check(exposure.of_all(config), insecure=insecure)
+    async with contextlib.AsyncExitStack() as stack:
+        local = any(worker.backend is Backend.PROCESS for worker in config.workers)
+        # Programs that are started again must not read a file that nobody has accepted.
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
+        file = scratch / config.name / "roma.yaml"
+        write(config, file)
+        hierarchy = _permitted() if local else None
+        deployment = Deployment(config, file, hierarchy, log_dir, insecure=insecure)
+        for worker in config.workers:
+            if worker.backend is Backend.DOCKER:
+                made = await stack.enter_async_context(containers(config, worker, file, log_dir))
+                deployment.containers.append(made)
+        stack.push_async_callback(deployment.stop)
+        await deployment.start()
+        yield deployment
+
+
+async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
+    """Run a deployment until SIGTERM or SIGINT, or until a program of it gives up.
+
+    When the file changes, its models come and go without a restart.
+    """
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    # A task of its own: also what takes long to start, an image to pull say, can be given up.
+    serving = asyncio.create_task(_serve(config, file, insecure))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done():
+        log.info("stopping")
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _serve(config: Config, file: Path, insecure: bool) -> None:
+    """Run a deployment until cancelled; raise LaunchError if a program of it gives up."""
+    async with deployed(config, insecure=insecure) as deployment:
+        g = config.gateway
+        log.info("models: %s/v1/models/{%s}", g.url, ",".join(config.models))
+        log.info("live page: %s/", g.admin_url)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(deployment.failed()),
+            asyncio.create_task(_follow(deployment, file)),
+        ]
+        telling = asyncio.create_task(_announce(deployment))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*tasks, telling):
+                task.cancel()
+            await asyncio.gather(*tasks, telling, return_exceptions=True)
+        raise done.pop().result()
+
+
+async def _announce(deployment: Deployment) -> None:
+    """Say when the models are served, again when they are others."""
+    while True:
+        config = deployment.config
+        saying = asyncio.create_task(announce(config, deployment.executables))
+        try:
+            while deployment.config is config:
+                await asyncio.sleep(LOOK)
+        finally:
+            saying.cancel()
+            await asyncio.gather(saying, return_exceptions=True)
+
+
+async def _follow(deployment: Deployment, file: Path) -> None:
+    """Take over the file's models when it changes; what fails is said once, and tried again."""
+    watch = Watch(file, deployment.config)
+    pending: Config | None = None
+    said = ""
+    while True:
+        await asyncio.sleep(LOOK)
+        pending = watch.look() or pending
+        if pending is None:
+            continue
+        try:
+            await deployment.follow(pending)
+        except LaunchError as error:
+            if str(error) != said:
+                log.error("%s: not all of it is in force yet: %s", file, error)
+            said = str(error)
+        else:
+            pending, said = None, ""
+
+
+async def _until_serving(config: Config) -> None:
+    """Wait until every dispatcher reports the models of `config` and no others."""
+    g, tls = config.gateway, config.gateway.admin_tls is not None
+    async with peers.session(peers.to_dispatchers(config), 1) as session:
+        await asyncio.gather(
+            *(
+                _until_one_serves(config, session, reachable(*address, tls=tls))
+                for address in g.exchange_addresses
+            )
+        )
+
+
+async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: str) -> None:
+    wanted, url = sorted(config.models), f"{at}/control/v1/report"
+    # It drains what goes, as models and then as executables.
+    deadline = asyncio.get_running_loop().time() + 2 * config.gateway.drain_timeout + GRACE
+    token = peers.exchange_token(config)
+    while asyncio.get_running_loop().time() < deadline:
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
+            async with session.get(url, headers=sent(token)) as response:
+                reply = exchange.parse_reply(await response.read())
+            if sorted(m.model for m in reply.models) == wanted:
+                return
+        await asyncio.sleep(0.1)
+    names = ", ".join(config.models)
+    raise LaunchError(f"the dispatcher at {at} does not take over the models {names}")
+
+
+def _local(config: Config) -> list[Executable]:
+    """Return the executables that are processes of this machine."""
+    return [
+        e
+        for worker in config.workers
+        if worker.backend is Backend.PROCESS
+        for e in on_worker(config, worker)
+    ]
+
+
+def _permitted() -> Hierarchy | None:
+    """Return where quotas may be set; where they may not, say so once and go on without."""
+    try:
+        return find_hierarchy()
+    except ActuationNotPermitted as error:
+        log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
+        return None

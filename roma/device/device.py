@@ -1,0 +1,296 @@
+"""One exclusive device: the rules of `WorkerCore`, a clock, and threads that do what it says.
+
+INFERs are executed in one thread and LOADs in another, because the device computes and copies at
+once. Where inputs and outputs must be copied too, that is done in two more, as soon as an INFER
+comes and after it is over (§5.2). An UNLOAD is over at once as far as pages go; the memory is given
+back in the thread of the LOADs, so that the next one finds it free.
+
+Everything but the runtime's work happens on the event loop. What an action has measured spans the
+ways to the thread and back: it is how long the lane was taken, which is what the next one waits.
+"""
+
+import logging
+import time
+from asyncio import Future, get_running_loop
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from roma.device.core import Begin, Step, WorkerCore
+from roma.device.lane import Lane
+from roma.device.precise import Alarm
+from roma.device.runtimes.base import Runtime, default_signature
+from roma.device_protocol import Array, Result, Submit, check
+from roma.domain.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.domain.errors import RomaError, TensorError
+
+Reply = Callable[[Result], None]
+
+MAX_WAITING = 4096
+"""Actions; a dispatcher that keeps a device busy for some milliseconds sends a few."""
+MAX_WAITING_BYTES = 512 * 2**20
+"""Of inputs that wait or are executed, which a device keeps in its own memory (§5.2)."""
+MAX_DETAIL = 1000
+"""Characters of an error that are told."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Task:
+    """An action that is not over, as its dispatcher knows it."""
+
+    message: Submit
+    reply: Reply | None
+    size: int
+    staged: "_Staged | None" = None
+    """Its inputs on the device, where they must be copied there."""
+    outputs: Any = None
+
+
+class _Staged:
+    """Inputs on their way to the device."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._future: futures.Future[Any] = futures.Future()
+
+    def do(self) -> None:
+        """Copy them, in the thread of inputs."""
+        try:
+            self._future.set_result(self._work())
+        except Exception as error:  # it is the execution's
+            self._future.set_exception(error)
+
+    def get(self) -> Any:
+        """Wait until they are there, in the thread of executions; raises what the copy raised."""
+        return self._future.result()
+
+
+class Device:
+    """A runtime under the rules of an exclusive device; `models` are those it is to serve."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        models: Mapping[str, ModelOffer],
+        pages: int,
+        *,
+        max_waiting: int = MAX_WAITING,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._runtime = runtime
+        self._models = models
+        self._core = WorkerCore(pages, {name: offer.pages for name, offer in models.items()})
+        self._infers, self._loads = Lane("infer"), Lane("load")
+        self._inputs = Lane("input") if runtime.copies else None
+        self._outputs = Lane("output") if runtime.copies else None
+        self._alarm = Alarm(self._on_alarm)
+        self._tasks: dict[int, _Task] = {}
+        """By the device's own numbers: another dispatcher may begin again with the same ones."""
+        self._running: set[int] = set()
+        self._bytes = 0
+        self._sequence = 0
+        self._max_waiting, self._max_bytes = max_waiting, max_waiting_bytes
+        self._is_ending = False
+        self._quiet: list[Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Device: {len(self._tasks)} actions, {self._core!r}>"
+
+    @property
+    def offer(self) -> Offer:
+        """What it can do, and what is loaded now."""
+        return Offer(self._core.pages, self._models, tuple(sorted(self._core.loaded)))
+
+    def start(self) -> None:
+        """Start the threads; raises OSError."""
+        self._alarm.start()
+        for lane in self._lanes():
+            lane.start()
+
+    async def stop(self, limit: float) -> bool:
+        """Let what runs end; return whether it did within `limit` seconds."""
+        self._is_ending = True
+        self._core.drop()
+        self._alarm.stop()
+        until = time.monotonic() + limit
+        # In the order of an INFER's steps: what one of them ends is the next one's to do.
+        ended = [await lane.stop(max(0.0, until - time.monotonic())) for lane in self._lanes()]
+        return all(ended)
+
+    def submit(self, message: Submit, reply: Reply) -> None:
+        """Take an action; its one Result comes by `reply`, now or later."""
+        now = time.monotonic()
+        size = sum(map(_size, message.inputs.values()))
+        try:
+            refused = self._refusal(message, size)
+        except TensorError as error:
+            refused = Status.INVALID, str(error)
+        if refused is not None:
+            reply(Result(Outcome(message.action.id, refused[0], now, now, refused[1])))
+            return
+        self._sequence += 1
+        self._tasks[self._sequence] = task = _Task(message, reply, size)
+        self._bytes += size
+        if self._inputs is not None and isinstance(message.action, Infer):
+            task.staged = _Staged(
+                partial(self._runtime.stage, message.action.model, message.inputs)
+            )
+            self._inputs.begin(task.staged.do, _ignore)
+        self._follow(self._core.submit(replace(message.action, id=self._sequence), now))
+
+    def drop(self) -> None:
+        """Forget what waits, and whom to tell of what runs: its dispatcher is gone."""
+        for number in self._core.drop():
+            self._bytes -= self._tasks.pop(number).size
+        for task in self._tasks.values():
+            task.reply = None
+        self._alarm.set(None)
+
+    async def quiet(self) -> None:
+        """Return once nothing runs."""
+        while self._running:
+            future: Future[None] = get_running_loop().create_future()
+            self._quiet.append(future)
+            await future
+
+    def _refusal(self, message: Submit, size: int) -> tuple[Status, str] | None:
+        """Return what speaks against an action before its time; raises TensorError."""
+        if self._is_ending:
+            return Status.ENDING, "the worker is ending"
+        if len(self._tasks) >= self._max_waiting:
+            return Status.BUSY, f"actions = {len(self._tasks)}: must be < {self._max_waiting}"
+        if self._bytes + size > self._max_bytes:
+            return Status.BUSY, f"inputs = {self._bytes + size} bytes: must be ≤ {self._max_bytes}"
+        # What is wrong with a model's name is the core's to tell.
+        if isinstance(message.action, Infer) and message.action.model in self._models:
+            self._check(message.action, message)
+        return None
+
+    def _check(self, action: Infer, message: Submit) -> None:
+        offer = self._models[action.model]
+        sizes = offer.executions
+        if offer.any_batch and action.batch > max(sizes):
+            raise TensorError(f"batch = {action.batch}: must be ≤ {max(sizes)}")
+        if not offer.any_batch and action.batch not in sizes:
+            known = ", ".join(map(str, sorted(sizes)))
+            raise TensorError(f"batch = {action.batch}: must be one of {known}")
+        signatures = self._runtime.models[action.model].signatures
+        name = message.signature or default_signature(signatures)
+        if name not in signatures:
+            raise TensorError(f"signature = {name}: must be one of {', '.join(signatures)}")
+        check(message.inputs, signatures[name], action.batch)
+
+    def _on_alarm(self) -> None:
+        self._follow(self._core.advance(time.monotonic()))
+
+    def _follow(self, steps: list[Step]) -> None:
+        # The device first: whom to tell of what is over can wait some microseconds.
+        for step in steps:
+            if isinstance(step, Begin):
+                self._begin(step.action)
+        self._alarm.set(self._core.next_wakeup())
+        for step in steps:
+            if isinstance(step, Outcome):
+                self._tell(step)
+
+    def _begin(self, action: Infer | Load) -> None:
+        self._running.add(action.id)
+        done = partial(self._on_end, action.id)
+        if isinstance(action, Load):
+            self._loads.begin(partial(self._runtime.load, action.model), done)
+            return
+        task = self._tasks[action.id]
+        self._infers.begin(partial(_execute, self._runtime, task, self._signature(task)), done)
+
+    def _signature(self, task: "_Task") -> str:
+        signatures = self._runtime.models[task.message.action.model].signatures
+        return task.message.signature or default_signature(signatures)
+
+    def _lanes(self) -> list[Lane]:
+        lanes = (self._inputs, self._infers, self._outputs, self._loads)
+        return [lane for lane in lanes if lane is not None]
+
+    def _on_end(self, number: int, value: Any, error: Exception | None) -> None:
+        now = time.monotonic()
+        task = self._tasks[number]
+        self._running.remove(number)
+        if isinstance(task.message.action, Infer) and error is None:
+            task.outputs = value
+        status, detail = _judged(error)
+        self._follow(self._core.end(number, status, now, detail))
+        if status is Status.ERROR:
+            _log.error("%s: %s", task.message.action, detail, exc_info=_unexpected(error))
+        if not self._running:
+            waiting, self._quiet = self._quiet, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def _tell(self, outcome: Outcome) -> None:
+        task = self._tasks.pop(outcome.id)
+        self._bytes -= task.size
+        action = task.message.action
+        if isinstance(action, Unload) and outcome.status is Status.OK:
+            work = partial(self._runtime.unload, action.model)
+            self._loads.begin(work, partial(_on_unloaded, action.model))
+        result = Result(replace(outcome, id=action.id))
+        if task.reply is None:
+            return
+        if task.outputs is None or outcome.status is not Status.OK:
+            task.reply(result)
+            return
+        fetch = partial(self._runtime.fetch, action.model, self._signature(task), task.outputs)
+        done = partial(_on_fetched, task.reply, result)
+        if self._outputs is not None:
+            self._outputs.begin(fetch, done)
+        else:
+            Lane.here(fetch, done)
+
+
+def _execute(runtime: Runtime, task: _Task, signature: str) -> Any:
+    """Execute a batch once its inputs are there."""
+    model, inputs = task.message.action.model, task.message.inputs
+    staged = runtime.stage(model, inputs) if task.staged is None else task.staged.get()
+    return runtime.execute(model, signature, staged)
+
+
+def _on_fetched(reply: Reply, result: Result, value: Any, error: Exception | None) -> None:
+    if error is None:
+        reply(replace(result, outputs=value))
+        return
+    _log.error("outputs of action %d: %s", result.outcome.id, error, exc_info=_unexpected(error))
+    status, detail = _judged(error)
+    reply(replace(result, outcome=replace(result.outcome, status=status, detail=detail)))
+
+
+def _ignore(value: object, error: Exception | None) -> None:
+    """Whoever needs it asks for it."""
+
+
+def _size(array: Array) -> int:
+    """Return the bytes that an array keeps in memory, its strings among them."""
+    strings = sum(map(len, array.flat)) if array.dtype == np.object_ else 0
+    return array.nbytes + strings
+
+
+def _judged(error: Exception | None) -> tuple[Status, str]:
+    if error is None:
+        return Status.OK, ""
+    status = Status.INVALID if isinstance(error, TensorError) else Status.ERROR
+    return status, (str(error) or type(error).__name__)[:MAX_DETAIL]
+
+
+def _unexpected(error: Exception | None) -> Exception | None:
+    """Return an error that wants a traceback."""
+    return None if isinstance(error, RomaError) else error
+
+
+def _on_unloaded(model: str, _: object, error: Exception | None) -> None:
+    if error is not None:
+        _log.error("%s: its memory was not given back: %s", model, error, exc_info=error)

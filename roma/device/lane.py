@@ -1,0 +1,87 @@
+"""A lane of a device: one thread, which does one thing after the other."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from roma.device.precise import tighten
+
+T = TypeVar("T")
+Work = Callable[[], Any]
+Done = Callable[[Any, Exception | None], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Lane:
+    """A thread for blocking work; what is given while it works waits, in order."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
+        # It must not keep the process from ending: a kernel that hangs cannot be interrupted.
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._ended = asyncio.Event()
+
+    def start(self) -> None:
+        """Start the thread; results come on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def begin(self, work: Work, done: Done) -> None:
+        """Do `work` in the thread, then call `done` with its value or its error, on the loop."""
+        self._queue.put((work, done))
+
+    @staticmethod
+    def here(work: Work, done: Done) -> None:
+        """Do the same without a thread, now."""
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as fault:  # as in a thread: it is its action's outcome
+            error = fault
+        done(value, error)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do `work` in the thread and return its value, or raise its error."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(value: T, error: Exception | None) -> None:
+            if not future.cancelled():
+                future.set_result(value) if error is None else future.set_exception(error)
+
+        self.begin(work, done)
+        return await future
+
+    async def stop(self, limit: float) -> bool:
+        """Take no more; return whether what was given is over within `limit` seconds."""
+        self._queue.put(None)
+        try:
+            await asyncio.wait_for(self._ended.wait(), limit)
+        except TimeoutError:
+            return False
+        return True
+
+    def _main(self) -> None:
+        tighten()
+        while (item := self._queue.get()) is not None:
+            work, done = item
+            value, error = None, None
+            try:
+                value = work()
+            except Exception as fault:  # whatever a model does is its action's outcome
+                error = fault
+            self._tell(partial(done, value, error))
+            # A waiting thread must not hold the last batch in memory.
+            del item, work, done, value, error
+        self._tell(self._ended.set)
+
+    def _tell(self, call: Callable[[], Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed: the program did not wait for this lane
+            _log.debug("a lane ended after its loop")

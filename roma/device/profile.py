@@ -1,0 +1,132 @@
+"""Seed profile: what each model costs, measured at start through the device's own lanes (§5.1).
+
+Seconds include the way to the lane's thread and back, as those of every later action do. They are
+medians of a few runs: a dispatcher replaces them by what it sees, and one unlucky run at start must
+not make a model look too slow to be served at all.
+"""
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from roma.device.lane import Lane
+from roma.device.runtimes.base import Runtime, default_signature, example, sizes
+from roma.device_protocol import Signature
+from roma.domain.actions import BATCHES, ModelOffer, pages_of
+from roma.domain.errors import LaunchError
+
+RUNS = 5
+"""Per model and batch size, after WARM_UP."""
+WARM_UP = 2
+"""A batch size's first runs choose kernels and fill caches."""
+
+_log = logging.getLogger(__name__)
+
+
+async def measure(
+    runtime: Runtime, pages: int, runs: int = RUNS, batches: Sequence[int] = BATCHES
+) -> dict[str, ModelOffer]:
+    """Return what every model costs; one that fails, or fits on no free device, is left out.
+
+    `batches` are the sizes to measure, as far as a model takes them, smallest first. Raises
+    LaunchError if no model is left.
+    """
+    loads, infers = Lane("load"), Lane("infer")
+    loads.start()
+    infers.start()
+    offers: dict[str, ModelOffer] = {}
+    try:
+        for name, model in runtime.models.items():
+            need = pages_of(model.weights)
+            if need > pages:
+                _log.error("model %s: pages = %d: must be ≤ %d, the device's", name, need, pages)
+                continue
+            try:
+                known = runtime.known(name)
+                lanes = loads, infers
+                offers[name] = known or await _measured(runtime, name, lanes, runs, batches)
+            except Exception as error:  # a model's fault is that model's
+                _log.error("model %s: cannot be measured, and is left out: %s", name, error)
+                continue
+            if known is None:
+                _log.info("model %s: %s", name, _told(offers[name]))
+    finally:
+        await loads.stop(10.0)
+        await infers.stop(10.0)
+    if not offers:
+        raise LaunchError("models: none can be served")
+    return offers
+
+
+async def _measured(
+    runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs: int, batches: Sequence[int]
+) -> ModelOffer:
+    loads, infers = lanes
+    model = runtime.models[name]
+    which = default_signature(model.signatures)
+    signature = model.signatures[which]
+    load = await _median(loads, partial(runtime.load, name), 1)
+    executions: dict[int, float] = {}
+    takes_any = False
+    faults: list[str] = []
+    try:
+        for batch in sizes(signature, batches):
+            work = _work(runtime, name, which, signature, batch)
+            try:
+                for _ in range(WARM_UP):
+                    await infers.run(work)
+                executions[batch] = await _median(infers, work, runs)
+            except Exception as error:  # it was exported for smaller batches, say
+                faults.append(f"batch {batch}: {error}")
+        odd = _between(executions)
+        if odd is not None and all(spec.shape[0] == -1 for spec in signature.inputs):
+            try:
+                await infers.run(_work(runtime, name, which, signature, odd))
+                takes_any = True
+            except Exception as error:  # it only says that it takes any
+                faults.append(f"batch {odd}: {error}")
+    finally:
+        await loads.run(partial(runtime.unload, name))
+    for fault in faults:
+        _log.warning("model %s: is not executed in this size: %s", name, fault)
+    if not executions:
+        raise LaunchError(faults[0] if faults else "its signature takes no batch")
+    again = []
+    for _ in range(2):  # the first load of all finds nothing in caches
+        again.append(await _median(loads, partial(runtime.load, name), 1))
+        await loads.run(partial(runtime.unload, name))
+    load = statistics.median([load, *again])
+    return ModelOffer(pages_of(model.weights), load, executions, takes_any)
+
+
+def _work(
+    runtime: Runtime, name: str, which: str, signature: Signature, batch: int
+) -> Callable[[], Any]:
+    """Return the execution of one batch."""
+    staged = runtime.stage(name, example(signature, batch))
+    return partial(runtime.execute, name, which, staged)
+
+
+def _between(executions: Collection[int]) -> int | None:
+    """Return the smallest batch size that was not measured, below the largest that was."""
+    most = max(executions, default=0)
+    return next((size for size in range(2, most) if size not in executions), None)
+
+
+async def _median(lane: Lane, work: Any, runs: int) -> float:
+    times = []
+    for _ in range(runs):
+        begun = time.monotonic()
+        await lane.run(work)
+        times.append(time.monotonic() - begun)
+    return statistics.median(times)
+
+
+def _told(offer: ModelOffer) -> str:
+    times: Mapping[int, float] = offer.executions
+    executions = ", ".join(f"B{b} {t * 1e3:.2f}" for b, t in times.items())
+    sizes_between = ", and any between" if offer.any_batch else ""
+    return f"{offer.pages} pages; ms: load {offer.load * 1e3:.2f}, {executions}{sizes_between}"

@@ -1,0 +1,117 @@
+"""The worker's program: measure the models, listen, serve, and end in order."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+
+from roma.config.security import is_loopback
+from roma.config.watched_file import keep_looking
+from roma.device.device import Device
+from roma.device.profile import RUNS, measure
+from roma.device.runtimes.base import Runtime
+from roma.device.server import ServerSettings, WorkerServer
+from roma.domain.actions import BATCHES, PAGE, Offer, pages_of
+from roma.domain.errors import ConfigError
+
+DRAIN_LIMIT = 10.0
+"""Seconds that what runs gets to end when the worker is stopped."""
+_SWITCH = 0.0005
+"""Seconds after which a thread that computes in Python lets the event loop go on; Python's 5 ms
+would be longer than a window."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What one worker is told on its command line."""
+
+    server: ServerSettings
+    pages: int | None = None
+    """None: as many as the device has memory for, or as all models need."""
+    runs: int = RUNS
+    """Of each model and batch size, for the seed profile."""
+    batches: tuple[int, ...] = BATCHES
+    """The sizes that are profiled, smallest first."""
+    insecure: bool = False
+
+
+def check_exposure(settings: WorkerSettings) -> None:
+    """Warn of a worker that anybody may use, or raise ConfigError if that was not asked for."""
+    server = settings.server
+    if server.token is not None or is_loopback(server.host):
+        return
+    if not settings.insecure:
+        raise ConfigError(
+            f"host = {server.host}: must be an address of this machine alone, 127.0.0.1 say, "
+            "without --token-file; or, if whoever reaches it shall be let in, --insecure"
+        )
+    _log.warning("host = %s: whoever reaches it may use the device", server.host)
+
+
+def pages(runtime: Runtime) -> int:
+    """Return the pages of a device for which none were named."""
+    if runtime.memory is not None:
+        return runtime.memory // PAGE
+    return sum(pages_of(model.weights) for model in runtime.models.values())
+
+
+async def run(runtime: Runtime, settings: WorkerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then let what runs end, tell of it and return.
+
+    It owns the process: its signals, its thread switching, and its end with status 0 if the device
+    still computes when the time to drain is over. Raises ConfigError or LaunchError.
+    """
+    check_exposure(settings)
+    sys.setswitchinterval(_SWITCH)
+    loop = asyncio.get_running_loop()
+    serving = asyncio.ensure_future(_serve(runtime, settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    ended = True
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            ended = await serving
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    if not ended:
+        _log.error("the device still computes after %g s: it is left to itself", DRAIN_LIMIT)
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)
+    runtime.close()
+
+
+async def _serve(runtime: Runtime, settings: WorkerSettings) -> bool:
+    """Serve until cancelled; return whether what ran then ended in time."""
+    count = pages(runtime) if settings.pages is None else settings.pages
+    offers = await measure(runtime, count, settings.runs, settings.batches)
+    device = Device(runtime, offers, count)
+    server = WorkerServer(settings.server, device, dict(runtime.models))
+    await server.start()
+    device.start()
+    # What is there now stays: no collection need look at it, in the middle of an action.
+    gc.collect()
+    gc.freeze()
+    _tell(server, device.offer)
+    token = settings.server.token
+    try:
+        await keep_looking([] if token is None else [token])
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    return await server.stop(DRAIN_LIMIT)
+
+
+def _tell(server: WorkerServer, offer: Offer) -> None:
+    host, port = server.address
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    told = f"{len(offer.models)} models, {offer.pages} pages"
+    sys.stderr.write(f"roma worker: ready on {where}: {told}\n")
+    sys.stderr.flush()

@@ -1,0 +1,199 @@
+"""Tensors between a dispatcher and a worker: what a signature asks for, and how arrays travel.
+
+A tensor travels as its bytes, C order, little endian, eight-byte aligned in the payload; a tensor
+of byte strings as their lengths (32 bits each) followed by the strings. Its name, type and shape
+stand in the frame's header. A received array is a writable view of the payload, which is its own.
+
+The first dimension of every input and output is the batch.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roma.domain.errors import TensorError, WireError
+
+Array = NDArray[Any]
+Chunk = bytes | memoryview
+
+BYTES = "bytes"
+"""The type of byte strings; as a NumPy array: `object`, holding `bytes`."""
+
+DTYPES = frozenset(
+    ["bool", "float16", "float32", "float64", "complex64", "complex128"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+"""NumPy's names of the types that travel as they are."""
+
+MAX_RANK = 32
+MAX_SIDE = 2**31 - 1
+_ALIGNMENT = 8
+_LENGTH = np.dtype("<u4")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a signature: `shape` has -1 where any size will do."""
+
+    name: str
+    dtype: str
+    """NumPy's name, or BYTES."""
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One entry point of a model: the tensors it takes and gives."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def check(inputs: Mapping[str, Array], signature: Signature, batch: int) -> None:
+    """Refuse inputs that are not a batch of this size for this signature; raises TensorError."""
+    specs = {spec.name: spec for spec in signature.inputs}
+    for name in inputs.keys() ^ specs.keys():
+        found = "is not there" if name in specs else "is given"
+        raise TensorError(f"input {name}: {found}: must be {', '.join(sorted(specs)) or 'none'}")
+    for name, spec in specs.items():
+        array = inputs[name]
+        dtype = dtype_of(array)
+        if dtype != spec.dtype:
+            raise TensorError(f"input {name}: dtype = {dtype}: must be {spec.dtype}")
+        shape = array.shape
+        if len(shape) != len(spec.shape) or any(
+            want not in (-1, got) for got, want in zip(shape, spec.shape, strict=True)
+        ):
+            raise TensorError(f"input {name}: shape = {list(shape)}: must be {list(spec.shape)}")
+        if not shape or shape[0] != batch:
+            raise TensorError(f"input {name}: shape = {list(shape)}: must have batch {batch} first")
+
+
+def dtype_of(array: Array) -> str:
+    """Return the name under which an array's type travels, whatever its byte order."""
+    return BYTES if array.dtype == np.object_ else str(array.dtype.name)
+
+
+def pack(tensors: Mapping[str, Array]) -> tuple[list[list[Any]], list[Chunk], int]:
+    """Return tensors as the header's [name, dtype, shape, bytes], their payload and its length.
+
+    Arrays are not copied if they lie as they travel. Raises WireError for a type that cannot.
+    """
+    described: list[list[Any]] = []
+    chunks: list[Chunk] = []
+    total = 0
+    for name, array in tensors.items():
+        dtype = dtype_of(array)
+        if dtype == BYTES:
+            parts = _packed_strings(name, array)
+        elif dtype in DTYPES:
+            little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+            parts = [little.reshape(-1).view(np.uint8).data] if little.size else []
+        else:
+            raise WireError(f"tensor {name}: dtype = {dtype}: cannot be sent")
+        size = sum(map(len, parts))
+        padding = -size % _ALIGNMENT
+        described.append([name, dtype, list(array.shape), size])
+        chunks += parts
+        if padding:
+            chunks.append(bytes(padding))
+        total += size + padding
+    return described, chunks, total
+
+
+def unpack(described: object, payload: bytearray) -> dict[str, Array]:
+    """Return the tensors of a payload, as views of it; raises WireError if it is not so."""
+    if not isinstance(described, list):
+        raise WireError("tensors: must be a list")
+    found: dict[str, Array] = {}
+    start = 0
+    for item in described:
+        name, dtype, shape, size = _description(item)
+        end = start + size
+        if name in found or end > len(payload):
+            raise WireError(f"tensor {name}: is there twice, or longer than the payload")
+        found[name] = _unpacked(name, dtype, shape, memoryview(payload)[start:end])
+        start = end + -end % _ALIGNMENT
+    if start != len(payload):
+        raise WireError(f"payload = {len(payload)} bytes: must be {start}, by its tensors")
+    return found
+
+
+def specs_to_json(specs: Iterable[TensorSpec]) -> list[list[Any]]:
+    """Return specs as JSON has them."""
+    return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
+
+
+def specs_from_json(value: object) -> tuple[TensorSpec, ...]:
+    """Return specs that JSON has; raises WireError."""
+    if not isinstance(value, list):
+        raise WireError("specs: must be a list")
+    return tuple(_spec(item) for item in value)
+
+
+def _spec(item: object) -> TensorSpec:
+    match item:
+        case [str(name), str(dtype), list(shape)] if dtype == BYTES or dtype in DTYPES:
+            if len(shape) <= MAX_RANK and all(_is_side(side, -1) for side in shape):
+                return TensorSpec(name, dtype, tuple(shape))
+    raise WireError("spec: must be [name, dtype, shape]")
+
+
+def _description(item: object) -> tuple[str, str, Sequence[int], int]:
+    match item:
+        case [str(name), str(dtype), list(shape), int(size)] if size >= 0:
+            if len(shape) > MAX_RANK or not all(_is_side(side, 0) for side in shape):
+                raise WireError(f"tensor {name}: shape: must be ≤ {MAX_RANK} sizes")
+            return name, dtype, shape, size
+    raise WireError("tensor: must be [name, dtype, shape, bytes]")
+
+
+def _is_side(value: object, least: int) -> bool:
+    return type(value) is int and least <= value <= MAX_SIDE
+
+
+def _unpacked(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> Array:
+    count = math.prod(shape)
+    if dtype == BYTES:
+        array = _unpacked_strings(name, count, data)
+    elif dtype in DTYPES:
+        kind = np.dtype(dtype).newbyteorder("<")
+        if count * kind.itemsize != len(data):
+            raise WireError(
+                f"tensor {name}: {len(data)} bytes: must be {count * kind.itemsize}, by its shape"
+            )
+        array = np.frombuffer(data, kind)
+        if dtype == "bool" and (array.view(np.uint8) > 1).any():
+            raise WireError(f"tensor {name}: holds a truth value that is neither 0 nor 1")
+    else:
+        raise WireError(f"tensor {name}: dtype = {dtype}: is not known")
+    try:
+        return array.reshape(shape)
+    except ValueError as error:  # nothing in it, and sides whose product NumPy cannot count
+        raise WireError(f"tensor {name}: shape = {list(shape)}: {error}") from None
+
+
+def _packed_strings(name: str, array: Array) -> list[Chunk]:
+    values = array.ravel().tolist()
+    if not all(isinstance(value, bytes) for value in values):
+        raise WireError(f"tensor {name}: holds something else than bytes")
+    return [np.array([len(value) for value in values], _LENGTH).tobytes(), *values]
+
+
+def _unpacked_strings(name: str, count: int, data: memoryview) -> Array:
+    head = count * _LENGTH.itemsize
+    if head > len(data):
+        raise WireError(f"tensor {name}: {len(data)} bytes: too few for {count} strings")
+    ends = np.cumsum(np.frombuffer(data[:head], _LENGTH), dtype=np.uint64).tolist()
+    if head + (ends[-1] if ends else 0) != len(data):
+        raise WireError(f"tensor {name}: {len(data)} bytes: must be {head} and its strings'")
+    array: Array = np.empty(count, dtype=np.object_)
+    begin = 0
+    for i, end in enumerate(ends):
+        array[i] = bytes(data[head + begin : head + end])
+        begin = end
+    return array

@@ -1,0 +1,184 @@
+"""What a model is promised and what runs it: the nouns that every part of ROMA shares.
+
+Times are seconds, CPU is cores; both are floats. Everything here is immutable.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from roma.domain.variants import Terms, Variant
+
+
+class Statistic(StrEnum):
+    """Statistic of the response times that a control law sees beside an SLA."""
+
+    MEAN = "mean"
+    P95 = "p95"
+    P99 = "p99"
+    EACH = "each"
+
+
+class Sharing(StrEnum):
+    """Rule for sharing a worker's cores when they are too few for all demands."""
+
+    MAX_MIN = "max_min"
+    PROPORTIONAL = "proportional"
+
+
+class Priority(StrEnum):
+    """Which requests of a model go first."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+    """Runs in what interactive requests leave over, and has no promise."""
+
+
+class Device(StrEnum):
+    """What an executable computes on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+_INTERACTIVE = Priority.INTERACTIVE
+
+
+BUDGETS: Final = {Statistic.P95: 0.05, Statistic.P99: 0.01, Statistic.EACH: 0.001}
+"""The share of requests that may be late, where a statistic stands for it."""
+
+WIDE_BUDGET: Final = 0.03
+"""From this budget on the law sees the 95th percentile, below it the 99th."""
+
+MEAN_ALPHA: Final = 0.8
+"""The set point of a promise on the mean, and of `each`, as a share of it (paper §5)."""
+
+BUDGET_ALPHA: Final = 0.5
+"""The set point of every other promise: of response times whose mean is there, few exceed twice
+it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sla:
+    """A promise on response time (queue plus execution).
+
+    All requests but a share of `budget` are answered within `response_time`; a promise on the mean
+    has no budget. `statistic` is what the control law sees; `alpha` in (0, 1] sets its target below
+    the promise (paper §3, eq. 2). `own_budget` is for a budget that no statistic stands for.
+    """
+
+    response_time: float
+    statistic: Statistic = Statistic.MEAN
+    alpha: float = MEAN_ALPHA
+    own_budget: float | None = None
+
+    @staticmethod
+    def within(response_time: float, budget: float) -> "Sla":
+        """Return the promise that all requests but a share of `budget` are in time."""
+        statistic = Statistic.P95 if budget >= WIDE_BUDGET else Statistic.P99
+        return Sla(response_time, statistic, BUDGET_ALPHA, budget)
+
+    @property
+    def budget(self) -> float | None:
+        """The share of requests that may be late, in (0, 0.5]; None of a promise on the mean."""
+        return BUDGETS.get(self.statistic) if self.own_budget is None else self.own_budget
+
+    @property
+    def sheds_late_requests(self) -> bool:
+        """Whether a request that cannot be in time makes way for those that can.
+
+        A late answer spends the budget as a refusal does, and the cores as well. It counts for
+        less in a mean; and where each request is promised, the deadline is the promise.
+        """
+        return self.budget is not None and self.statistic is not Statistic.EACH
+
+    @property
+    def set_point(self) -> float:
+        """The response time that schedulers and controllers aim for: R° = α·SLA."""
+        return self.alpha * self.response_time
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model, its promise and the bounds of its queue.
+
+    `deadline` is the longest useful response time, in seconds after arrival; `max_waiting` bounds
+    the queue by count. `variants` are what a request of it may be run by, the most accurate first;
+    none: the model itself.
+    """
+
+    name: str
+    sla: Sla
+    deadline: float
+    max_waiting: int = 1000
+    cost: float | None = None
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def served_as(self) -> tuple[str, ...]:
+        """The names by which exclusive devices have it: its variants', or its own."""
+        return tuple([variant.name for variant in self.variants]) or (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSpec:
+    """An executable as the dispatcher sees it: where it runs and what it can run.
+
+    `threads` is the parallelism that one request can use; `cores` the applied cores at start;
+    `in_flight` fixes the in-flight limit of a CPU executable, None lets it follow the cores.
+    `is_exclusive`: it takes actions with windows and reports their times (`roma.domain.actions`).
+    """
+
+    name: str
+    device: Device
+    models: tuple[str, ...]
+    worker: str = "local"
+    threads: int = 1
+    cores: float = 1.0
+    in_flight: int | None = None
+    is_exclusive: bool = False
+
+
+@dataclass(slots=True, init=False)
+class Request:
+    """One inference request: `arrived` and `deadline` are points on the core's clock.
+
+    Nobody changes one. It is not frozen, and makes itself, because each request makes it and three
+    or four events and commands: frozen, compiled ones cost thirty times as much.
+
+    `size` is that of its body in bytes, not compressed; 0 where that is not known.
+
+    `strict`: the deadline is the client's own. Nobody waits for an answer after it: what still runs
+    then is answered with 504, and keeps its slot until it ends. The model's own deadline lets it
+    be answered.
+    """
+
+    id: int
+    model: str
+    arrived: float
+    deadline: float
+    strict: bool
+    priority: Priority
+    terms: Terms | None
+    size: int
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's name
+        model: str,
+        arrived: float,
+        deadline: float,
+        *,
+        strict: bool = False,
+        priority: Priority = _INTERACTIVE,
+        terms: Terms | None = None,
+        size: int = 0,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.size = size
+        self.arrived = arrived
+        self.deadline = deadline
+        self.strict = strict
+        self.priority = priority
+        self.terms = terms

@@ -1,0 +1,1 @@
+"""The laboratory: simulator, learning and experiments, around the production code."""

@@ -1,0 +1,45 @@
+"""`ablation`: what each part of the defaults buys, by taking it away."""
+
+from dataclasses import replace
+
+from roma.config.schema import LONG_PERIOD
+from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
+from roma.lab.experiments.lab import Case, Lab
+from roma.lab.experiments.systems import SHIPPED, System
+from roma.lab.experiments.workloads import ALL_APPS, IDLE_BURST, OVERLOAD, RES_VGG
+
+WORKLOADS = (RES_VGG, ALL_APPS, IDLE_BURST, OVERLOAD)
+
+WITHOUT: tuple[System, ...] = (
+    replace(SHIPPED, name="all of it"),
+    replace(SHIPPED, name="margin learnt from the late share", gains={"step": 1e-9}),
+    replace(SHIPPED, name="queueing theory (law pi)", law="pi"),
+    replace(SHIPPED, name="short period (1 s)", period=LONG_PERIOD),
+    replace(SHIPPED, name="burst", burst=0.0),
+    replace(SHIPPED, name="in-flight limit (8 in flight)", in_flight=8),
+    replace(SHIPPED, name="spill (any CPU with room)", spill=0.0),
+    replace(SHIPPED, name="CPU order (round robin)", cpu="round_robin"),
+    replace(SHIPPED, name="GPU order (round robin)", gpu="round_robin"),
+    replace(SHIPPED, name="GPU order (the paper's)", gpu="roma"),
+)
+
+
+def _run(lab: Lab) -> Output:
+    cases = [Case(workload, system) for system in WITHOUT for workload in WORKLOADS]
+    summaries = iter(lab.run(cases))
+    rows: list[tuple[Cell, ...]] = []
+    for system in WITHOUT:
+        row: list[Cell] = [system.name]
+        for _ in WORKLOADS:
+            found = next(summaries)
+            row += [found.late_share, found.core_seconds]
+        rows.append(tuple(row))
+    columns = [Column("without")]
+    for workload in WORKLOADS:
+        columns += [Column(f"{workload.name}: late", ".2%"), Column("core-s", ".0f")]
+    return Output((Table("ablation", "What each part buys", tuple(columns), rows),))
+
+
+ABLATION = Experiment(
+    "ablation", "What each part of the defaults buys, by taking it away", _run, seeds=2
+)

@@ -1,0 +1,146 @@
+"""What is kept of a run: counts and a histogram, whatever the number of requests."""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from roma.lab.sim.fleet import Ended
+
+LOWEST: Final = 1e-4
+"""Seconds; what is shorter is in the first bin, unless something else is asked for."""
+
+GROWTH: Final = 1.01
+"""Between the bounds of two bins: a quantile is at most one percent too large."""
+
+BINS: Final = 1500
+"""Up to three million times the lowest: five minutes."""
+
+KEPT: Final = 1000
+"""Late answers whose times are kept."""
+
+_SCALE: Final = 1 / math.log(GROWTH)
+
+
+class Latencies:
+    """A histogram of seconds with bins of a constant ratio from `lowest` on; `largest` is exact."""
+
+    __slots__ = ("bins", "count", "largest", "lowest", "total")
+
+    def __init__(self, lowest: float = LOWEST) -> None:
+        self.lowest = lowest
+        self.bins = [0] * BINS
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Record a sample."""
+        place = math.ceil(math.log(seconds / self.lowest) * _SCALE) if seconds > self.lowest else 0
+        self.bins[min(place, BINS - 1)] += 1
+        self.count += 1
+        self.total += seconds
+        self.largest = max(self.largest, seconds)
+
+    def merge(self, other: "Latencies") -> None:
+        """Add another histogram's samples."""
+        self.bins = [a + b for a, b in zip(self.bins, other.bins, strict=True)]
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None without samples."""
+        return self.total / self.count if self.count else None
+
+    def quantile(self, q: float) -> float | None:
+        """Return the nearest-rank quantile, at most a percent too large; None without samples."""
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(q * self.count))
+        for bound, reached in self.curve():
+            if reached >= rank:
+                return min(bound, self.largest)
+        raise AssertionError("the bins hold every sample")
+
+    def curve(self) -> Iterable[tuple[float, int]]:
+        """Yield each occupied bin's upper bound and how many samples are not above it."""
+        reached = 0
+        for i, count in enumerate(self.bins):
+            if count:
+                reached += count
+                yield self.lowest * GROWTH**i, reached
+
+
+class Counts:
+    """Requests that ended from `begin` until `end`, of one group of clients, in one or more runs.
+
+    `late` are answers after their SLO, `refused` everything without an answer, `cold` those whose
+    model was not loaded when they came, `cold_answered` those of them that were answered in time.
+    """
+
+    __slots__ = (
+        "begin",
+        "cold",
+        "cold_answered",
+        "end",
+        "good",
+        "late",
+        "late_at",
+        "latencies",
+        "refused",
+        "seconds",
+    )
+
+    def __init__(self, begin: float, end: float) -> None:
+        self.begin, self.end = begin, end
+        self.seconds = end - begin
+        """Of all runs together."""
+        self.good = self.late = self.refused = 0
+        self.cold = self.cold_answered = 0
+        self.latencies = Latencies()
+        self.late_at: list[float] = []
+        """When late answers came; at most `KEPT` of them."""
+
+    def add(self, ended: Ended) -> None:
+        """Count a request."""
+        if not self.begin <= ended.ended < self.end:
+            return
+        self.cold += ended.is_cold
+        if ended.reason is not None:
+            self.refused += 1
+            return
+        self.latencies.add(ended.response)
+        if ended.is_good:
+            self.good += 1
+            self.cold_answered += ended.is_cold
+            return
+        self.late += 1
+        if len(self.late_at) < KEPT:
+            self.late_at.append(ended.ended)
+
+    def merge(self, other: "Counts") -> None:
+        """Add another run's requests."""
+        self.seconds += other.seconds
+        self.good += other.good
+        self.late += other.late
+        self.refused += other.refused
+        self.cold += other.cold
+        self.cold_answered += other.cold_answered
+        self.latencies.merge(other.latencies)
+        self.late_at = (self.late_at + other.late_at)[:KEPT]
+
+    @property
+    def total(self) -> int:
+        """Every request."""
+        return self.good + self.late + self.refused
+
+    @property
+    def goodput(self) -> float:
+        """Answers within their SLO per second."""
+        return self.good / self.seconds
+
+    @property
+    def satisfaction(self) -> float:
+        """The share of requests that were answered within their SLO (§6.3); 1 without any."""
+        return self.good / self.total if self.total else 1.0

@@ -1,0 +1,107 @@
+"""Runs fleets: which clients send what to which plan, on every core, summed over seeds."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+from roma.device.models_table import offers
+from roma.domain.actions import ModelOffer
+from roma.lab.experiments.clockwork.counts import Counts
+from roma.lab.experiments.lab import Lab
+from roma.lab.sim.fleet import THINK, Ended, Fleet, Plan
+from roma.workload.arrivals import poisson_rates
+
+PAGES = 31 * 1024 // 16
+"""Of a V100's 32 GB, one of them for everything but weights (§5.2)."""
+
+BACK_OFF = 1e-3
+"""Seconds after which a client of a closed loop asks again that was refused. Without a pause those
+who are refused at once would ask again at once, and the run would be of nothing else."""
+
+STREAMS = 1_000_003
+"""Streams of one seed; more than any run has models, so that two runs never share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """A group of clients, counted together: `rate` r/s per model whatever happens, or closed loops.
+
+    `concurrency` is how many requests of a model are always on their way in a closed loop. `slo`
+    in seconds, None for the plan's.
+    """
+
+    group: str
+    models: tuple[str, ...]
+    rate: float = 0.0
+    concurrency: int = 0
+    slo: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One simulation; what ends before `begin` is not counted. Seconds."""
+
+    plan: Plan
+    clients: tuple[Clients, ...]
+    begin: float
+    end: float
+
+
+def resnets(count: int, prefix: str = "resnet50") -> Mapping[str, ModelOffer]:
+    """Return copies of ResNet50 as the paper measured it (Table 1)."""
+    offer = next(iter(offers({"resnet50": 1}).values()))
+    return {f"{prefix}-{i}": offer for i in range(count)}
+
+
+def simulate(trial: Trial) -> dict[str, Counts]:
+    """Run a trial; return its counts by group."""
+    found = {c.group: Counts(trial.begin, trial.end) for c in trial.clients}
+    by_model = {m: (c, found[c.group]) for c in trial.clients for m in c.models}
+
+    def on_end(ended: Ended) -> None:
+        clients, counts = by_model[ended.model]
+        counts.add(ended)
+        if not clients.rate:
+            pause = THINK if ended.reason is None else BACK_OFF
+            fleet.send(ended.model, iter((ended.ended + pause,)), clients.slo)
+
+    fleet = Fleet(trial.plan, on_end=on_end)
+    stream = trial.plan.seed * STREAMS
+    for clients in trial.clients:
+        for model in clients.models:
+            stream += 1
+            for times in _times(clients, stream):
+                fleet.send(model, times, clients.slo)
+    fleet.run(trial.end)
+    return found
+
+
+def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
+    if clients.rate:
+        yield poisson_rates(repeat(clients.rate), seed=stream)
+        return
+    draw = random.Random(stream)
+    for _ in range(clients.concurrency):
+        # Within a millisecond, or the first ones would come in one moment; then by `on_end`.
+        yield iter((draw.uniform(0, 1e-3),))
+
+
+def over_seeds(lab: Lab, trials: Sequence[Trial]) -> list[dict[str, Counts]]:
+    """Return the counts of every trial, in order, each summed over the lab's seeds."""
+    jobs = [replace(t, plan=replace(t.plan, seed=seed)) for t in trials for seed in lab.seeds]
+    results = lab.map(simulate, jobs)
+    merged = []
+    n = len(lab.seeds)
+    for i in range(0, len(results), n):
+        first, *others = results[i : i + n]
+        for other in others:
+            for group, counts in other.items():
+                first[group].merge(counts)
+        merged.append(first)
+    return merged
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """Return milliseconds for a table's cell."""
+    return None if seconds is None else seconds * 1e3

@@ -1,0 +1,285 @@
+"""`clockwork-trace`: a fleet of 4,026 models on 24 devices (Clockwork, §6.5, Fig. 9 and 10)."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dispatcher.schedulers.clockwork.policy import Clockwork
+from roma.device.models_table import TABLE_1, offers
+from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
+from roma.lab.experiments.clockwork.bound import unservable
+from roma.lab.experiments.clockwork.counts import Counts, Latencies
+from roma.lab.experiments.clockwork.functions import sends
+from roma.lab.experiments.clockwork.runs import PAGES, milliseconds
+from roma.lab.experiments.lab import Lab
+from roma.lab.sim.fleet import Ended, Fleet, Plan, Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COPIES = 671
+"""Of each model of Table 1: 4,026 in all, as many as the paper's 66 copies of 61 models."""
+
+DEVICES = 24
+"""Two in each of twelve workers."""
+
+RATE = 5000.0
+"""Requests per second. The paper's 9,638 are of other models: half of the six of Table 1, which
+alone are at hand, are among the slowest of its 61."""
+
+SLO = 0.1
+BEGIN = 10.0
+"""Seconds until what is asked for often is loaded."""
+
+SECONDS = 60.0
+BUCKET = 10.0
+QUANTILES = (0.5, 0.99, 0.999, 0.9999)
+
+PAPER = {"INFER": (55e-6, 144e-6), "LOAD": (348e-6, 431e-6)}
+"""p99 of what actions took longer and shorter than predicted, in seconds (§6.5, Fig. 10)."""
+
+NANOSECOND = 1e-9
+
+PAPER_COMPLETION = 1e-3
+"""p99 of the error of an INFER's predicted end, in seconds (§6.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run."""
+
+    seed: int
+    traces: Path | None
+    copies: int = COPIES
+    devices: int = DEVICES
+    rate: float = RATE
+    seconds: float = SECONDS
+
+
+class Errors:
+    """How far predictions were from what came: `late` where it took longer, `early` shorter."""
+
+    __slots__ = ("early", "late")
+
+    def __init__(self) -> None:
+        self.late, self.early = Latencies(NANOSECOND), Latencies(NANOSECOND)
+
+    def add(self, error: float) -> None:
+        """Take seconds beyond the prediction; what was on the spot counts as early by nothing."""
+        (self.late if error > 0 else self.early).add(abs(error))
+
+    def merge(self, other: "Errors") -> None:
+        """Add another run's."""
+        self.late.merge(other.late)
+        self.early.merge(other.early)
+
+
+class Found:
+    """One run, by stretches of time; cold models are counted once per stretch."""
+
+    def __init__(self, job: Job) -> None:
+        buckets = round(job.seconds / BUCKET)
+        edges = [BEGIN + i * BUCKET for i in range(buckets + 1)]
+        self.buckets = [Counts(a, b) for a, b in itertools.pairwise(edges)]
+        self.cold: list[set[str]] = [set() for _ in self.buckets]
+        self.batches = [[0, 0] for _ in self.buckets]
+        """Requests answered and executions."""
+        self.unservable = 0.0
+        """The share of the work that no scheduler could do in time."""
+        self.errors = {"INFER": Errors(), "LOAD": Errors(), "INFER, its end": Errors()}
+
+    def place(self, time: float) -> int | None:
+        """Return the stretch of a time, None if it is not counted."""
+        i = int((time - BEGIN) / BUCKET)
+        return i if time >= BEGIN and i < len(self.buckets) else None
+
+
+def simulate(job: Job) -> Found:
+    """Run a fleet."""
+    found = Found(job)
+
+    def on_end(ended: Ended) -> None:
+        i = found.place(ended.ended)
+        if i is None:
+            return
+        found.buckets[i].add(ended)
+        found.batches[i][0] += ended.reason is None
+        if ended.is_cold:
+            found.cold[i].add(ended.model)
+
+    def on_action(action: Prediction) -> None:
+        i = found.place(action.end)
+        if i is None:
+            return
+        kind = "LOAD" if action.is_load else "INFER"
+        found.errors[kind].add(action.duration - action.expected)
+        if not action.is_load:
+            found.batches[i][1] += 1
+            found.errors["INFER, its end"].add(action.end - action.expected_end)
+
+    models = offers(dict.fromkeys(TABLE_1, job.copies))
+    plan = Plan(models, job.devices, PAGES, SLO, Clockwork, seed=job.seed)
+    fleet = Fleet(plan, on_end=on_end, on_action=on_action)
+    for model, times in sends(tuple(models), job.rate, seed=job.seed, traces=job.traces):
+        fleet.send(model, times)
+    end = BEGIN + job.seconds
+    fleet.run(end)
+    asked = sends(tuple(models), job.rate, seed=job.seed, traces=job.traces)
+    found.unservable = unservable(asked, models, devices=job.devices, slo=SLO, begin=BEGIN, end=end)
+    return found
+
+
+COLUMNS = (
+    Column("seconds"),
+    Column("offered r/s", ".0f"),
+    Column("goodput r/s", ".0f"),
+    Column("refused", ".3%"),
+    Column("p50 ms", ".1f"),
+    Column("p99 ms", ".1f"),
+    Column("max ms", ".1f"),
+    Column("batch", ".1f"),
+    Column("cold models", ".0f"),
+    Column("cold r/s", ".0f"),
+    Column("cold", ".1%"),
+)
+
+ERROR_COLUMNS = (
+    Column("prediction"),
+    Column("error"),
+    Column("share", ".1%"),
+    *(Column(f"p{q * 100:g} ms", ".3f") for q in QUANTILES),
+    Column("max ms", ".3f"),
+    Column("paper's p99 ms", ".3f"),
+)
+
+
+def compare(lab: Lab, job: Job | None = None) -> Output:
+    """Return the fleet's run by stretches of time, and the errors of its predictions."""
+    base = job or Job(0, None)
+    jobs = [
+        Job(seed, lab.traces, base.copies, base.devices, base.rate, base.seconds)
+        for seed in lab.seeds
+    ]
+    runs: list[Found] = lab.map(simulate, jobs)
+    rows = [_row(runs, i) for i in range(len(runs[0].buckets))]
+    source = "its shapes of functions from the recorded sample" if lab.traces else "synthetic"
+    table = Table(
+        "clockwork-trace",
+        "A fleet of models under a trace of functions (Fig. 9)",
+        COLUMNS,
+        rows,
+        f"{base.copies * len(TABLE_1)} models of Table 1 on {base.devices} devices, SLO "
+        f"{SLO * 1e3:.0f} ms, {base.rate:.0f} r/s on average ({source}); a second stands for a "
+        "minute of the trace. Cold: the model was on no device when the request came. In the "
+        "paper, at 9,638 r/s: 25 % of the models each minute, 1.3 % of the requests.",
+    )
+    errors = Table(
+        "clockwork-trace-errors",
+        "What actions took beyond and below their prediction (Fig. 10)",
+        ERROR_COLUMNS,
+        list(_error_rows(runs)),
+    )
+    picture = Picture("clockwork-trace", lambda figure: _draw(figure, rows), (9.0, 7.5))
+    return Output((table, errors), (picture,), _checks(runs))
+
+
+def _row(runs: Sequence[Found], i: int) -> tuple[Cell, ...]:
+    counts = _sum([run.buckets[i] for run in runs])
+    latencies, answered = counts.latencies, sum(run.batches[i][0] for run in runs)
+    return (
+        f"{counts.begin:.0f}-{counts.end:.0f}",
+        counts.total / counts.seconds,
+        counts.goodput,
+        counts.refused / max(1, counts.total),
+        milliseconds(latencies.quantile(0.5)),
+        milliseconds(latencies.quantile(0.99)),
+        milliseconds(latencies.largest),
+        answered / max(1, sum(run.batches[i][1] for run in runs)),
+        sum(len(run.cold[i]) for run in runs) / len(runs),
+        counts.cold / counts.seconds,
+        counts.cold / max(1, counts.total),
+    )
+
+
+def _sum(parts: Sequence[Counts]) -> Counts:
+    total = Counts(parts[0].begin, parts[-1].end)
+    total.seconds = 0.0
+    for part in parts:
+        total.merge(part)
+    return total
+
+
+def _error_rows(runs: Sequence[Found]) -> Sequence[tuple[Cell, ...]]:
+    rows = []
+    for kind in runs[0].errors:
+        errors = Errors()
+        for run in runs:
+            errors.merge(run.errors[kind])
+        paper: Mapping[str, tuple[float, float]] = PAPER
+        late, early = paper.get(kind, (PAPER_COMPLETION, None))
+        all_of_them = errors.late.count + errors.early.count
+        for name, found, theirs in (
+            ("longer", errors.late, late),
+            ("shorter", errors.early, early),
+        ):
+            quantiles = [milliseconds(found.quantile(q)) for q in QUANTILES]
+            share = found.count / max(1, all_of_them)
+            rows.append(
+                (
+                    kind,
+                    name,
+                    share,
+                    *quantiles,
+                    milliseconds(found.largest),
+                    milliseconds(theirs),
+                )
+            )
+    return rows
+
+
+def _checks(runs: Sequence[Found]) -> tuple[Check, ...]:
+    total = _sum([bucket for run in runs for bucket in run.buckets])
+    answered = total.good + total.late
+    share = total.good / max(1, answered)
+    lost = sum(run.unservable for run in runs) / len(runs)
+    return (
+        Check(
+            f"{share:.4%} of {answered} admitted requests within {SLO * 1e3:.0f} ms (≥ 99.999 %)",
+            share >= 0.99999,
+        ),
+        Check(
+            f"{total.good / max(1, total.total):.4%} of all {total.total} requests within "
+            f"{SLO * 1e3:.0f} ms (≥ 99.9 %; no scheduler could do {lost:.2%} of their work)",
+            total.good >= 0.999 * total.total,
+            is_aim=True,
+        ),
+    )
+
+
+def _draw(figure: "Figure", rows: Sequence[tuple[Cell, ...]]) -> None:
+    axes = figure.subplots(4, 1, sharex=True)
+    columns = dict(zip([c.name for c in COLUMNS], zip(*rows, strict=True), strict=True))
+    time = columns["seconds"]
+    panels = (
+        ("r/s", ("offered r/s", "goodput r/s")),
+        ("latency (ms)", ("p50 ms", "p99 ms", "max ms")),
+        ("mean batch", ("batch",)),
+        ("cold starts", ("cold models", "cold r/s")),
+    )
+    for axis, (label, names) in zip(axes, panels, strict=True):
+        for name in names:
+            axis.plot(time, columns[name], label=name, marker=".")
+        axis.set_ylabel(label)
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=8)
+    axes[-1].set_xlabel("time (s), each a minute of the trace")
+
+
+TRACE = Experiment(
+    "clockwork-trace",
+    "Clockwork's Fig. 9 and 10: 4,026 models on 24 devices under a trace, and its predictions",
+    compare,
+    seeds=2,
+)

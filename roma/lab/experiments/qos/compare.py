@@ -1,0 +1,293 @@
+"""`qos-single` and `qos-cluster`: the paper's policies and ours on its hours (Tables 2 to 5).
+
+Every policy gets the same queries. The paper's numbers stand beside ours; what differs in the
+setting, and how its load is chosen, says `roma.lab.experiments.qos.setting`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from dispatcher.schedulers.qos.base import QualityScheduler
+from dispatcher.schedulers.qos.heuristic import Fixed, Qos
+from dispatcher.schedulers.qos.learned import QosRl
+from dispatcher.schedulers.qos.optimal import QosOpt
+from dispatcher.state.utility import QualityOptions
+from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
+from roma.lab.experiments.lab import Lab
+from roma.lab.experiments.qos import bounds, paper
+from roma.lab.experiments.qos.jobs import learned
+from roma.lab.experiments.qos.runs import Dispatch, Scores, Trial, run, watch
+from roma.lab.experiments.qos.setting import (
+    CLUSTER,
+    SINGLE,
+    SPEEDS,
+    TESTS,
+    TINY,
+    TUNED,
+    Part,
+    Queries,
+    queries,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALIKE: Final = 0.015
+"""By which `fixed` may miss the paper's: its load was fitted with other queries."""
+CLOSE: Final = 0.01
+"""By which `qos` may miss the paper's heuristic."""
+SHARE: Final = 0.98
+"""Of the bound that `qos-opt` should reach."""
+
+SAMPLES: Final = (0.15, 0.5, 0.85)
+SAMPLE: Final = 60.0
+"""Where in each part, and for how many seconds, the bound is computed. A short sample makes it
+loose: devices are free before it, and nobody comes after it."""
+
+SHOWN: Final = 600.0
+"""Seconds of the picture of batches, as in Fig. 7."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A policy with its parameters."""
+
+    name: str
+    policy: type[QualityScheduler]
+    options: QualityOptions
+
+
+def contenders(kinds: tuple[str, ...]) -> tuple[Contender, ...]:
+    """Return who competes on some devices."""
+    alpha, beta = TUNED[kinds]
+    tuned = QualityOptions(alpha=alpha, beta=beta)
+    policy = QualityOptions(policy=learned(kinds))
+    return (
+        Contender("fixed", Fixed, QualityOptions()),
+        Contender("qos", Qos, tuned),
+        Contender("qos-rl", QosRl, policy),
+        Contender("qos-opt", QosOpt, QualityOptions()),
+    )
+
+
+def compare(
+    lab: Lab, kinds: tuple[str, ...], seconds: int | None = None, *, busy: bool = False
+) -> Output:
+    """Run everybody on every part of the day, or on its first `seconds`.
+
+    `busy`: under the load that makes `fixed` as bad on the cluster as it was in the paper.
+    """
+    runners = contenders(kinds)
+    trials = {
+        (r.name, part.name): _trial(lab, r, kinds, part, seconds, busy=busy)
+        for r in runners
+        for part in TESTS
+    }
+    found = dict(zip(trials, lab.map(run, list(trials.values())), strict=True))
+    limits = _limits(lab, trials, found)
+    name = "qos-single" if kinds == SINGLE else "qos-busy" if busy else "qos-cluster"
+    means: list[tuple[Cell, ...]] = []
+    shares: list[tuple[Cell, ...]] = []
+    for r in runners:
+        scores = [found[r.name, part.name] for part in TESTS]
+        means.append((r.name, *(f"{s.mean:.3f} ({s.deviation:.3f})" for s in scores)))
+        shares.append((r.name, *(100 * s.tiny for s in scores)))
+        if r.name in paper.QUALITY[kinds]:
+            known = zip(paper.QUALITY[kinds][r.name], paper.DEVIATION[kinds][r.name], strict=True)
+            means.append((f"{r.name}, paper", *(f"{mean:.3f} ({sd:.3f})" for mean, sd in known)))
+            shares.append((f"{r.name}, paper", *(100 * t for t in paper.TINY[kinds][r.name])))
+    if kinds == SINGLE:
+        best = lab.map(_in_order, [trials["qos-opt", part.name] for part in TESTS])
+        means.append(("best in order of arrival", *(f"{mean:.3f}" for mean in best)))
+    means.append(("bound, in samples", *(f"{limits[part.name][0]:.3f}" for part in TESTS)))
+    means.append(("qos-opt, in the same", *(f"{limits[part.name][1]:.3f}" for part in TESTS)))
+    load = ", ".join(f"{p.name} {trials['fixed', p.name].load:.1f}/s" for p in TESTS)
+    columns = tuple(Column(p.name) for p in TESTS)
+    tables = (
+        Table(
+            f"{name}-quality",
+            "Mean (SD) response quality",
+            (Column("policy"), *columns),
+            means,
+            f"Mean load: {load}; qos with α = {TUNED[kinds][0]:g}, β = {TUNED[kinds][1]:g}.",
+        ),
+        Table(
+            f"{name}-tiny",
+            "Queries answered by the tiny model, %",
+            (Column("policy"), *(Column(p.name, ".1f") for p in TESTS)),
+            shares,
+        ),
+    )
+    shown = {r.name: trials[r.name, TESTS[0].name] for r in runners}
+    pictures = [
+        Picture(
+            f"{name}-cdf", partial(_draw_cdf, shown={n: found[n, TESTS[0].name] for n in shown})
+        )
+    ]
+    if kinds == SINGLE:
+        chosen = [n for n in shown if n != "fixed"]
+        batches = {n: watch(_short(shown[n]))[1] for n in chosen}
+        pictures.append(Picture(f"{name}-batches", partial(_draw_batches, batches=batches)))
+    return Output(tables, () if busy else tuple(pictures), _checks(kinds, found, limits))
+
+
+def _trial(
+    lab: Lab,
+    runner: Contender,
+    kinds: tuple[str, ...],
+    part: Part,
+    seconds: int | None,
+    *,
+    busy: bool,
+) -> Trial:
+    return Trial(
+        runner.policy,
+        runner.options,
+        kinds,
+        part,
+        lab.seeds[0],
+        lab.traces,
+        seconds,
+        rate=part.busy if busy else None,
+        speed=SPEEDS[kinds],
+    )
+
+
+def _short(trial: Trial) -> Trial:
+    return Trial(
+        trial.policy, trial.options, trial.kinds, trial.part, trial.seed, trial.traces, int(SHOWN)
+    )
+
+
+def _limits(
+    lab: Lab,
+    trials: Mapping[tuple[str, str], Trial],
+    found: Mapping[tuple[str, str], Scores],
+) -> dict[str, tuple[float, float]]:
+    """Return by part what could be reached, and what `qos-opt` reaches for the same queries."""
+    ours = {part.name: trials["qos-opt", part.name] for part in TESTS}
+    best = lab.map(_priced, [(trial, at) for trial in ours.values() for at in SAMPLES])
+    limits: dict[str, tuple[float, float]] = {}
+    for i, name in enumerate(ours):
+        reached = [_within(found["qos-opt", name], *_sample(ours[name], at)) for at in SAMPLES]
+        some = best[i * len(SAMPLES) : (i + 1) * len(SAMPLES)]
+        limits[name] = float(np.mean(some)), float(np.mean(reached))
+    return limits
+
+
+def _queries(trial: Trial) -> Queries:
+    return queries(
+        trial.part,
+        trial.load,
+        trial.seed,
+        traces=trial.traces,
+        seconds=trial.seconds,
+        speed=trial.speed,
+    )
+
+
+def _in_order(trial: Trial) -> float:
+    return bounds.in_order(_queries(trial), trial.kinds[0])
+
+
+def _sample(trial: Trial, at: float) -> tuple[float, float]:
+    """Return when a sample begins and ends."""
+    length = trial.seconds or (trial.part.end - trial.part.begin) * 3600 / trial.speed
+    sample = min(SAMPLE, length / 5)
+    begin = at * (length - sample)
+    return begin, begin + sample
+
+
+def _priced(job: tuple[Trial, float]) -> float:
+    trial, at = job
+    asked, (begin, end) = _queries(trial), _sample(trial, at)
+    chosen = (asked.sent >= begin) & (asked.sent < end)
+    return bounds.priced(Queries(asked.sent[chosen], asked.arrived[chosen]), trial.kinds)
+
+
+def _within(scores: Scores, begin: float, end: float) -> float:
+    """Return the mean quality of the queries that were sent in between."""
+    chosen = (scores.sent >= begin) & (scores.sent < end)
+    return float(scores.quality[chosen].mean())
+
+
+def _checks(
+    kinds: tuple[str, ...],
+    found: Mapping[tuple[str, str], Scores],
+    limits: Mapping[str, tuple[float, float]],
+) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    for i, part in enumerate(TESTS):
+        fixed, qos, learned, best = (
+            found[name, part.name].mean for name in ("fixed", "qos", "qos-rl", "qos-opt")
+        )
+        known = paper.QUALITY[kinds]
+        limit, reached = limits[part.name]
+        claims = (
+            (f"qos-rl {learned:.3f} ≥ qos {qos:.3f}", learned >= qos),
+            (f"qos-opt {best:.3f} ≥ qos-rl {learned:.3f}", best >= learned),
+        )
+        aims = (
+            (f"fixed {fixed:.3f} is the paper's {known['fixed'][i]:.3f} (± {ALIKE:g})",
+             abs(fixed - known["fixed"][i]) <= ALIKE),
+            (f"qos {qos:.3f} ≥ the paper's heuristic {known['qos'][i]:.3f} - {CLOSE:g}",
+             qos >= known["qos"][i] - CLOSE),
+            (f"qos-rl {learned:.3f} ≥ the paper's RL {known['qos-rl'][i]:.3f}",
+             learned >= known["qos-rl"][i]),
+            (f"qos-opt reaches {reached / limit:.3f} of the bound (≥ {SHARE:g})",
+             reached >= SHARE * limit),
+        )  # fmt: skip
+        checks += [Check(f"{part.name}: {claim}", holds) for claim, holds in claims]
+        checks += [Check(f"{part.name}: {aim}", holds, is_aim=True) for aim, holds in aims]
+    return tuple(checks)
+
+
+def _draw_cdf(figure: "Figure", shown: Mapping[str, Scores]) -> None:
+    """Draw Fig. 6: when answers come, and what they are worth."""
+    late, worth = figure.subplots(1, 2)
+    for name, scores in shown.items():
+        for axis, values in ((late, scores.late), (worth, scores.quality)):
+            ordered = np.sort(values)
+            share = np.arange(1, len(ordered) + 1) / len(ordered)
+            step = max(1, len(ordered) // 2000)
+            axis.plot(ordered[::step], share[::step], label=name)
+    late.set_xlabel("end after the soft deadline, s")
+    late.set_xlim(-1.0, 1.0)
+    worth.set_xlabel("quality of the answer")
+    late.set_ylabel(f"share of queries, {TESTS[0].name}")
+    late.legend()
+
+
+def _draw_batches(figure: "Figure", batches: Mapping[str, Sequence[Dispatch]]) -> None:
+    """Draw Fig. 7: ten minutes of batches, by size and variant."""
+    axes = figure.subplots(len(batches), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, found) in zip(axes, batches.items(), strict=True):
+        for variant, color in (("full", "tab:blue"), (TINY.name, "tab:red")):
+            mine = [d for d in found if d.variant == variant]
+            axis.scatter([d.time for d in mine], [d.count for d in mine], s=4, color=color)
+        axis.set_ylabel(f"{name}\nqueries per batch")
+    axes[-1].set_xlabel("s (blue: full model, red: tiny model)")
+
+
+QOS_SINGLE = Experiment(
+    "qos-single",
+    "Batch size and variant on one GPU: the QoS paper's Tables 2 and 3, beside a bound",
+    lambda lab: compare(lab, SINGLE),
+    seeds=1,
+)
+QOS_BUSY = Experiment(
+    "qos-busy",
+    "Ten GPUs under a load that makes the baseline as bad as it was in the paper",
+    lambda lab: compare(lab, CLUSTER, busy=True),
+    seeds=1,
+)
+QOS_CLUSTER = Experiment(
+    "qos-cluster",
+    "The same on ten GPUs of two kinds: Tables 4 and 5",
+    lambda lab: compare(lab, CLUSTER),
+    seeds=1,
+)

@@ -1,0 +1,56 @@
+"""The story of a simulated run: the records that a live one writes, with `at` in virtual seconds.
+
+It only listens: a run that is told takes the same decisions as one that is not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dispatcher import reports
+from dispatcher.core import Dispatcher
+from roma.telemetry import decision_log
+from roma.ui.dashboard.moments import Moments, record, refusal
+from supervisor.core import Supervisor
+from supervisor.decision_log import Decision, plain
+
+Write = Callable[[str, Sequence[Mapping[str, Any]]], None]
+"""Takes the name of a file and records for its end, as `Chronicle.write` does."""
+
+PERIOD = 1.0
+"""Seconds between two looks at the dispatcher, as in `dispatcher.live.admin.dashboard_feed`."""
+
+
+class Teller:
+    """Tells one run to `write`."""
+
+    def __init__(self, write: Write, law: str, epoch: str) -> None:
+        self._write = write
+        self._law = law
+        self._epoch = epoch
+        self._moments = Moments()
+        self._looked = 0.0
+
+    def decided(self, worker: str, decisions: Sequence[Decision]) -> None:
+        """Tell decisions of a worker: a period later, for by then `observed` is known."""
+        if decisions:
+            records = [plain(d, at=d.time, worker=worker, law=self._law) for d in decisions]
+            self._write(decision_log.decisions(worker), records)
+
+    def look(self, core: Dispatcher, now: float) -> None:
+        """Tell what became of the requests since the last look; the first one only begins."""
+        found = self._moments.take(reports.reply(core, self._epoch, now), now)
+        since, self._looked = self._looked, now
+        records = []
+        for moment in found:
+            queue = core.queues[moment.model]
+            fresh = [refusal(time, reject) for time, reject in queue.refusals if time > since]
+            records.append(record(moment, queue.spec, now, fresh))
+        if records:
+            self._write(decision_log.MODELS, records)
+
+    def end(self, core: Dispatcher, workers: Mapping[str, Supervisor | None], now: float) -> None:
+        """Tell what is left when the run ends."""
+        self.look(core, now)
+        for worker, supervisor in workers.items():
+            if supervisor is not None:
+                self.decided(worker, supervisor.last())

@@ -1,0 +1,495 @@
+"""A fleet of devices in virtual time: thousands of models, batches, loads and unloads.
+
+    clients ─► Dispatcher.handle ─► Execute, LoadModel ─► WorkerCore ─► outcomes ─► Dispatcher
+
+The dispatcher core and its policy are those that run live, and so are the rules of an exclusive
+device (`roma.device.core`); the agenda is in the place of the clock, and an action takes the time
+of its profile, times noise. Devices without windows run one batch at a time and hold every model:
+what other policies are compared on. Decisions take no time, unless a clock of what they cost is
+given.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from dispatcher.core import Dispatcher
+from dispatcher.schedulers.base import Options, Scheduler
+from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from dispatcher.state.utility import QualityOptions
+from roma.device.core import Begin, Step, WorkerCore
+from roma.domain.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.domain.errors import ConfigError
+from roma.domain.events import (
+    Abort,
+    Command,
+    Event,
+    Execute,
+    ExecutionEnded,
+    ExecutionMissed,
+    ExecutorAdded,
+    ExecutorReady,
+    Fail,
+    LoadEnded,
+    LoadModel,
+    Reason,
+    Reject,
+    RequestArrived,
+    Result,
+    UnloadModel,
+    Woken,
+)
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
+from roma.domain.variants import Terms, Variant
+from roma.lab.sim.agenda import Agenda
+
+THINK = 1e-4
+"""Seconds between an answer and the next request of a client that sends one at a time."""
+
+BACK_OFF = 1e-3
+"""Seconds after which such a client asks again that was refused. Without a pause those who are
+refused at once would ask again at once, and the run would be of nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far actions are from their profile: a lognormal factor, and rare stalls.
+
+    `spread` is the coefficient of variation; `is_normal` makes the factor a normal one. With
+    probability `stalls` an action takes `stall` seconds longer. The defaults are the prediction
+    errors of Clockwork (Fig. 10): a p99 of some 50 µs beyond a prediction of 3 ms, and more than
+    10 ms in a few cases of a million.
+    """
+
+    spread: float = 0.004
+    stalls: float = 1e-6
+    stall: float = 0.01
+    is_normal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is simulated. Times in seconds; `deadline` is the SLO of requests without their own.
+
+    `patience`: how long requests may live when it is not the SLO (policies that never refuse).
+    `late` are disturbances: from a time on, everything on a device takes so much longer, once.
+    """
+
+    models: Mapping[str, ModelOffer]
+    devices: int
+    pages: int
+    deadline: float
+    policy: type[Scheduler]
+    exclusive: bool = True
+    patience: float | None = None
+    latency: float = 1e-4
+    ahead: float = 0.005
+    noise: Noise = Noise()
+    late: Sequence[tuple[float, int, float]] = ()
+    seed: int = 1
+    max_waiting: int = 100_000
+    kinds: Sequence[Mapping[str, ModelOffer]] = ()
+    """What each device offers, where they differ; then `devices` is their number."""
+    variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
+    """By public name: what `models` then are variants of. A model that is none has its own name."""
+    quality: QualityOptions = field(default_factory=QualityOptions)
+    soft: float | None = None
+    """The promise of answers that lose value after it; `deadline` if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request to come: points on the agenda's clock, and its client's terms."""
+
+    time: float
+    deadline: float
+    terms: Terms | None = None
+
+
+@dataclass(slots=True)
+class Ended:
+    """One request's end. `reason` is None for an answer; `is_cold`: its model was not loaded.
+
+    `variant` is what answered it.
+    """
+
+    request: Request
+    ended: float
+    slo: float
+    reason: Reason | None
+    is_cold: bool
+    variant: str | None = None
+
+    @property
+    def model(self) -> str:
+        """Its model."""
+        return self.request.model
+
+    @property
+    def arrived(self) -> float:
+        """When it arrived."""
+        return self.request.arrived
+
+    @property
+    def response(self) -> float:
+        """Seconds from its arrival."""
+        return self.ended - self.arrived
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it was answered within its SLO."""
+        return self.reason is None and self.response <= self.slo
+
+
+@dataclass(slots=True)
+class Prediction:
+    """An action of an exclusive device: what was predicted and what was, in seconds."""
+
+    is_load: bool
+    expected: float
+    duration: float
+    expected_end: float
+    end: float
+
+
+class _Client:
+    """Where requests come from: at `times`, or as `arrivals`; without, answers bring requests."""
+
+    __slots__ = ("arrivals", "model", "slo", "times")
+
+    def __init__(
+        self,
+        model: str,
+        slo: float,
+        times: Iterator[float] | None = None,
+        arrivals: Iterator[Arrival] | None = None,
+    ) -> None:
+        self.model = model
+        self.slo = slo
+        self.times = times
+        self.arrivals = arrivals
+
+
+class _Machine:
+    """One device: the rules of an exclusive one, or a plain one that runs what it is given."""
+
+    __slots__ = ("core", "delay", "models", "name", "wakeup")
+
+    def __init__(
+        self, name: str, models: Mapping[str, ModelOffer], core: WorkerCore | None
+    ) -> None:
+        self.name = name
+        self.models = models
+        self.core = core
+        self.delay = 0.0
+        self.wakeup = math.inf
+
+
+class Fleet:
+    """A run; `on_end` sees every request's end, `on_action` every action's prediction.
+
+    `clock` counts the seconds of a core that decisions take. With it they pass in virtual time
+    too, as on the one thread that a dispatcher is: what happens meanwhile waits its turn, and
+    commands leave when their decision has been made.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        on_end: Callable[[Ended], None],
+        on_action: Callable[[Prediction], None] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.agenda = Agenda()
+        self._on_end, self._on_action = on_end, on_action
+        patience, promise = plan.patience or plan.deadline, plan.soft or plan.deadline
+        sla, names = Sla(promise, Statistic.EACH), tuple(plan.variants or plan.models)
+        specs = [
+            ModelSpec(name, sla, patience, plan.max_waiting, variants=plan.variants.get(name, ()))
+            for name in names
+        ]
+        self.dispatcher = Dispatcher(
+            specs,
+            gpu=plan.policy,
+            cpu=CpuRoundRobin,
+            options=Options(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
+        )
+        self.machines: dict[str, _Machine] = {}
+        for i, models in enumerate(plan.kinds or [plan.models] * plan.devices):
+            needs = {name: offer.pages for name, offer in models.items()}
+            core = WorkerCore(plan.pages, needs) if plan.exclusive else None
+            self.machines[f"gpu{i}"] = _Machine(f"gpu{i}", models, core)
+        self._random = random.Random(plan.seed)
+        self._sigma = math.sqrt(math.log(1 + plan.noise.spread**2))
+        self._open: dict[int, tuple[_Client, Request, float, bool]] = {}
+        self._running: dict[int, Execute] = {}
+        self._predicted: dict[int, tuple[float, float]] = {}
+        self._last = 0
+        self._timer_at = math.inf
+        """When the dispatcher is woken; never again while one that woke it waits its turn."""
+        self._clock: Callable[[], float] | None = None
+        self._undecided: deque[tuple[Event, Execute | None]] = deque()
+        self.decided_for = 0.0
+        """Seconds that decisions have taken; 0 without a clock."""
+        self.loads = 0
+        self.handle = self.dispatcher.handle
+        """Takes events; an experiment may listen in between."""
+        for name, machine in self.machines.items():
+            offer = Offer(plan.pages, machine.models) if plan.exclusive else None
+            spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
+            if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
+                raise ConfigError(f"device {name}: {why}")
+            self._handle(ExecutorAdded(spec))
+            self._handle(ExecutorReady(name, offer))
+        for time, device, delay in plan.late:
+            self.agenda.at(time, self._delay, (f"gpu{device}", delay))
+        self._clock = clock  # Now, for devices are there before the first request comes.
+
+    def run(self, until: float) -> None:
+        """Simulate until a point in time; may be called again."""
+        self.agenda.run(until)
+
+    # Clients
+
+    def send(self, model: str, times: Iterator[float], slo: float | None = None) -> None:
+        """Add a client that sends at these times, whatever is answered."""
+        self._next(_Client(model, slo or self.plan.deadline, times))
+
+    def ask(self, model: str, arrivals: Iterator[Arrival]) -> None:
+        """Add a client whose requests have deadlines of their own, in the order of arrival."""
+        self._next(_Client(model, self.plan.deadline, arrivals=arrivals))
+
+    def loop(self, model: str, concurrency: int, slo: float | None = None) -> None:
+        """Add clients that each send a request when the last one has ended."""
+        for _ in range(concurrency):
+            client = _Client(model, slo or self.plan.deadline, None)
+            # Spread over a millisecond, or the first ones would come in one moment.
+            self.agenda.at(self.agenda.now + self._random.uniform(0, 1e-3), self._arrive, client)
+
+    def _next(self, client: _Client) -> None:
+        if client.arrivals is not None:
+            arrival = next(client.arrivals, None)
+            if arrival is not None:
+                self.agenda.at(arrival.time, self._arrive_on_terms, (client, arrival))
+            return
+        assert client.times is not None
+        time = next(client.times, None)
+        if time is not None:
+            self.agenda.at(time, self._arrive, client)
+
+    def _arrive(self, client: _Client) -> None:
+        now, plan = self.agenda.now, self.plan
+        # Who never refuses lets a request live for `patience`; its SLO is what it is judged by.
+        deadline = now + (client.slo if plan.patience is None else plan.patience)
+        self._submit(client, deadline, None)
+        if client.times is not None:
+            self._next(client)
+
+    def _arrive_on_terms(self, what: tuple[_Client, Arrival]) -> None:
+        client, arrival = what
+        self._submit(client, arrival.deadline, arrival.terms)
+        self._next(client)
+
+    def _submit(self, client: _Client, deadline: float, terms: Terms | None) -> None:
+        self._last += 1
+        request = Request(self._last, client.model, self.agenda.now, deadline, terms=terms)
+        self._open[request.id] = client, request, client.slo, not self._is_loaded(client.model)
+        self._handle(RequestArrived(request))
+
+    def _is_loaded(self, model: str) -> bool:
+        if not self.plan.exclusive:
+            return True
+        return any(m.core is not None and model in m.core.loaded for m in self.machines.values())
+
+    def _finish(self, number: int, reason: Reason | None, variant: str | None = None) -> None:
+        client, request, slo, is_cold = self._open.pop(number)
+        now = self.agenda.now
+        self._on_end(Ended(request, now, slo, reason, is_cold, variant))
+        if client.times is None and client.arrivals is None:
+            pause = THINK if reason is None else BACK_OFF
+            self.agenda.at(now + pause, self._arrive, client)
+
+    # The dispatcher
+
+    def _handle(self, event: Event, answered: Execute | None = None) -> None:
+        """Let the dispatcher take an event, and the clients their answers that it brings."""
+        if self._clock is None:
+            self._deliver(answered)
+            self._carry_out_all(event, self.handle(event, now=self.agenda.now))
+            return
+        self._undecided.append((event, answered))
+        if len(self._undecided) == 1:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Handle the next event; its commands and answers leave by what this takes later."""
+        assert self._clock is not None
+        event, start = self._undecided[0][0], self._clock()
+        commands = self.handle(event, now=self.agenda.now)
+        spent = self._clock() - start
+        self.decided_for += spent
+        self.agenda.at(self.agenda.now + spent, self._on_decided, commands)
+
+    def _on_decided(self, commands: Sequence[Command]) -> None:
+        event, answered = self._undecided.popleft()
+        self._deliver(answered)
+        self._carry_out_all(event, commands)
+        if self._undecided:
+            self._decide()
+
+    def _carry_out_all(self, event: Event, commands: Sequence[Command]) -> None:
+        now = self.agenda.now
+        for command in commands:
+            self._carry_out(command, now)
+        if isinstance(event, Woken):
+            self._timer_at = math.inf
+        wakeup = self.dispatcher.next_wakeup()
+        if wakeup is not None and wakeup < self._timer_at:
+            self._timer_at = wakeup
+            self.agenda.at(wakeup, self._on_timer, wakeup)
+
+    def _on_timer(self, wakeup: float) -> None:
+        if wakeup == self._timer_at:
+            self._timer_at = -math.inf
+            self._handle(Woken())
+
+    def _carry_out(self, command: Command, now: float) -> None:
+        match command:
+            case Execute():
+                self._execute(command, now)
+            case LoadModel(number, executor, model, latest):
+                self.loads += 1
+                self._predict(number, executor, model, None, now)
+                self._give(executor, Load(number, model, now, latest))
+            case UnloadModel(executor, model):
+                self._give(executor, Unload(0, model))
+            case Reject(request, reason):
+                self._finish(request, reason)
+            case Fail() | Abort():
+                raise AssertionError(f"nothing fails here: {command}")
+            case _:
+                assert_never(command)
+
+    def _execute(self, command: Execute, now: float) -> None:
+        self._running[command.execution] = command
+        batch, name, variant = command.size, command.executor, command.variant
+        if self.plan.exclusive:
+            self._predict(command.execution, name, variant, batch, now)
+            earliest, latest = command.window
+            self._give(name, Infer(command.execution, variant, batch, earliest, latest))
+            return
+        offer = self.plan.models[command.model]
+        busy = self._noisy(_seconds(offer, batch), self.machines[name])
+        self.agenda.at(now + 2 * self.plan.latency + busy, self._answer, (command.execution, busy))
+
+    def _predict(
+        self, number: int, executor: str, model: str, batch: int | None, now: float
+    ) -> None:
+        if self._on_action is None:
+            return
+        device = self.dispatcher.executors[executor].exclusive
+        assert device is not None
+        lane = device.loads if batch is None else device.infers
+        expected = device.loading(model) if batch is None else device.execution(model, batch)
+        self._predicted[number] = expected, lane.free_at(now) + 2 * self.plan.latency
+
+    # Devices
+
+    def _give(self, executor: str, action: Infer | Load | Unload) -> None:
+        what = self.machines[executor], action
+        self.agenda.at(self.agenda.now + self.plan.latency, self._take, what)
+
+    def _take(self, what: tuple[_Machine, Infer | Load | Unload]) -> None:
+        machine, action = what
+        assert machine.core is not None
+        self._follow(machine, machine.core.submit(action, self.agenda.now))
+
+    def _follow(self, machine: _Machine, steps: Sequence[Step]) -> None:
+        now, core = self.agenda.now, machine.core
+        assert core is not None
+        for step in steps:
+            if isinstance(step, Begin):
+                action = step.action
+                offer = machine.models[action.model]
+                seconds = offer.load if isinstance(action, Load) else offer.seconds(action.batch)
+                busy = self._noisy(seconds, machine)
+                self.agenda.at(now + busy, self._done, (machine, action.id))
+            else:
+                self.agenda.at(now + self.plan.latency, self._report, step)
+        wakeup = core.next_wakeup()
+        if wakeup is not None and wakeup > now and wakeup != machine.wakeup:
+            machine.wakeup = wakeup
+            self.agenda.at(wakeup, self._wake, machine)
+
+    def _wake(self, machine: _Machine) -> None:
+        machine.wakeup = math.inf
+        assert machine.core is not None
+        self._follow(machine, machine.core.advance(self.agenda.now))
+
+    def _done(self, what: tuple[_Machine, int]) -> None:
+        machine, number = what
+        assert machine.core is not None
+        self._follow(machine, machine.core.end(number, Status.OK, self.agenda.now))
+
+    def _report(self, outcome: Outcome) -> None:
+        number, is_ok = outcome.id, outcome.status is Status.OK
+        if number == 0:
+            assert is_ok, f"a model could not be unloaded: {outcome}"
+            return
+        predicted = self._predicted.pop(number, None)
+        if predicted is not None and self._on_action is not None and is_ok:
+            is_load = number not in self._running
+            expected, end = predicted
+            found = Prediction(is_load, expected, outcome.duration, end, self.agenda.now)
+            self._on_action(found)
+        if number not in self._running:
+            took = outcome.duration if is_ok else None
+            self._handle(LoadEnded(number, is_ok, took, outcome.status is Status.MISSED))
+        elif is_ok:
+            self._answer((number, outcome.duration))
+        else:
+            assert outcome.status is Status.MISSED, f"an action was wrong: {outcome}"
+            del self._running[number]
+            self._handle(ExecutionMissed(number))
+
+    def _answer(self, what: tuple[int, float]) -> None:
+        execution, busy = what
+        self._handle(ExecutionEnded(execution, Result.OK, busy), self._running.pop(execution))
+
+    def _deliver(self, answered: Execute | None) -> None:
+        if answered is None:
+            return
+        for request in answered.requests:
+            if request in self._open:  # else it was refused while it ran
+                self._finish(request, None, answered.variant)
+
+    def _noisy(self, seconds: float, machine: _Machine) -> float:
+        draw, noise = self._random, self.plan.noise
+        if noise.is_normal:
+            taken = seconds * max(0.0, draw.gauss(1.0, noise.spread))
+        else:
+            taken = seconds * math.exp(draw.gauss(0.0, self._sigma)) if self._sigma else seconds
+        if noise.stalls and draw.random() < noise.stalls:
+            taken += noise.stall
+        taken += machine.delay
+        machine.delay = 0.0
+        return taken
+
+    def _delay(self, what: tuple[str, float]) -> None:
+        name, delay = what
+        self.machines[name].delay += delay
+
+
+def _seconds(offer: ModelOffer, batch: int) -> float:
+    """Return the seconds of a batch of any size: as the last sizes grow, beyond the largest."""
+    sizes = sorted(offer.executions)
+    if batch <= sizes[-1]:
+        return offer.seconds(batch)
+    low, high = sizes[-2:]
+    slope = (offer.executions[high] - offer.executions[low]) / (high - low)
+    return offer.executions[high] + slope * (batch - high)

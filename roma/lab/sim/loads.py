@@ -1,0 +1,66 @@
+"""A `load` of roma.yaml as a stream of send times; memory does not grow with its length."""
+
+import math
+import random
+from collections.abc import Iterable, Iterator
+from itertools import count, repeat
+
+from roma.config.plant import LoadConfig
+from roma.workload.arrivals import Process, Profile, Step, mmpp_stream, paced_stream, poisson_stream
+from roma.workload.errors import WorkloadError
+from roma.workload.trace import TraceKind, read_counts, read_trace
+
+MOST_REQUESTS = 1e8
+"""Per model: an hour of simulating."""
+
+MOST_BURSTS = 1_000_000
+
+
+def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[float]:
+    """Yield ascending send times in seconds; they may go on beyond `duration`.
+
+    Raises WorkloadError for a trace that cannot be read, and for more than `MOST_REQUESTS`.
+    """
+    if load.trace is not None:
+        times = read_trace(load.trace, load.kind, column=load.column, seed=seed)
+        if load.kind is TraceKind.TIMESTAMPS:
+            return repeated(times, math.floor(times[-1]) + 1.0)
+        # Seconds without a request at the end belong to a trace: they are part of its mean rate.
+        return repeated(times, float(len(read_counts(load.trace, load.kind, column=load.column))))
+    profile = _profile(load, duration)
+    if profile.requests > MOST_REQUESTS:
+        raise WorkloadError(
+            f"plant load: {profile.requests:g} requests in {duration:g} s: must be at most "
+            f"{MOST_REQUESTS:g}"
+        )
+    match load.process:
+        case Process.POISSON:
+            return poisson_stream(profile, seed=seed)
+        case Process.PACED:
+            return paced_stream(profile, phase=random.Random(seed).random())
+        case Process.MMPP:
+            return mmpp_stream(profile, seed=seed)
+
+
+def repeated(times: Iterable[float], length: float) -> Iterator[float]:
+    """Yield `times` again and again, `length` seconds apart."""
+    kept = tuple(times)
+    for lap in count():
+        for time in kept:
+            yield lap * length + time
+
+
+def _profile(load: LoadConfig, duration: float) -> Profile:
+    if load.on_off is not None:
+        rate, on, off = load.on_off
+        laps = math.ceil(duration / (on + off))
+        if laps > MOST_BURSTS:
+            raise WorkloadError(f"plant load.on_off: {laps} bursts: must be at most {MOST_BURSTS}")
+        return Profile(tuple(s for _ in repeat(None, laps) for s in (Step(0, off), Step(rate, on))))
+    assert load.profile is not None
+    profile = Profile.parse(load.profile, step=load.step)
+    missing = duration - profile.duration
+    if missing <= 0:
+        return profile
+    last = profile.steps[-1]
+    return Profile((*profile.steps[:-1], Step(last.rate, last.duration + missing)))

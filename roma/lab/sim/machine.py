@@ -1,0 +1,87 @@
+"""The cores of a simulated worker, which all its CPU executables share.
+
+A quota bounds what an executable uses over a period, not at a moment: until it is spent, everything
+runs at full speed, and with burst an executable that was idle has twice as much to spend. Where
+that is more than the cores there are, each executable gets a fair share of them (max-min, as the
+kernel does for groups of equal weight), anew whenever somebody begins, ends, has spent its quota or
+gets the next one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from roma.lab.sim.quota import QuotaCpu
+
+ROUNDING = 1e-9
+"""Cores by which a sum may be off."""
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A CPU executable.
+
+    `version` tells the latest of the ends on the agenda from stale ones; `losses` counts how often
+    it was lost, with whatever was on its way to it. `core_seconds` is what was granted over time,
+    or used where a stretch was beyond it.
+    """
+
+    cpu: QuotaCpu
+    version: int = 0
+    losses: int = 0
+    core_seconds: float = 0.0
+    wanted: float = 0.0
+    _since: float = 0.0
+    _used: float = 0.0
+
+    def account(self, now: float) -> None:
+        """Add the stretch from the last call until now."""
+        self.cpu.advance(now)
+        used, self._used = self.cpu.usage - self._used, self.cpu.usage
+        self.core_seconds += max(self.cpu.cores * (now - self._since), used)
+        self._since = now
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """`cores` shared by `units`; `version` tells the latest turn on the agenda from stale ones."""
+
+    cores: float
+    units: Sequence[Unit]
+    version: int = 0
+    is_crowded: bool = False
+    _wanted: float = field(default=0.0, repr=False)
+
+    def settle(self, unit: Unit, now: float) -> Iterable[Unit]:
+        """Take note of what began, ended or was resized; return the units whose ends change."""
+        wanted = unit.cpu.wanted
+        self._wanted += wanted - unit.wanted
+        unit.wanted = wanted
+        if self._wanted > self.cores + ROUNDING:
+            return self.turn(now)
+        if self.is_crowded:
+            self.is_crowded = False
+            self.version += 1
+            for each in self.units:
+                each.cpu.pace(float("inf"), now)
+            return self.units
+        return (unit,)
+
+    def turn(self, now: float) -> Iterable[Unit]:
+        """Share the cores among those who have quota left; return the units whose ends change."""
+        self.is_crowded = True
+        running = [unit for unit in self.units if unit.wanted]
+        for unit in running:
+            unit.cpu.advance(now)
+        able = [unit for unit in running if not unit.cpu.is_spent]
+        left = self.cores
+        for others, unit in zip(
+            range(len(able) - 1, -1, -1), sorted(able, key=lambda u: u.wanted), strict=True
+        ):
+            cores = min(unit.wanted, left / (others + 1))
+            unit.cpu.pace(cores, now)
+            left -= cores
+        return running
+
+    def next_turn(self) -> float:
+        """Return when the next executable spends its quota, or gets one."""
+        return min(unit.cpu.next_turn() for unit in self.units if unit.wanted)

@@ -1,0 +1,103 @@
+"""What is simulated: a configuration, what requests cost, when they come and what goes wrong."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from roma.config.placement import executables
+from roma.config.plant import LoadConfig, ModelPlant
+from roma.config.profile import ModelProfile
+from roma.config.schema import Config
+from roma.domain.errors import ConfigError
+from roma.domain.model import Device
+from roma.lab.sim.loads import send_times
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorFault:
+    """An executable is gone from `time` on, for `duration` seconds."""
+
+    time: float
+    executor: str
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorFault:
+    """A supervisor dies at `time` and is back, with empty memory, after `duration` seconds."""
+
+    time: float
+    worker: str
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One simulated world. Times in seconds; `arrivals` are ascending send times by model.
+
+    `hide_age` reports the ages of waiting requests as 0: what a controller sees that measures
+    completed requests only. `script`, if given, sets the cores of executables by control period,
+    whatever the supervisors would do. `is_coarse`: executables never wait for each other's cores,
+    and a quota is spent to the moment. `front_end` is the time in seconds that every request has
+    taken before the dispatcher gets it, whatever it runs on.
+    """
+
+    config: Config
+    profiles: Mapping[str, ModelProfile]
+    arrivals: Mapping[str, Iterator[float]]
+    duration: float
+    seed: int = 1
+    actuation_delay: float = 0.0
+    burst: float = 0.0
+    usage_error: float = 1.0
+    hide_age: bool = False
+    is_coarse: bool = False
+    front_end: float = 0.0
+    faults: tuple[ExecutorFault | SupervisorFault, ...] = field(default=())
+    script: Mapping[str, Sequence[float]] | None = None
+
+
+def from_config(config: Config, *, seed: int = 1) -> Scenario:
+    """Return what a roma.yaml with a `plant` section describes; raise ConfigError naming a key."""
+    plant = config.plant
+    if plant is None:
+        raise ConfigError("plant: missing; `roma simulate` needs to know costs and loads")
+    loads: dict[str, LoadConfig] = {
+        name: m.load for name, m in plant.models.items() if m.load is not None
+    }
+    if not loads:
+        raise ConfigError("plant.models: no load; at least one model needs `load`")
+    if any(e.spec.is_exclusive for e in executables(config)):
+        raise ConfigError("workers.executables.actions: `roma simulate` has no exclusive devices")
+    on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
+    return Scenario(
+        config=config,
+        profiles={name: _profile(config, name, on_gpu) for name in config.models},
+        arrivals={
+            name: send_times(load, plant.duration, seed=seed_of(seed, i))
+            for i, (name, load) in enumerate(loads.items())
+        },
+        duration=plant.duration,
+        seed=seed,
+        actuation_delay=plant.actuation_delay,
+        burst=config.control.cfs_burst if plant.burst is None else plant.burst,
+        usage_error=plant.usage_error,
+    )
+
+
+def seed_of(seed: int, index: int) -> int:
+    """Return an own seed for the stream number `index` of a run."""
+    return seed * 1_000_003 + index
+
+
+def _profile(config: Config, name: str, on_gpu: bool) -> ModelProfile:
+    """Return the profile of one model, with what the plant says laid over what was measured."""
+    measured = config.models[name].profile
+    assert config.plant is not None
+    given = config.plant.models.get(name, ModelPlant()).model_dump(exclude={"load"})
+    values = measured.model_dump() if measured else {}
+    values |= {key: value for key, value in given.items() if value is not None}
+    if "cost" not in values:
+        raise ConfigError(f"plant.models.{name}.cost: missing, and no `profile` has it")
+    if on_gpu and values.get("gpu_time") is None:
+        raise ConfigError(f"plant.models.{name}.gpu_time: missing, and no `profile` has it")
+    return ModelProfile.model_validate(values)

@@ -1,0 +1,316 @@
+"""Drives the production cores in virtual time: the simulated half of what `live/` is for real.
+
+    arrivals ─► Dispatcher.handle ─► Execute ─► World ─► ExecutionEnded ─► Dispatcher.handle
+    every period: readings and report ─► Supervisor.tick ─► Apply ─► World and CoresApplied
+
+Nothing is decided here. Same scenario, same seed: same sequence of decisions, to the bit.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from dispatcher import reports
+from dispatcher.assembly import build_core as build_dispatcher
+from roma.config.placement import executables
+from roma.config.workers import WorkerConfig
+from roma.domain.events import (
+    Abort,
+    Command,
+    CoresApplied,
+    Event,
+    Execute,
+    ExecutionEnded,
+    ExecutorAdded,
+    ExecutorLost,
+    ExecutorReady,
+    Fail,
+    LoadModel,
+    Reject,
+    RequestArrived,
+    UnloadModel,
+    Woken,
+)
+from roma.domain.events import Result as Ended
+from roma.domain.model import Request
+from roma.lab.sim.agenda import Agenda
+from roma.lab.sim.decision_log import PERIOD, Teller, Write
+from roma.lab.sim.result import ModelResult, Result, Sample
+from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed_of
+from roma.lab.sim.tally import Tally
+from roma.lab.sim.world import World
+from supervisor.assembly import build_core as build_supervisor
+from supervisor.core import Apply, Supervisor
+
+DISPATCHER = "dispatcher"
+
+_OK = Ended.OK  # reading a member of an Enum costs 70 ns in Python 3.11
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The requests of one model that are still to come."""
+
+    model: str
+    times: Iterator[float]
+    patience: float
+    tally: Tally
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One worker's supervisor; None while it is dead."""
+
+    config: WorkerConfig
+    core: Supervisor | None
+
+
+class Simulation:
+    """One run; `trace(time, command)` sees every command, `record` keeps what pictures need.
+
+    `story` takes what a live run writes down: every decision, and every model once a second.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        record: bool = False,
+        trace: Callable[[float, Command | Apply], None] | None = None,
+        story: Write | None = None,
+    ) -> None:
+        config = scenario.config
+        self.agenda = Agenda()
+        self.dispatcher = build_dispatcher(config)
+        self.world = World(
+            config,
+            scenario.profiles,
+            self.agenda,
+            self._on_end,
+            burst=scenario.burst,
+            is_coarse=scenario.is_coarse,
+        )
+        self.workers = {w.name: _Worker(w, build_supervisor(config, w)) for w in config.workers}
+        self._scenario = scenario
+        self._trace = trace
+        self._record = record
+        self._teller = None if story is None else Teller(story, config.control.law, DISPATCHER)
+        self._samples: list[Sample] = []
+        self._ids = itertools.count(1)
+        # Who is waited for: books, arrival time and size (a standard normal) by request.
+        self._open: dict[int, tuple[Tally, float, float]] = {}
+        self._running: dict[int, tuple[int, ...]] = {}
+        self._timer_at = math.inf
+        # Sizes are drawn at arrival, in the order of arrival: the same for every law and policy.
+        self._draw = random.Random(seed_of(scenario.seed, -1)).gauss
+        self._tallies = {
+            spec.name: Tally(spec.sla.response_time, series=[] if record else None)
+            for spec in config.model_specs
+        }
+
+    def run(self, on_progress: Callable[[float], None] | None = None) -> Result:
+        """Simulate the whole scenario; tell after each hundredth of it which share is done."""
+        self._begin()
+        duration = self._scenario.duration
+        if on_progress is not None:
+            for hundredth in range(1, 100):
+                self.agenda.run(duration * hundredth / 100)
+                on_progress(hundredth / 100)
+        self.agenda.run(duration)
+        if self._teller is not None:
+            supervisors = {name: worker.core for name, worker in self.workers.items()}
+            self._teller.end(self.dispatcher, supervisors, self.agenda.now)
+        return self._result()
+
+    def _begin(self) -> None:
+        scenario = self._scenario
+        for executable in executables(scenario.config):
+            self._handle(ExecutorAdded(executable.spec))
+            self._handle(ExecutorReady(executable.spec.name))
+        for name, times in scenario.arrivals.items():
+            spec = self.dispatcher.queues[name].spec
+            stream = _Stream(name, iter(times), spec.deadline, self._tallies[name])
+            self._await_next(stream)
+        for worker in self.workers.values():
+            self.agenda.at(0.0, self._tick, worker)
+        for fault in scenario.faults:
+            self.agenda.at(fault.time, self._break, fault)
+        if self._teller is not None:
+            self._look(self._teller)
+
+    # Requests
+
+    def _await_next(self, stream: _Stream) -> None:
+        time = next(stream.times, None)
+        if time is not None:
+            self.agenda.at(time, self._arrive, stream)
+
+    def _arrive(self, stream: _Stream) -> None:
+        now, number, tally = self.agenda.now, next(self._ids), stream.tally
+        tally.arrivals += 1
+        self._open[number] = (tally, now, self._draw(0.0, 1.0))
+        request = Request(number, stream.model, now, now + stream.patience)
+        if self._scenario.front_end:
+            self.agenda.at(now + self._scenario.front_end, self._handle, RequestArrived(request))
+        else:
+            self._handle(RequestArrived(request))
+        self._await_next(stream)
+
+    def _on_end(self, execution: int) -> None:
+        requests = self._running.pop(execution, None)
+        if requests is None:
+            return  # its executor was lost meanwhile
+        now = self.agenda.now
+        for request in requests:
+            tally, arrived, _ = self._open.pop(request)
+            tally.answered(now - arrived, now)
+        self._handle(ExecutionEnded(execution, _OK))
+
+    def _handle(self, event: Event) -> None:
+        """Feed one event and carry out what the core commands."""
+        now = self.agenda.now
+        for command in self.dispatcher.handle(event, now=now):
+            if self._trace is not None:
+                self._trace(now, command)
+            self._carry_out(command, now)
+        wakeup = self.dispatcher.next_wakeup()
+        if wakeup is not None and wakeup < self._timer_at:
+            self._timer_at = wakeup
+            self.agenda.at(wakeup, self._on_timer, wakeup)
+
+    def _carry_out(self, command: Command, now: float) -> None:
+        match command:
+            case Execute():
+                execution, requests, waited_for = command.execution, command.requests, self._open
+                self._running[execution] = requests
+                sizes = [waited_for[request][2] for request in requests]
+                self.world.start(execution, command.executor, command.model, sizes)
+            case Reject(request, reason):
+                tally, arrived, _ = self._open.pop(request)
+                tally.refused(reason, arrived, now)
+            case Fail(request):
+                tally, arrived, _ = self._open.pop(request)
+                tally.failure(arrived, now)
+            case Abort(execution):
+                del self._running[execution]
+            case LoadModel() | UnloadModel():
+                raise AssertionError(
+                    "the configuration has no exclusive devices: see roma.lab.sim.fleet"
+                )
+            case _:
+                assert_never(command)
+
+    def _on_timer(self, wakeup: float) -> None:
+        if wakeup == self._timer_at:
+            self._timer_at = math.inf
+            self._handle(Woken())
+
+    # Control
+
+    def _tick(self, worker: _Worker) -> None:
+        """One control period of one worker: what `supervisor.live.loop` does."""
+        now, core = self.agenda.now, worker.core
+        self.agenda.at(now + self._scenario.config.period(worker.config), self._tick, worker)
+        if core is None:
+            return
+        if self._scenario.script is not None:
+            self._follow(self._scenario.script, worker)
+            return
+        error = self._scenario.usage_error
+        readings = {}
+        for name in core.status:
+            reading = self.world.reading(name)
+            readings[name] = (
+                reading if error == 1 else replace(reading, usage=reading.usage * error)
+            )
+        reply = reports.reply(self.dispatcher, DISPATCHER, now)
+        if self._scenario.hide_age:
+            models = tuple(replace(m, oldest_age=0.0) for m in reply.models)
+            reply = replace(reply, models=models)
+        complete = [] if self._teller is None else core.last()
+        wanted = core.tick({DISPATCHER: reply}, readings, now=now)
+        if self._teller is not None:
+            self._teller.decided(worker.config.name, complete)
+        for apply in wanted:
+            if self._trace is not None:
+                self._trace(now, apply)
+            if self._scenario.actuation_delay:
+                self.agenda.at(now + self._scenario.actuation_delay, self._apply, (worker, apply))
+            else:
+                self._apply((worker, apply))
+        if self._record:
+            self._sample(core, self._scenario.config.period(worker.config))
+
+    def _look(self, teller: Teller) -> None:
+        now = self.agenda.now
+        self.agenda.at(now + PERIOD, self._look, teller)
+        teller.look(self.dispatcher, now)
+
+    def _follow(self, script: Mapping[str, Sequence[float]], worker: _Worker) -> None:
+        k = round(self.agenda.now / self._scenario.config.period(worker.config))
+        for name, cores in script.items():
+            if worker.core is not None and name in worker.core.status and k < len(cores):
+                self._apply((worker, Apply(name, cores[k])))
+
+    def _apply(self, what: tuple[_Worker, Apply]) -> None:
+        worker, apply = what
+        applied = self.world.resize(apply.executable, apply.cores)
+        if worker.core is not None:
+            worker.core.on_applied(apply.executable, applied)
+        if self.dispatcher.executors[apply.executable].cores != applied:
+            self._handle(CoresApplied(apply.executable, applied))
+
+    def _sample(self, core: Supervisor, period: float) -> None:
+        for name, status in core.status.items():
+            m = status.story[-1].measurement
+            if m is not None:
+                rate = (m.completed_gpu + m.completed_cpu) / period
+                self._samples.append(
+                    Sample(self.agenda.now, name, m.applied, m.response_time, rate)
+                )
+
+    # Faults
+
+    def _break(self, fault: ExecutorFault | SupervisorFault) -> None:
+        back = self.agenda.now + fault.duration
+        match fault:
+            case ExecutorFault():
+                self.world.lose(fault.executor)
+                self._handle(ExecutorLost(fault.executor))
+            case SupervisorFault():
+                self.workers[fault.worker].core = None
+            case _:
+                assert_never(fault)
+        self.agenda.at(back, self._repair, fault)
+
+    def _repair(self, fault: ExecutorFault | SupervisorFault) -> None:
+        match fault:
+            case ExecutorFault():
+                self._handle(ExecutorReady(fault.executor))
+            case SupervisorFault():
+                worker = self.workers[fault.worker]
+                worker.core = build_supervisor(self._scenario.config, worker.config)
+            case _:
+                assert_never(fault)
+
+    def _result(self) -> Result:
+        # What still waits or runs is late if its SLA has passed; else nothing is known of it.
+        for tally, arrived, _ in self._open.values():
+            tally.late += self.agenda.now - arrived > tally.sla
+        for tally in self._tallies.values():
+            tally.close()
+        queues = self.dispatcher.queues
+        return Result(
+            seconds=self._scenario.duration,
+            allocatable=sum(w.config.allocatable for w in self.workers.values()),
+            core_seconds=self.world.core_seconds(),
+            used_seconds=self.world.used_seconds(),
+            models=tuple(
+                ModelResult.of(name, tally, queues[name].completed)
+                for name, tally in self._tallies.items()
+            ),
+            samples=tuple(self._samples),
+        )

@@ -1,0 +1,105 @@
+"""What a caller of the admin port or of a supervisor must bring: a name it is known by, a secret.
+
+The name is the request's Host. A page of another site can point a name of its own at this machine
+(DNS rebinding), and the browser would take our answers for that site's; so names that nobody gave
+to us are refused with 421. Addresses are not names: no foreign page has an origin by one of ours.
+
+Which secret is asked for depends on what would be executed, not on how its path is spelt; what is
+not listed takes the default, and what does not exist too. /healthz says nothing and asks nothing.
+"""
+
+import asyncio
+import base64
+import binascii
+import ipaddress
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from roma.config.watched_file import Watched
+from roma.security.tokens import Token
+from roma.telemetry import logs
+
+HEALTH = "/healthz"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What lets a caller in: nothing, or a token as bearer, or in browsers as password."""
+
+    token: Watched[Token] | None
+    browser: bool = False
+
+    def opens(self, authorization: str | None) -> bool:
+        """Return whether an Authorization header lets its sender in."""
+        if self.token is None:
+            return True
+        scheme, _, text = (authorization or "").partition(" ")
+        match scheme.lower():
+            case "bearer":
+                return self.token.value.matches(text.strip())
+            case "basic" if self.browser:
+                return self.token.value.matches(_password(text))
+            case _:
+                return False
+
+    @property
+    def challenge(self) -> str:
+        """What a browser or program is asked for: a browser asks its user for a password."""
+        return 'Basic realm="ROMA", charset="UTF-8"' if self.browser else 'Bearer realm="ROMA"'
+
+
+def guard(names: Iterable[str], doors: Mapping[str, Door], default: Door) -> Middleware:
+    """Return the middleware of an application whose routes have these doors, by path.
+
+    Made in a running loop. What it refuses is logged, a line a second.
+    """
+    known = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
+    said = logs.Limited(log, asyncio.get_running_loop())
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        path = None if resource is None else resource.canonical
+        if path == HEALTH:
+            return await handler(request)
+        if not _known(request.headers.get(hdrs.HOST), known):
+            why = "not known by this name: gateway.admin_names lists those that are"
+            said.log("doors: name", logging.WARNING, "%s: refused: %s", request.remote, why)
+            return web.json_response({"error": why}, status=421)
+        door = default if path is None else doors.get(path, default)
+        if not door.opens(request.headers.get(hdrs.AUTHORIZATION)):
+            message = "%s: %s %s: no valid token"
+            what = (request.remote, request.method, request.path)
+            said.log("doors: token", logging.WARNING, message, *what)
+            challenge = {hdrs.WWW_AUTHENTICATE: door.challenge}
+            return web.json_response({"error": "a token is needed"}, status=401, headers=challenge)
+        return await handler(request)
+
+    return middleware
+
+
+def _known(host: str | None, names: frozenset[str]) -> bool:
+    if not host:
+        return False
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower().rstrip(".") in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _password(text: str) -> str:
+    """Return the password of HTTP Basic; the user's name does not matter."""
+    try:
+        return base64.b64decode(text.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return ""

@@ -1,0 +1,185 @@
+"""The keys file: who may call which models, how often, at what priority and until when.
+
+    keys:
+      qmvzkfae:                       # a public id; the token is roma_qmvzkfae_…
+        name: checkout                # what logs and limits call it
+        hash: sha256:9f86d081884c…    # of the whole token, which `roma keys add` prints once
+        models: [digits, photos]      # or "*"
+        rate: 50                      # requests per second, in bursts of `burst`
+        expires: 2027-01-31
+      reports:                        # no token: a verified client certificate
+        certificate: reports.example.com
+        models: "*"
+        priority: batch
+
+A token's secret is 256 random bits, so a plain SHA-256 is right: a slow hash makes guessing
+dear where few secrets are likely, and here 2^256 are alike; it would cost milliseconds per request.
+Nothing of a keys file but names, ids and bounds is ever shown: somebody may have put a token there.
+"""
+
+import hashlib
+import math
+import re
+import secrets
+import string
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from roma.config import yaml_file
+from roma.config.workers import Name
+from roma.config.yaml_file import Fault, Section
+from roma.domain.errors import ConfigError
+from roma.domain.model import Priority
+
+TOKEN = re.compile(r"roma_([a-z]{8})_[A-Za-z0-9_-]{43}")
+"""Letters alone name a key: YAML takes no eight of them for a number or a truth value."""
+
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+_NO_MOMENT = PydanticCustomError("form", "must be a date or a time in ISO 8601")
+
+
+def _moment(value: object) -> object:
+    """Take a date for its first moment, and a time without a zone for UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise _NO_MOMENT from None
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC)
+    raise _NO_MOMENT
+
+
+def _hash(value: object) -> object:
+    if not isinstance(value, str) or not _HASH.fullmatch(value):
+        raise PydanticCustomError("form", "must be sha256: and 64 hex digits (`roma keys add`)")
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+Scope = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | Literal["*"]
+
+
+class Limits(Section):
+    """What one caller may do, among those who may call."""
+
+    rate: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    """Requests per second in the long run; default: no limit."""
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Requests at once; default: those of a second, at least one."""
+    concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Most requests that wait or run at once; default: no limit."""
+    priority: Priority = Priority.INTERACTIVE
+    """The highest it may use."""
+
+    @model_validator(mode="after")
+    def _check_burst(self) -> "Limits":
+        if self.burst is not None and self.rate is None:
+            raise Fault("burst", self.burst, "absent where rate is")
+        return self
+
+    @property
+    def effective_burst(self) -> float:
+        """The burst with its default filled in."""
+        return float(self.burst or max(1, math.ceil(self.rate or 1)))
+
+
+class KeyEntry(Limits):
+    """One caller."""
+
+    name: Name | None = None
+    """What logs call it; default: its id. Two keys may share one while the older is replaced."""
+    hash: Annotated[str, BeforeValidator(_hash)] | None = Field(default=None, repr=False)
+    """SHA-256 of its token."""
+    certificate: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Name in a client certificate (`tls.client_ca`): its first URI, DNS or mail name, else CN."""
+    models: Scope
+    """Models that it may call, or "*" for all."""
+    expires: Moment | None = None
+    """When it stops to hold; a date: its first moment, in UTC."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "KeyEntry":
+        if (self.hash is None) == (self.certificate is None):
+            raise Fault("hash", self.hash and "set", "set, or certificate in its place")
+        return self
+
+
+KeyId = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+
+
+class Keys(Section):
+    """The whole file."""
+
+    keys: dict[KeyId, KeyEntry]
+    """By id. An empty mapping admits nobody."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Keys":
+        _refuse_twins((id_, e.hash, "hash") for id_, e in self.keys.items())
+        _refuse_twins((id_, e.certificate, "certificate") for id_, e in self.keys.items())
+        for id_, entry in self.keys.items():
+            if entry.hash is not None and not re.fullmatch("[a-z]{8}", id_):
+                raise Fault(f"keys.{id_}", id_, "eight letters, those of its token")
+        return self
+
+
+def _refuse_twins(found: Iterable[tuple[str, str | None, str]]) -> None:
+    seen: dict[str, str] = {}
+    for id_, value, what in found:
+        if value is not None and (other := seen.setdefault(value, id_)) != id_:
+            raise Fault(f"keys.{id_}.{what}", "…", f"different from that of {other}")
+
+
+def load(path: Path) -> Keys:
+    """Read and validate a keys file; raise `ConfigError` with one line per fault."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    return parse(text, source=str(path))
+
+
+def parse(text: str, *, source: str) -> Keys:
+    """Validate YAML text; nothing of it is shown but names and bounds."""
+    data = yaml_file.read(text, source=source, secret=True)
+    try:
+        return Keys.model_validate(data)
+    except ValidationError as error:
+        lines = yaml_file.describe(error, source, secret=True)
+        raise ConfigError("\n".join(lines)) from None  # the cause quotes the values
+
+
+def expired(loaded: Keys, now: datetime) -> list[str]:
+    """Return a line for each key that is refused from now on, or has been."""
+    return [
+        f"keys.{id_}.expires = {entry.expires.isoformat()}: has expired: "
+        f"{entry.name or id_} is refused"
+        for id_, entry in loaded.keys.items()
+        if entry.expires is not None and entry.expires <= now
+    ]
+
+
+def new_id() -> str:
+    """Return an id that no other key has, for all that is known: one of 2·10¹¹."""
+    return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
+
+
+def new_token(id_: str) -> str:
+    """Return a token of this id, which nobody can guess."""
+    return f"roma_{id_}_{secrets.token_urlsafe(32)}"
+
+
+def hashed(token: str) -> str:
+    """Return what a keys file keeps of a token."""
+    return "sha256:" + hashlib.sha256(token.encode()).hexdigest()

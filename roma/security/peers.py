@@ -1,0 +1,68 @@
+"""How ROMA's programs call each other: over TLS where the listener has it, with the shared token.
+
+A caller that is asked for a certificate shows the one of its own listener, which must then be one
+for clients too (extended key usage).
+"""
+
+import ssl
+from urllib.parse import urlsplit
+
+from aiohttp import ClientSession, ClientTimeout, TCPConnector
+
+from roma.config.schema import Config
+from roma.config.security import TlsConfig
+from roma.config.watched_file import Watched
+from roma.security.tls import RenewedContext, client_context
+from roma.security.tokens import Token, watched
+
+
+def exchange_token(config: Config) -> Watched[Token] | None:
+    """Return what dispatchers and supervisors know each other by."""
+    return watched(config.tokens.exchange, "tokens.exchange")
+
+
+def to_dispatchers(config: Config) -> RenewedContext | None:
+    """Return how their admin ports are called; None without TLS."""
+    if not any(url.startswith("https:") for url in (*config.dispatcher_urls, _admin(config))):
+        return None
+    admin = config.gateway.admin_tls, "gateway.admin_tls"
+    return _context(admin, (config.control.tls, "control.tls"))
+
+
+def to_supervisors(config: Config) -> RenewedContext | None:
+    """Return how supervisors are called; None without TLS."""
+    if not any(url.startswith("https:") for url in config.supervisor_urls.values()):
+        return None
+    admin = config.gateway.admin_tls, "gateway.admin_tls"
+    return _context((config.control.tls, "control.tls"), admin)
+
+
+def _context(
+    theirs: tuple[TlsConfig | None, str], own: tuple[TlsConfig | None, str]
+) -> RenewedContext:
+    """Return how listeners of a section are called, with the certificate of one's own, if any."""
+    listener, key = theirs
+    shown, shown_key = theirs if own[0] is None else own
+    ca = None if listener is None else listener.ca
+    return client_context(ca, shown, key=f"{key}.ca", own_key=shown_key)
+
+
+def session(context: ssl.SSLContext | None, timeout: float | None = None) -> ClientSession:
+    """Return a session that calls so; `timeout` is of a whole call, in seconds."""
+    return ClientSession(
+        connector=TCPConnector(ssl=True if context is None else context),
+        timeout=ClientTimeout(total=timeout),
+    )
+
+
+def names(config: Config) -> set[str]:
+    """Return the names under which dispatchers and supervisors are called."""
+    g, c = config.gateway, config.control
+    urls = [*c.dispatchers, *g.supervisors.values()]
+    found = {urlsplit(url).hostname or "" for url in urls}
+    found |= {g.admin_host, g.exchange_address[0], g.metrics_address[0], c.host, *g.admin_names}
+    return found - {""}
+
+
+def _admin(config: Config) -> str:
+    return config.gateway.admin_url

@@ -1,0 +1,1 @@
+"""Logs, metrics and decision logs: what programs report about themselves."""

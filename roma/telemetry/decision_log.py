@@ -1,0 +1,114 @@
+"""The story as files: JSON lines in a directory, for `roma report` and for whoever asks later.
+
+    decisions-WORKER.jsonl   one line per executable and control period (supervisor/decision_log.py)
+    models.jsonl             one line per model and second (roma/ui/dashboard/moments.py)
+
+A disk that is full or slow to come back costs lines, never a control period or a request.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from roma.domain.errors import ConfigError, StoryError
+
+MODELS = "models"
+
+LARGEST = 64 * 2**20
+"""Bytes. A file that reaches it becomes NAME+1.jsonl, and the one before that goes."""
+
+LAST = 1.0
+"""Seconds that the last lines may take."""
+
+log = logging.getLogger(__name__)
+
+
+def decisions(worker: str) -> str:
+    """Return the name of a worker's decisions."""
+    return f"decisions-{worker}"
+
+
+class Chronicle:
+    """Appends records to files of a directory; `fresh` begins them anew."""
+
+    def __init__(self, directory: Path, *, fresh: bool = False, largest: int = LARGEST) -> None:
+        self.directory = directory
+        self._fresh = fresh
+        self._largest = largest
+        self._begun: set[str] = set()
+        self._failing = False
+        self._writing: Future[None] | None = None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"story = {directory}: cannot be written: {error}") from error
+
+    def offer(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append records soon, on a thread of its own; while the disk hangs they are left out."""
+        if self._writing is not None and not self._writing.done():
+            self._fail("the disk does not keep up")
+            return
+        self._writing = done = Future[None]()
+
+        def write() -> None:
+            self.write(name, records)
+            done.set_result(None)
+
+        # A daemon: the interpreter does not wait for a disk that hangs.
+        threading.Thread(target=write, name="story", daemon=True).start()
+
+    async def close(self, name: str = "", records: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write the last records too; a disk that hangs costs them, not the program's end."""
+        if self._writing is not None:
+            await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
+        if records:
+            self.offer(name, records)
+            assert self._writing is not None
+            await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
+
+    def write(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append records to the file `name`; what cannot be written is said once and left out."""
+        lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
+        path = self.directory / f"{name}.jsonl"
+        try:
+            if self._fresh and name not in self._begun:
+                for old in files(self.directory, name):
+                    old.unlink(missing_ok=True)
+            self._begun.add(name)
+            with path.open("ab") as file:
+                file.write(lines)
+                full = file.tell() >= self._largest
+            if full:
+                path.replace(self.directory / f"{name}+1.jsonl")
+        except OSError as error:
+            self._fail(str(error))
+        else:
+            self._failing = False
+
+    def _fail(self, why: str) -> None:
+        if not self._failing:  # once per failure, not once per second
+            log.warning("story = %s: lines are lost: %s", self.directory, why)
+        self._failing = True
+
+
+def read(directory: Path, name: str) -> list[bytes]:
+    """Return the lines of a file and of the one it follows, oldest first; none if it is absent."""
+    lines: list[bytes] = []
+    try:
+        for path in files(directory, name):
+            if path.exists():
+                lines += path.read_bytes().splitlines()
+    except OSError as error:
+        raise StoryError(f"{directory}: cannot be read: {error}") from error
+    return lines
+
+
+def files(directory: Path, name: str) -> tuple[Path, Path]:
+    """Return where records of this name lie, oldest first."""
+    return directory / f"{name}+1.jsonl", directory / f"{name}.jsonl"

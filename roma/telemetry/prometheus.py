@@ -1,0 +1,87 @@
+"""Metrics for Prometheus, read from a program's own books whenever somebody scrapes.
+
+Nothing is counted twice: a scrape reads the state, there are no counters beside it.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+Samples = Iterable[tuple[Sequence[str], float | None]]
+"""Label values and a value; None where there is nothing to tell."""
+
+
+def gauge(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - Prometheus' word
+    """Return the gauge `roma_NAME`; what has no value is left out."""
+    family = GaugeMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - as above
+    """Return the counter `roma_NAME_total`; what has no value is left out."""
+    family = CounterMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+class Buckets(Protocol):
+    """Counts by upper bound of a `roma.domain.stats.Histogram`, the last one above them all."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float
+
+
+def histogram(
+    name: str,
+    help: str,  # noqa: A002 - as above
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], Buckets]],
+) -> Metric:
+    """Return the histogram `roma_NAME`: cumulative counts by `le`, their sum and their number."""
+    family = HistogramMetricFamily(f"roma_{name}", help, labels=labels)
+    for values, buckets in samples:
+        bounds = [*map(repr, buckets.bounds), "+Inf"]
+        cumulated = list(zip(bounds, accumulate(buckets.counts), strict=True))
+        family.add_metric(values, cumulated, buckets.total)
+    return family
+
+
+class _Found(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+async def encoded(accept: str, metrics: Iterable[Metric]) -> tuple[bytes, str]:
+    """Return the text of `metrics` and its content type: the text format or OpenMetrics.
+
+    The books are read at once; the text, which takes longer, is made on a thread: a request waits
+    for a turn of the interpreter, not for all of it.
+    """
+    encode, content_type = choose_encoder(accept)
+    return await asyncio.to_thread(encode, _Found(list(metrics))), content_type
+
+
+async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:
+    """Answer GET /metrics, in the format that the client accepts."""
+    body, content_type = await encoded(request.headers.get("Accept", ""), metrics)
+    return web.Response(body=body, headers={"Content-Type": content_type})

@@ -1,0 +1,1 @@
+"""Tools beside a deployment: load generator, profiler, demo."""

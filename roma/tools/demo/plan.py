@@ -1,0 +1,95 @@
+"""What the demo asks of this machine: a configuration, and a load that fits it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from roma.config.schema import DEFAULT_LAW
+from roma.tools.profiling.machine import available_cores
+from roma.workload.arrivals import Profile, Step
+
+MOST_CORES = 4.0
+"""Beyond this the load generator and the gateway, on the same machine, would be what is tested."""
+
+RESERVED_SHARE = 0.3
+"""Of the machine's cores, kept for gateway, generator and everything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoModel:
+    """A demo model's promise and its load.
+
+    `response_time` in seconds; `steps` are loads as shares of the allocatable cores, one after
+    the other in equal lengths: the paper's Table 1 shape, one peak each, at different times.
+    """
+
+    name: str
+    response_time: float
+    steps: tuple[float, ...]
+
+
+MODELS = (
+    DemoModel("digits", 0.25, (0.06, 0.06, 0.06, 0.06, 0.18, 0.18, 0.06, 0.06)),
+    DemoModel("photos", 0.5, (0.15, 0.15, 0.45, 0.45, 0.15, 0.15, 0.25, 0.15)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The cores of this machine, and how the demo divides them."""
+
+    cores: float
+    reserved: float
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """Return the division of the cores that this process may use: by affinity and quota."""
+        available = available_cores()
+        allocatable = min(MOST_CORES, available * (1 - RESERVED_SHARE))
+        return cls(available, available - allocatable)
+
+    @property
+    def allocatable(self) -> float:
+        """AC = MC - GC, in cores."""
+        return self.cores - self.reserved
+
+
+def write_config(
+    file: Path, machine: Machine, paths: Mapping[str, Path], *, law: str, ports: tuple[int, ...]
+) -> None:
+    """Write the demo's roma.yaml; `ports` are for gateway, admin, supervisor and executables.
+
+    The default law stands in no file: what the demo shows is what a file without it does.
+    """
+    gateway, admin, supervisor, first, *_ = ports
+    share = machine.allocatable / len(MODELS)
+    config = {
+        "name": f"demo-{gateway}",
+        "models": {
+            m.name: {
+                "path": str(paths[m.name].resolve()),
+                "sla": {"response_time": m.response_time},
+                "cpu": {"initial": share},
+            }
+            for m in MODELS
+        },
+        "workers": [
+            {
+                "name": "local",
+                "cores": machine.cores,
+                "reserved": round(machine.reserved, 3),
+                "base_port": first,
+            }
+        ],
+        "control": {**({} if law == DEFAULT_LAW else {"law": law}), "port": supervisor},
+        "gateway": {"port": gateway, "admin_port": admin},
+    }
+    file.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def profile(model: DemoModel, cost: float, machine: Machine, seconds: float) -> Profile:
+    """Return the load of a model whose requests cost `cost` core-seconds, over `seconds`."""
+    length = seconds / len(model.steps)
+    return Profile(tuple(Step(s * machine.allocatable / cost, length) for s in model.steps))

@@ -1,0 +1,307 @@
+"""The demo from start to end: prepare, deploy, profile, load, watch, report."""
+
+import asyncio
+import contextlib
+import io
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aiohttp import ClientError, ClientSession
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from roma.config import schema as roma_config
+from roma.config.placement import executables
+from roma.config.profile import ModelProfile
+from roma.deploy.up import Deployment, deployed
+from roma.domain.errors import ActuationNotPermitted, LaunchError
+from roma.tools.demo import inputs, models, plan, verdict
+from roma.tools.demo.ports import free_ports
+from roma.tools.demo.table import LiveTable, console
+from roma.tools.demo.watch import PERIOD, Watch, watching
+from roma.tools.load import Outcome, Result, Stream, run_load
+from roma.workload.arrivals import Profile, Step, poisson
+from supervisor.cgroups import Group, find_hierarchy
+
+READY_LIMIT = 120.0
+"""Seconds for both models to load and warm up on a busy machine."""
+
+PROFILE_SECONDS = 6.0
+PROFILE_RATE = 8.0
+"""Requests per second while a model's cost is measured: enough to average, too few to queue."""
+
+PHOTOS = 64
+"""Different photographs in the load."""
+
+PICTURE_AT = 0.45
+"""Share of the run at which the picture is taken: both peaks of the load touch it."""
+
+PICTURE_WIDTH = 138
+
+LINE_EVERY = 5.0
+"""Seconds between lines where the output is no terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for."""
+
+    cache: Path
+    seconds: float
+    law: str
+    compare: bool
+    seed: int
+    picture: Path | None = None
+    json_output: bool = False
+
+
+def run(options: Options) -> int:
+    """Run the demo; return the exit status. With JSON all else goes to standard error."""
+    out = console(stderr=options.json_output)
+    prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
+    for model in prepared.values():
+        held_out = "" if model.accuracy is None else f", held-out accuracy {model.accuracy:.3f}"
+        out.print(f"model {model.name}: weights {model.weights}{held_out}")
+    paths = {name: model.path for name, model in prepared.items()}
+    profiles: dict[str, ModelProfile] = {}  # measured once: every law meets the same requests
+    runs = [asyncio.run(_Demo(options, paths, options.law, profiles, out).run())]
+    if options.compare:
+        again = replace(options, picture=None)
+        runs.append(asyncio.run(_Demo(again, paths, "rules", profiles, out).run()))
+        out.print(verdict.comparison(runs))
+    if options.json_output:
+        sys.stdout.write(json.dumps([verdict.plain(e) for e in runs], indent=2) + "\n")
+    failures = verdict.failures(runs[0])
+    for failure in failures:
+        out.print(f"[red]FAILED[/]: {failure}")
+    if not failures:
+        out.print("[green]every promise of the demo was kept[/]")
+    return 1 if failures else 0
+
+
+def run_once(options: Options, out: Console) -> verdict.Evidence:
+    """Run the demo under one law and return what was seen; `out` gets its progress."""
+    prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
+    paths = {name: model.path for name, model in prepared.items()}
+    return asyncio.run(_Demo(options, paths, options.law, {}, out).run())
+
+
+class _Demo:
+    """One run under one law."""
+
+    def __init__(
+        self,
+        options: Options,
+        paths: dict[str, Path],
+        law: str,
+        profiles: dict[str, ModelProfile],
+        out: Console,
+    ) -> None:
+        self._options = options
+        self._paths = paths
+        self._law = law
+        self._profiles = profiles
+        self._out = out
+        self._machine = plan.Machine.here()
+        self._digits = inputs.digits_held_out()
+        self._bodies: dict[str, Sequence[bytes]] = {
+            "digits": [body for body, _ in self._digits],
+            "photos": inputs.photo_bodies(PHOTOS, options.seed),
+        }
+        self._checked = self._correct = 0
+        self._snapshot: Table | None = None
+
+    async def run(self) -> verdict.Evidence:
+        """Deploy, load and tear down; return what was seen."""
+        with tempfile.TemporaryDirectory(prefix="roma-demo-") as directory:
+            file, log_dir = Path(directory) / "roma.yaml", Path(directory)
+            plan.write_config(
+                file,
+                self._machine,
+                self._paths,
+                law=self._law,
+                ports=free_ports(3 + len(plan.MODELS))[:4],
+            )
+            config = roma_config.load(file)
+            async with deployed(config, log_dir=log_dir) as deployment:
+                return await self._run_deployed(config, deployment)
+
+    async def _run_deployed(
+        self, config: roma_config.Config, deployment: Deployment
+    ) -> verdict.Evidence:
+        g, c = config.gateway, config.control
+        url = f"http://{g.host}:{g.port}"
+        await self._until_ready(url, deployment)
+        groups = _groups(config)
+        admin, supervisor = f"http://{g.admin_host}:{g.admin_port}", f"http://{c.host}:{c.port}"
+        self._out.print(f"live page: {admin}/")
+        async with watching(groups, admin, supervisor) as watch:
+            streams = []
+            for i, model in enumerate(plan.MODELS):
+                measured = await self._measure(model, url, watch)
+                cost = self._profiles.setdefault(model.name, measured).cost
+                profile = plan.profile(model, cost, self._machine, self._options.seconds)
+                rates = "-".join(f"{step.rate:.0f}" for step in profile.steps)
+                self._out.print(
+                    f"{model.name}: {cost * 1000:.1f} core-ms per request, load {rates} req/s"
+                )
+                arrivals = poisson(profile, seed=self._options.seed + i)
+                streams.append(
+                    Stream(model.name, arrivals, self._bodies[model.name], model.response_time)
+                )
+            return await self._load(config, streams, url, watch)
+
+    async def _until_ready(self, url: str, deployment: Deployment) -> None:
+        failed = asyncio.create_task(deployment.failed())
+        try:
+            async with asyncio.timeout(READY_LIMIT), ClientSession() as session:
+                with self._out.status("loading TensorFlow models"):
+                    while not failed.done():
+                        with contextlib.suppress(ClientError):
+                            async with session.get(f"{url}/readyz") as response:
+                                if response.status == 200:
+                                    return
+                        await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise LaunchError(f"the models were not ready within {READY_LIMIT:g} s") from None
+        finally:
+            failed.cancel()
+        raise failed.result()
+
+    async def _measure(self, model: plan.DemoModel, url: str, watch: Watch) -> ModelProfile:
+        """Return what one request costs here, from the kernel's own accounting.
+
+        Unlike `roma profile` in place: behind the gateway, beside the load generator.
+        """
+        profile = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
+        stream = Stream(model.name, poisson(profile, seed=0), self._bodies[model.name])
+        kernel = watch.kernel.get(model.name)
+        before = kernel.used_seconds if kernel else 0.0
+        with self._out.status(f"profiling {model.name}"):
+            fastest = math.inf
+
+            def note(result: Result) -> None:
+                nonlocal fastest
+                if result.outcome is Outcome.ANSWERED:
+                    fastest = min(fastest, result.response_time)
+
+            report = await run_load([stream], url, on_result=note)
+            await asyncio.sleep(2 * PERIOD)
+        answered = report.total.answered
+        if not answered:
+            raise LaunchError(f"model {model.name}: no request was answered while profiling")
+        times = report.total.response_time
+        assert times is not None
+        if kernel is None:
+            # Observe-only: wall-clock time alone is the best guess there is.
+            return ModelProfile(cost=times.mean)
+        cost = (kernel.used_seconds - before) / answered
+        if cost <= 0:
+            raise LaunchError(f"model {model.name}: the kernel charged no CPU while profiling")
+        # The fastest met no stall of its quota: its cost, and what no core shortens.
+        return ModelProfile(cost=cost, overhead=max(0.0, fastest - cost))
+
+    async def _load(
+        self, config: roma_config.Config, streams: list[Stream], url: str, watch: Watch
+    ) -> verdict.Evidence:
+        for kernel in watch.kernel.values():
+            kernel.changes, kernel.core_seconds, kernel.used_seconds = 0, 0.0, 0.0
+        steal = _CpuTimes.now()
+        showing = asyncio.create_task(self._show(watch))
+        try:
+            report = await run_load(streams, url, on_result=self._check)
+        finally:
+            showing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await showing
+        kernels = watch.kernel
+        evidence = verdict.Evidence(
+            law=self._law,
+            report=report,
+            seconds=report.elapsed,
+            allocatable=self._machine.allocatable,
+            core_seconds=sum(k.core_seconds for k in kernels.values()),
+            used={model: k.used_seconds for model, k in kernels.items()},
+            changes={model: k.changes for model, k in kernels.items()},
+            checked=self._checked,
+            correct=self._correct,
+            steal=_CpuTimes.now().stolen_since(steal),
+            config=config,
+            profiles=dict(self._profiles),
+            arrivals={stream.model: stream.arrivals for stream in streams},
+        )
+        self._out.print(report.table())
+        self._out.print(verdict.summary(evidence))
+        if self._options.picture is not None and self._snapshot is not None:
+            paper = Console(record=True, file=io.StringIO(), width=PICTURE_WIDTH)
+            paper.print(self._snapshot)
+            paper.print(verdict.summary(evidence))
+            paper.save_svg(str(self._options.picture), title="make demo")
+        return evidence
+
+    def _check(self, result: Result) -> None:
+        """Compare an answered digit with what it really is."""
+        if result.model != "digits" or result.outcome is not Outcome.ANSWERED:
+            return
+        _, expected = self._digits[result.index % len(self._digits)]
+        self._checked += 1
+        self._correct += inputs.predicted_class(result.answer) == expected
+
+    async def _show(self, watch: Watch) -> None:
+        clock = asyncio.get_running_loop().time
+        start, seconds = clock(), self._options.seconds
+        table = LiveTable(f"law {self._law}")
+        shown = -LINE_EVERY
+        with contextlib.ExitStack() as stack:
+            live = None
+            if self._out.is_terminal:
+                live = stack.enter_context(Live(console=self._out, auto_refresh=False))
+            while True:
+                elapsed = clock() - start
+                rendered = table.render(watch, elapsed, seconds)
+                if elapsed < PICTURE_AT * seconds:
+                    self._snapshot = rendered
+                if live is not None:
+                    live.update(rendered, refresh=True)
+                elif elapsed - shown >= LINE_EVERY:
+                    shown = elapsed
+                    self._out.print(table.line(watch, elapsed), highlight=False)
+                await asyncio.sleep(PERIOD)
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuTimes:
+    """The machine's CPU time so far, in ticks; `stolen` by its hypervisor. proc(5), /proc/stat."""
+
+    total: int
+    stolen: int
+
+    @classmethod
+    def now(cls) -> "_CpuTimes":
+        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+        ticks = [int(field) for field in fields]
+        return cls(sum(ticks[:8]), ticks[7])
+
+    def stolen_since(self, earlier: "_CpuTimes") -> float:
+        total = self.total - earlier.total
+        return (self.stolen - earlier.stolen) / total if total else 0.0
+
+
+def _groups(config: roma_config.Config) -> dict[str, Group]:
+    """Return each model's cgroup; none where quotas are not permitted."""
+    try:
+        hierarchy = find_hierarchy()
+    except ActuationNotPermitted:
+        return {}
+    control = config.control
+    return {
+        e.spec.models[0]: hierarchy.group(e.cgroup, control.cfs_period, control.cfs_burst)
+        for e in executables(config)
+        if e.cgroup is not None
+    }

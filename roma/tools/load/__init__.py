@@ -1,0 +1,28 @@
+"""An open-loop load generator for services that speak TensorFlow Serving's REST API.
+
+Send times come from the arrival process alone: the generator never waits for an answer before it
+sends the next request, and it measures response times from the intended send. `run_load` runs a
+plan of streams; `roma.workload` makes send times, `payload` makes bodies.
+"""
+
+from roma.tools.load.errors import LoadError, LoadInputError
+from roma.tools.load.generator import Load, Stream, run_load
+from roma.tools.load.outcomes import Outcome, Progress, Result
+from roma.tools.load.payload import cycled, read_bodies
+from roma.tools.load.report import Distribution, ModelReport, Report
+
+__all__ = [
+    "Distribution",
+    "Load",
+    "LoadError",
+    "LoadInputError",
+    "ModelReport",
+    "Outcome",
+    "Progress",
+    "Report",
+    "Result",
+    "Stream",
+    "cycled",
+    "read_bodies",
+    "run_load",
+]

@@ -1,0 +1,1 @@
+"""Pages for people: the live dashboard, and reports on recorded runs."""

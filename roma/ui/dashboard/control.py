@@ -1,0 +1,47 @@
+"""Whether anything controls the cores of a worker, where something is meant to.
+
+A dry run, and model servers without a cgroup or container of their own, are left as they are on
+purpose: nothing is amiss there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from roma.ui.dashboard.rows import Worker
+
+DRY_RUN = "dry-run"
+
+STARTED = 3
+"""Ticks after which a supervisor that controls has read and set what it can."""
+
+
+def judged(worker: Worker, states: Mapping[str, Any], expected: int) -> Worker:
+    """Return a worker with how many of its executables are controlled, and why none is.
+
+    `states` maps executables to what the supervisor says of them; `expected` is how many were to be
+    controlled when the dispatcher began.
+    """
+    if worker.mode == DRY_RUN:
+        return worker
+    controllable = len(states) if worker.answers else expected
+    controls = worker.answers and worker.mode == "control"
+    controlled = sum(map(_is_controlled, states.values())) if controls else 0
+    found = replace(worker, controllable=controllable, controlled=controlled)
+    is_starting = worker.answers and controls and (worker.ticks or 0) < STARTED
+    if controlled or not controllable or is_starting:
+        return found
+    return replace(found, uncontrolled=_why(worker, states))
+
+
+def _is_controlled(state: Mapping[str, Any]) -> bool:
+    return state.get("applied") is not None and not state.get("failure")
+
+
+def _why(worker: Worker, states: Mapping[str, Any]) -> str:
+    if not worker.answers:
+        return f"its supervisor does not answer: {worker.error}"
+    if worker.mode != "control":
+        return worker.mode or "its supervisor does not say how"
+    failures = (str(state["failure"]) for state in states.values() if state.get("failure"))
+    return next(failures, "no cgroup of its executables can be read")

@@ -1,0 +1,167 @@
+"""Which model is late, and why, in one line: the first cause that holds, worst first.
+
+It only says what the numbers on the same row show; who wants all of it reads the decisions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from roma.domain import units
+from roma.domain.model import ModelSpec
+from roma.ui.dashboard.history import History
+from roma.ui.dashboard.moments import Moment
+from roma.ui.dashboard.rows import Executable, State, Worker
+
+MEAN_BUDGET = 0.02
+"""Share of late, refused and failed requests up to which a model counts as in time whose promise is
+on the mean, and names none."""
+
+LATELY = 5
+"""Seconds that decide about the state: one bad second is news for as long as it takes to look."""
+
+IDLE_AFTER = 10
+"""Seconds without any request."""
+
+JUMP = 1.5
+"""Load of the last three seconds over that of the ten before which counts as a jump."""
+
+MOVED = 0.01
+"""Cores. A smaller change is no news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model's facts; `error` as in `Row`, `executables` those that can run it.
+
+    `broken` and `ended` count the requests of the last `LATELY` seconds, `arrivals` those of the
+    last `IDLE_AFTER`; `ever` tells whether one has ever come.
+    """
+
+    moment: Moment
+    spec: ModelSpec
+    error: float | None
+    executables: Sequence[Executable]
+    workers: Mapping[str, Worker]
+    history: History
+    broken: float
+    ended: float
+    arrivals: float
+    ever: bool
+
+    @property
+    def hosts(self) -> list[Worker]:
+        """The workers of its executables."""
+        names = dict.fromkeys(e.worker for e in self.executables)
+        return [self.workers[name] for name in names if name in self.workers]
+
+
+def diagnose(case: Case) -> tuple[State, str]:
+    """Return a model's state and its reason."""
+    if not any(e.live for e in case.executables):
+        return State.DOWN, _unserved(case.executables)
+    if _idle(case):
+        return State.IDLE, "no request now" if case.ever else "no request yet"
+    state, obstacle = _state(case), _obstacle(case)
+    if state is State.OK:
+        return state, obstacle or "in time"
+    return state, _symptom(case) + (obstacle or _following(case))
+
+
+def _state(case: Case) -> State:
+    error, sla = case.error, case.spec.sla
+    tolerated = MEAN_BUDGET if sla.budget is None else sla.budget
+    if (error is not None and error > 0) or case.broken > tolerated * case.ended:
+        return State.LATE
+    if error is not None and (error + 1) * sla.response_time > sla.set_point:
+        return State.TIGHT
+    return State.OK
+
+
+def _idle(case: Case) -> bool:
+    m = case.moment
+    if m.waiting or m.in_flight or m.arrivals:
+        return False
+    return not case.arrivals
+
+
+def _unserved(executables: Sequence[Executable]) -> str:
+    if not executables:
+        return "it has no executable"
+    if all(e.reason for e in executables):
+        return f"unavailable: {'; '.join(e.reason for e in executables)}"
+    states = ", ".join(e.reason or f"{e.executable} is {e.state}" for e in executables)
+    return f"nothing can serve it: {states}"
+
+
+def _symptom(case: Case) -> str:
+    """Return what clients notice."""
+    m, sla = case.moment, case.spec.sla
+    if m.refused:
+        reason, n = max(m.rejected.items(), key=lambda item: item[1])
+        return f"{n} requests refused just now ({reason.replace('_', ' ')}): "
+    if m.failed:
+        return f"{m.failed} requests failed just now: "
+    if (m.waiting or m.in_flight) and m.oldest_age > sla.response_time:
+        inside = [f"{n} {act}" for n, act in ((m.waiting, "wait"), (m.in_flight, "run")) if n]
+        oldest = units.milliseconds(m.oldest_age)
+        return f"{' and '.join(inside)}, the oldest for {oldest:.0f} ms: "
+    # Below the SLA the measured time is no reason for promises that broke a moment ago.
+    bound = sla.response_time if case.broken else sla.set_point
+    if m.response_time is not None and m.response_time > bound:
+        measured, promised = (units.milliseconds(s) for s in (m.response_time, sla.response_time))
+        return f"{measured:.0f} ms of {promised:.0f} ms: "
+    return f"{case.broken:.0f} promises broken in the last {LATELY} s: " if case.broken else ""
+
+
+def _obstacle(case: Case) -> str:
+    """Return what keeps control from helping, or an empty string."""
+    for worker in case.hosts:
+        if not worker.answers:
+            silent = f"supervisor of {worker.worker} is silent for {worker.silent_for:.0f} s"
+            return f"{silent}, cores stay as they are"
+        if worker.mode != "control":
+            return f"cores cannot change on {worker.worker} ({worker.mode})"
+        if worker.uncontrolled:
+            return f"nothing controls the cores of {worker.worker}: {worker.uncontrolled}"
+    gone = [e.reason or e.executable for e in case.executables if not e.live]
+    if gone:
+        return f"{'; '.join(gone)} not ready, the others carry the load"
+    found = (_limited(e, case.workers.get(e.worker)) for e in case.executables)
+    return next((text for text in found if text), "")
+
+
+def _limited(e: Executable, worker: Worker | None) -> str:
+    match e.limit:
+        case "failure":
+            return f"cores of {e.executable} cannot be set: {e.failure}"
+        case "held":
+            return f"cores of {e.executable} are held: {e.why}"
+        case "contended":
+            return e.contention
+        case "worker_short" if worker is not None:
+            return (
+                f"worker {e.worker} is short, {worker.demanded or 0:.2f} of "
+                f"{worker.capacity or 0:.2f} cores wanted: it gets {e.allocation or 0:.2f} "
+                f"of {e.demand or 0:.2f}"
+            )
+        case "own_maximum":
+            return f"needs more than its most cores (cpu.max {e.maximum or 0:g})"
+        case _:
+            return ""
+
+
+def _following(case: Case) -> str:
+    """Return what control is doing about it."""
+    model, history = case.moment.model, case.history
+    applied = history.last(model, "applied", LATELY)
+    moved = ""
+    # Cores that fall help nobody who is late: they follow nothing then.
+    if len(applied) > 1 and applied[-1] - applied[0] >= MOVED:
+        moved = f"cores follow, {applied[0]:.2f} → {applied[-1]:.2f}"
+    now = float(history.last(model, "arrivals", 3).mean())
+    before = history.last(model, "arrivals", 10, skip=3)
+    usual = float(before.mean()) if len(before) else 0.0
+    if now > JUMP * usual and now > 1:
+        return ", ".join(filter(None, (f"load rose from {usual:.0f} to {now:.0f} req/s", moved)))
+    reasons = [e.why for e in case.executables if e.why]
+    return moved or (reasons[0] if reasons else "nobody controls the cores of what runs it")

@@ -1,0 +1,228 @@
+"""The board: per model, its promise, its load, its cores and what stands in the way; once a second.
+
+It joins what the dispatcher counts with what the supervisors decided. Where a supervisor is silent,
+its last word is not shown as if it were news: its numbers are absent.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roma.domain.exchange import ExchangeReply
+from roma.domain.model import Device, ExecutorSpec, ModelSpec
+from roma.ui.dashboard.diagnosis import IDLE_AFTER, LATELY, Case, diagnose
+from roma.ui.dashboard.history import History
+from roma.ui.dashboard.moments import Moment, Moments
+from roma.ui.dashboard.rows import Executable, Row, View, Worker
+
+RECENT = 60
+"""Seconds over which the share of broken promises is shown."""
+
+
+class Board:
+    """The latest view of a deployment, and its last 15 minutes."""
+
+    def __init__(self, name: str) -> None:
+        self.history = History()
+        self.view = View(name, 0.0, [], [])
+        self._name = name
+        self._moments = Moments()
+        self._arrived: dict[str, int] = {}
+
+    def take(
+        self,
+        reply: ExchangeReply,
+        models: Mapping[str, ModelSpec],
+        executors: Iterable[ExecutorSpec],
+        supervisors: Mapping[str, tuple[Worker, Mapping[str, Any]]],
+        *,
+        now: float,
+        at: float,
+        reasons: Mapping[str, str] | None = None,
+    ) -> list[Moment]:
+        """Look at everything once; `now` is the dispatcher's clock, `at` the wall clock.
+
+        `supervisors` maps a worker to what is known of it and to what its supervisor says of its
+        executables; `reasons` an executable to why it cannot serve. Returns the moments that came
+        of it.
+        """
+        moments = self._moments.take(reply, now)
+        self._arrived = {m.model: m.arrivals for m in reply.models}
+        workers = {name: worker for name, (worker, _) in supervisors.items()}
+        found = _executables(reply, executors, supervisors, reasons or {})
+        cores = {m.model: _cores(found.get(m.model, []), workers) for m in moments}
+        self.history.add(at, {m.model: _sample(m, cores[m.model]) for m in moments})
+        lately = _Lately(self.history)
+        rows = [
+            self._row(
+                m,
+                models[m.model],
+                found.get(m.model, []),
+                workers,
+                cores=cores[m.model],
+                lately=lately,
+            )
+            for m in moments
+            if m.model in models
+        ]
+        rows.sort(key=lambda row: (row.state.rank, -(row.error or 0.0), row.model))
+        self.view = View(self._name, at, list(workers.values()), rows)
+        return moments
+
+    def _row(
+        self,
+        m: Moment,
+        spec: ModelSpec,
+        executables: list[Executable],
+        workers: Mapping[str, Worker],
+        *,
+        cores: "_Cores",
+        lately: "_Lately",
+    ) -> Row:
+        sla, model = spec.sla, m.model
+        y = max(m.response_time or 0.0, m.oldest_age if m.waiting or m.in_flight else 0.0)
+        error = y / sla.response_time - 1 if y > 0 else None
+        ended, broken = lately.minute_ended[model], lately.minute_broken[model]
+        case = Case(
+            m,
+            spec,
+            error,
+            executables,
+            workers,
+            self.history,
+            broken=lately.broken[model],
+            ended=lately.ended[model],
+            arrivals=lately.arrivals[model],
+            ever=self._arrived[model] > 0,
+        )
+        state, why = diagnose(case)
+        return Row(
+            model=model,
+            state=state,
+            why=why,
+            statistic=sla.statistic.value,
+            budget=sla.budget,
+            sla=sla.response_time,
+            set_point=sla.set_point,
+            response_time=m.response_time,
+            error=error,
+            arrivals=m.arrivals / m.seconds,
+            ended=m.ended / m.seconds,
+            broken=m.broken / m.seconds,
+            gpu_share=m.answered_gpu / m.answered if m.answered else None,
+            late_share=broken / ended if ended else None,
+            waiting=m.waiting,
+            in_flight=m.in_flight,
+            oldest_age=m.oldest_age,
+            demanded=cores.demanded,
+            allocated=cores.allocated,
+            applied=cores.applied,
+            used=cores.used,
+            throttled=cores.throttled,
+            executables=executables,
+        )
+
+
+class _Lately:
+    """Sums over the last seconds, of all models at once: one by one they would cost ten times."""
+
+    def __init__(self, history: History) -> None:
+        self.minute_ended = history.totals("ended", RECENT)
+        self.minute_broken = history.totals("broken", RECENT)
+        self.ended = history.totals("ended", LATELY)
+        self.broken = history.totals("broken", LATELY)
+        self.arrivals = history.totals("arrivals", IDLE_AFTER)
+
+
+_FROM_SUPERVISOR = (
+    "demand",
+    "allocation",
+    "applied",
+    "observed",
+    "used",
+    "throttled",
+    "minimum",
+    "maximum",
+    "limit",
+    "failure",
+    "contention",
+    "why",
+)
+
+
+def _executables(
+    reply: ExchangeReply,
+    specs: Iterable[ExecutorSpec],
+    supervisors: Mapping[str, tuple[Worker, Mapping[str, Any]]],
+    reasons: Mapping[str, str],
+) -> dict[str, list[Executable]]:
+    """Return the executables that can run each model."""
+    known = {spec.name: spec for spec in specs}
+    found: dict[str, list[Executable]] = {}
+    for report in reply.executors:
+        spec = known.get(report.executor)
+        if spec is None:
+            continue
+        worker, states = supervisors.get(spec.worker, (None, {}))
+        state = states.get(spec.name, {}) if worker is not None and worker.answers else {}
+        executable = Executable(
+            executable=spec.name,
+            worker=spec.worker,
+            device=spec.device.value,
+            state=report.state,
+            in_flight=report.in_flight,
+            reason=reasons.get(spec.name, ""),
+            **{key: state[key] for key in _FROM_SUPERVISOR if key in state},
+        )
+        for model in spec.models:
+            found.setdefault(model, []).append(executable)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Cores:
+    """What a model's executables have together, and the most throttled one's share."""
+
+    demanded: float | None = None
+    allocated: float | None = None
+    applied: float | None = None
+    used: float | None = None
+    throttled: float | None = None
+
+
+def _cores(executables: Sequence[Executable], workers: Mapping[str, Worker]) -> _Cores:
+    """Return the sums; all unknown while a supervisor of one of them is silent.
+
+    What the others say is less, and would look as if cores had been taken away.
+    """
+    demanded = allocated = applied = used = throttled = 0.0
+    controlled = False
+    for e in executables:
+        if e.applied is not None:
+            controlled = True
+            demanded += e.demand or 0.0
+            allocated += e.allocation or 0.0
+            applied += e.applied
+            used += e.used or 0.0
+            throttled = max(throttled, e.throttled or 0.0)
+        elif e.device == Device.CPU and e.worker in workers and not workers[e.worker].answers:
+            return _Cores()
+    return _Cores(demanded, allocated, applied, used, throttled) if controlled else _Cores()
+
+
+def _sample(m: Moment, cores: _Cores) -> tuple[float | None, ...]:
+    """Return one sample in the order of `history.COLUMNS`."""
+    return (
+        m.response_time,
+        m.waiting,
+        m.oldest_age,
+        cores.throttled,
+        m.arrivals / m.seconds,
+        m.answered_gpu / m.answered if m.answered else None,
+        m.ended / m.seconds,
+        m.broken / m.seconds,
+        cores.demanded,
+        cores.allocated,
+        cores.applied,
+        cores.used,
+    )

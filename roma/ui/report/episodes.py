@@ -1,0 +1,182 @@
+"""Finds when promises were broken, and what stood in the way then."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from roma.ui.report.columns import AWAY, Numbers, Span
+from roma.ui.report.read import LIMITS, ExecutableTrack, ModelTrack, Run
+from supervisor.decision_log import Decision
+from supervisor.decision_text import Limit
+
+Flags = npt.NDArray[np.bool_]
+
+CALM = 5.0
+"""Seconds. Episodes with less than that between them are one."""
+
+MATTERS = 0.25
+"""A limit that this share of an episode's decisions met is named before `none`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A stretch in which a model's promise was broken; `bad` are its broken seconds.
+
+    `worst` is the highest response time, of the second that ends at `worst_at`; `limits` counts
+    the decisions about the model's executables by what stood in the way.
+    """
+
+    model: str
+    span: Span
+    bad: float
+    ended: int
+    late: int
+    refused: int
+    failed: int
+    worst: float | None
+    worst_at: float
+    sla: float
+    limits: Counter[Limit]
+
+    @property
+    def broken(self) -> int:
+        """Requests whose promise was broken."""
+        return self.late + self.refused + self.failed
+
+    @property
+    def broken_share(self) -> float:
+        """Of the requests that ended."""
+        return self.broken / self.ended if self.ended else 0.0
+
+    @property
+    def severity(self) -> tuple[int, float]:
+        """What the worst has most of: broken promises, then time."""
+        return self.broken, (self.worst or 0.0) / self.sla
+
+    @property
+    def limit(self) -> Limit | None:
+        """The main limit; None if no decision is recorded."""
+        return main_limit(self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """A model's seconds, added up once for all of its episodes."""
+
+    track: ModelTrack
+    response: Numbers
+    bad: Flags
+    ended: Numbers
+    broken: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One decision of an episode: `when` says which."""
+
+    when: str
+    decision: Decision
+    at: float
+
+
+def main_limit(limits: Counter[Limit]) -> Limit | None:
+    """Return what most often stood in the way, of what did so often enough to matter."""
+    if not limits:
+        return None
+    counts = [(n, limit) for limit, n in limits.items() if limit is not Limit.NONE]
+    most, limit = max(counts, key=lambda c: (c[0], -LIMITS.index(c[1])), default=(0, Limit.NONE))
+    return limit if most >= MATTERS * limits.total() else Limit.NONE
+
+
+def episodes(run: Run) -> list[Episode]:
+    """Return all episodes of all models, the worst first."""
+    found = []
+    for track in run.models.values():
+        books = _Books(track, track.response, bad(track), track.ended, track.broken)
+        stretched = stretches(track, books.bad)
+        found += [_episode(run, books, first, last) for first, last in stretched]
+    return sorted(found, key=lambda e: (*(-x for x in e.severity), e.span.start, e.model))
+
+
+def bad(track: ModelTrack) -> Flags:
+    """Return in which seconds the promise was broken."""
+    over = track.response > track["sla"]
+    if track.budget is None:
+        return np.asarray(over | (track["refused"] + track["failed"] > 0))
+    return np.asarray(over | (track.broken > track.budget * track.ended))
+
+
+def stretches(track: ModelTrack, broken: Flags) -> list[tuple[int, int]]:
+    """Return the first and the last of each episode's seconds; none reaches across a gap."""
+    start, end = track["start"], track["at"]
+    found: list[tuple[int, int]] = []
+    for i in map(int, np.flatnonzero(broken)):
+        if found and start[i] - end[found[-1][1]] < CALM and not _gap(track, found[-1][1], i):
+            found[-1] = found[-1][0], i
+        else:
+            found.append((i, i))
+    return found
+
+
+def words(run: Run, episode: Episode) -> list[Word]:
+    """Return the decisions at an episode's beginning and at its worst moment."""
+    found: list[Word] = []
+    for when, at in (("at its beginning", episode.span.start), ("at its worst", episode.worst_at)):
+        known = [
+            (LIMITS[int(track["limit"][i])], track, i)
+            for track in run.serving(episode.model)
+            if (i := _nearest(track, at)) is not None
+        ]
+        # Of several executables the one with the most in its way speaks.
+        known.sort(key=lambda k: LIMITS.index(k[0]))
+        if not known:
+            continue
+        _, track, i = known[0]
+        decision = run.decision(track, i)
+        if decision is not None and all(w.decision != decision for w in found):
+            found.append(Word(when, decision, float(track["at"][i])))
+    return found
+
+
+def _gap(track: ModelTrack, before: int, after: int) -> bool:
+    lost = track["start"][before + 1 : after + 1] - track["at"][before:after]
+    return bool((lost > AWAY).any())
+
+
+def _episode(run: Run, books: _Books, first: int, last: int) -> Episode:
+    track, part = books.track, slice(first, last + 1)
+    response, seconds = books.response[part], (track["at"] - track["start"])[part]
+    span = Span(float(track["start"][first]), float(track["at"][last]))
+    known = not np.isnan(response).all()
+    # Where nothing was answered and nothing waits, the second that broke most promises.
+    worst = int(np.nanargmax(response) if known else np.argmax(books.broken[part]))
+    return Episode(
+        model=track.name,
+        span=span,
+        bad=float(seconds[books.bad[part]].sum()),
+        ended=int(books.ended[part].sum()),
+        late=int(track["late"][part].sum()),
+        refused=int(track["refused"][part].sum()),
+        failed=int(track["failed"][part].sum()),
+        worst=float(response[worst]) if known else None,
+        worst_at=float(track["at"][part][worst]),
+        sla=float(track["sla"][first]),
+        limits=_limits(run, track.name, span),
+    )
+
+
+def _limits(run: Run, model: str, span: Span) -> Counter[Limit]:
+    found: Counter[Limit] = Counter()
+    for track in run.serving(model):
+        first = np.searchsorted(track.end, span.start, side="right")
+        last = np.searchsorted(track["at"], span.end, side="right")
+        found.update(LIMITS[int(i)] for i in track["limit"][first:last])
+    return found
+
+
+def _nearest(track: ExecutableTrack, at: float) -> int | None:
+    """Return the decision nearest to a time, unless it lies across a gap."""
+    i = int(np.abs(track["at"] - at).argmin())
+    return i if abs(float(track["at"][i]) - at) <= 2.0 else None

@@ -1,0 +1,346 @@
+"""Reads a directory of records into a `Run`: columns of numbers, and where each decision lies.
+
+Lines that a dying program cut off are left out and noted; records of something else are an error.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+
+from roma.domain.errors import StoryError
+from roma.domain.model import BUDGETS, Statistic
+from roma.telemetry import decision_log
+from roma.ui.dashboard.moments import Moment
+from roma.ui.report.columns import AWAY, Numbers, Span, Table, gaps, typical, until_next
+from supervisor.decision_log import Decision
+from supervisor.decision_text import Limit, limit
+
+LIMITS = tuple(Limit)
+"""In the order of `supervisor.decision_text.limit`; columns hold the index."""
+
+EPOCH = 1e8
+"""Seconds. Times before 1973 are those of a simulation, which begins at 0."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look(Moment):
+    """A line of models.jsonl: one model's last second and its promise."""
+
+    at: Finite
+    sla: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    set_point: Finite
+    statistic: Statistic
+    budget: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Told(Decision):
+    """A line of decisions-WORKER.jsonl: a decision, when and where it was taken, and by whom."""
+
+    at: Finite
+    worker: str
+    law: str = ""
+
+
+_LOOK = TypeAdapter(Look)
+_TOLD = TypeAdapter(Told)
+T = TypeVar("T")
+
+_COUNTS = (
+    "arrivals",
+    "answered_cpu",
+    "answered_gpu",
+    "invalid",
+    "late",
+    "failed",
+    "cancelled",
+    "cancelled_late",
+    "rejected_by_client",
+)
+_LOOKS = (
+    "start",
+    "at",
+    "sla",
+    "set_point",
+    "response_time",
+    "mean_time",
+    "oldest_age",
+    "waiting",
+    "in_flight",
+    "refused",
+    *_COUNTS,
+)
+_CORES = ("wanted", "allocation", "applied", "used", "total", "capacity")
+_DECISIONS = ("at", "dt", *_CORES, "limit", "file", "place")
+
+
+class ModelTrack:
+    """One model's seconds. `refused` by reason; times of `columns` in seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.statistic = Statistic.MEAN
+        self.budget: float | None = None
+        self.refused: Counter[str] = Counter()
+        self._table = Table(_LOOKS)
+
+    def add(self, look: Look) -> None:
+        """Take one line."""
+        self.statistic = look.statistic
+        # Records from before there were budgets have a statistic alone.
+        self.budget = BUDGETS.get(look.statistic) if look.budget is None else look.budget
+        self.refused.update(look.rejected)
+        self._table.add(
+            {
+                **{name: getattr(look, name) for name in _LOOKS if name != "start"},
+                "start": look.at - look.seconds,
+            }
+        )
+
+    @cached_property
+    def columns(self) -> dict[str, Numbers]:
+        """The seconds in order; call it when all lines are taken."""
+        return self._table.sorted("at")
+
+    def __getitem__(self, name: str) -> Numbers:
+        return self.columns[name]
+
+    @property
+    def broken(self) -> Numbers:
+        """Requests by second that were late, refused, failed or given up when too late."""
+        return np.asarray(self["late"] + self._refused + self["failed"] + self["cancelled_late"])
+
+    @property
+    def ended(self) -> Numbers:
+        """Requests by second that ended in a way that counts for the promise."""
+        answered = self["answered_cpu"] + self["answered_gpu"] - self["invalid"]
+        return np.asarray(answered + self._refused + self["failed"] + self["cancelled_late"])
+
+    @property
+    def _refused(self) -> Numbers:
+        """Refusals by second that count for the promise."""
+        return np.asarray(self["refused"] - self["rejected_by_client"])
+
+    @property
+    def response(self) -> Numbers:
+        """The promise's statistic, or the age of what waits or runs if more; NaN: neither."""
+        inside = np.where(self["waiting"] + self["in_flight"] > 0, self["oldest_age"], np.nan)
+        return np.asarray(np.fmax(self["response_time"], inside))
+
+    @cached_property
+    def gaps(self) -> list[Span]:
+        """When nobody looked."""
+        return gaps(self["start"], self["at"], AWAY)
+
+
+class ExecutableTrack:
+    """One executable's decisions; `place` is where each of them lies in its `file`."""
+
+    def __init__(self, name: str, model: str, worker: str) -> None:
+        self.name = name
+        self.model = model
+        self.worker = worker
+        self._table = Table(_DECISIONS)
+
+    def add(self, told: Told, file: int, place: int) -> None:
+        """Take one line."""
+        numbers = {name: getattr(told, name) for name in _CORES}
+        self._table.add(
+            {
+                **numbers,
+                "at": told.at,
+                "dt": told.dt,
+                "limit": LIMITS.index(limit(told)),
+                "file": file,
+                "place": place,
+            }
+        )
+
+    @cached_property
+    def columns(self) -> dict[str, Numbers]:
+        """The decisions in order; call it when all lines are taken."""
+        return self._table.sorted("at")
+
+    def __getitem__(self, name: str) -> Numbers:
+        return self.columns[name]
+
+    @cached_property
+    def end(self) -> Numbers:
+        """Until when each decision stands, as far as is known."""
+        return until_next(self["at"])
+
+    @cached_property
+    def gaps(self) -> list[Span]:
+        """When nobody decided."""
+        return gaps(self["at"], self.end, typical(self["at"]))
+
+    @property
+    def allocated_seconds(self) -> float:
+        """Core-seconds that were decided."""
+        return self._integral(self["allocation"])
+
+    @property
+    def applied_seconds(self) -> float:
+        """Core-seconds that were applied, or used where a period was beyond it.
+
+        What the last period used is not known.
+        """
+        known = self.end[:-1] == self["at"][1:]
+        used = np.where(known, self["used"][1:], math.nan)
+        return self._integral(np.fmax(self["applied"], np.append(used, math.nan)))
+
+    def _integral(self, cores: Numbers) -> float:
+        """Return core-seconds over the time that is recorded."""
+        return float(np.nansum(cores * (self.end - self["at"])))
+
+    @property
+    def used_seconds(self) -> float:
+        """Core-seconds used: each decision knows what was used since the one before.
+
+        After a gap that is a mean over the gap; of it, as of what was applied, one period counts.
+        """
+        seconds = np.minimum(self["dt"], typical(self["at"]))
+        return float(np.nansum(self["used"] * seconds))
+
+
+class Run:
+    """What a directory holds. `notes` say in words what is missing from it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.models: dict[str, ModelTrack] = {}
+        self.executables: dict[str, ExecutableTrack] = {}
+        self.laws: list[str] = []
+        self.notes: list[str] = []
+        self.files: list[Path] = []
+
+    @cached_property
+    def whole(self) -> Span:
+        """From the first to the last thing that is recorded."""
+        starts = [track["start"][0] for track in self.models.values()]
+        ends = [track["at"][-1] for track in self.models.values()]
+        starts += [track["at"][0] for track in self.executables.values()]
+        ends += [track.end[-1] for track in self.executables.values()]
+        return Span(float(min(starts)), float(max(ends)))
+
+    @property
+    def virtual(self) -> bool:
+        """Whether it was simulated."""
+        return self.whole.start < EPOCH
+
+    @property
+    def workers(self) -> dict[str, list[ExecutableTrack]]:
+        """The executables of each worker."""
+        found: dict[str, list[ExecutableTrack]] = {}
+        for track in self.executables.values():
+            found.setdefault(track.worker, []).append(track)
+        return found
+
+    def serving(self, model: str) -> list[ExecutableTrack]:
+        """Return the executables of a model whose cores are controlled."""
+        return [track for track in self.executables.values() if track.model == model]
+
+    def decision(self, track: ExecutableTrack, i: int) -> Decision | None:
+        """Return a decision as it was written; None if its file has changed since."""
+        try:
+            with self.files[int(track["file"][i])].open("rb") as file:
+                file.seek(int(track["place"][i]))
+                told = _TOLD.validate_json(file.readline())
+        except (OSError, ValidationError):
+            return None
+        same = told.executable == track.name and told.at == track["at"][i]
+        return told if same else None
+
+
+def read(directory: Path) -> Run:
+    """Return the run that a directory holds; raise `StoryError` naming the file and the line."""
+    run = Run(directory)
+    if not directory.is_dir():
+        raise StoryError(f"{directory}: no such directory")
+    try:
+        _read_models(run)
+        _read_decisions(run)
+    except OSError as error:
+        raise StoryError(f"{directory}: cannot be read: {error}") from error
+    if not run.models and not run.executables:
+        raise StoryError(
+            f"{directory}: no story: no record in models.jsonl or decisions-WORKER.jsonl"
+        )
+    return run
+
+
+def _read_models(run: Run) -> None:
+    for file in decision_log.files(run.directory, decision_log.MODELS):
+        for look, _ in _records(run, file, _LOOK, "a second of a model"):
+            run.models.setdefault(look.model, ModelTrack(look.model)).add(look)
+    if not run.models:
+        run.notes.append("models.jsonl has no record: nothing is known of the requests.")
+
+
+def _read_decisions(run: Run) -> None:
+    names = f"{decision_log.decisions('*')}.jsonl"
+    # NAME+1.jsonl, which goes before NAME.jsonl, does so by name as well.
+    for file in sorted(run.directory.glob(names)):
+        run.files.append(file)
+        number = len(run.files) - 1
+        for told, place in _records(run, file, _TOLD, "a decision"):
+            if told.law and told.law not in run.laws:
+                run.laws.append(told.law)
+            key = f"{told.worker}/{told.executable}"
+            track = run.executables.get(key)
+            if track is None:
+                track = ExecutableTrack(told.executable, told.model, told.worker)
+                run.executables[key] = track
+            track.add(told, number, place)
+    if not run.executables:
+        run.notes.append(
+            "There is no decisions-WORKER.jsonl with a record: nothing is known of the cores."
+        )
+
+
+def _records(run: Run, path: Path, adapter: TypeAdapter[T], what: str) -> Iterator[tuple[T, int]]:
+    """Yield the records of a file and where they begin; note the lines that were cut off."""
+    if not path.exists():
+        return
+    cut: list[int] = []
+    place = good = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            begin, place = place, place + len(line)
+            try:
+                record = adapter.validate_json(line)
+            except ValidationError as error:
+                if _cut_off(error) and (good or not line.endswith(b"\n")):
+                    cut.append(number)
+                    continue
+                raise StoryError(f"{path}:{number}: not {what}: {_fault(error)}") from error
+            good += 1
+            yield record, begin
+    if cut:
+        lines = (
+            f"line {cut[0]} is" if len(cut) == 1 else f"{len(cut)} lines, the first {cut[0]}, are"
+        )
+        run.notes.append(
+            f"{path.name}: {lines} cut off and left out: a program was killed while it wrote, "
+            "or it is still writing."
+        )
+
+
+def _cut_off(error: ValidationError) -> bool:
+    return error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
+
+
+def _fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    return f"{where}: {fault['msg']}" if where else fault["msg"]

@@ -1,0 +1,165 @@
+"""Adds a run up: what was promised to whom, what became of it, and what it took."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from roma.domain.model import Statistic
+from roma.ui.report.read import ExecutableTrack, ModelTrack, Run
+
+REFUSED = 2.0
+"""SLAs. What a refused or failed request counts in a mean: refusing must not look fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Core-seconds, as far as decisions are recorded; `all` is every core, always."""
+
+    allocated: float
+    applied: float
+    used: float
+    all: float
+
+    @property
+    def saved(self) -> float | None:
+        """The share of all cores that was not applied to anything."""
+        return 1 - self.applied / self.all if self.all > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One model's run. `kept` is None if nothing was asked of it.
+
+    `worst` is the highest response time of any second (the promise's statistic, or the age of what
+    waited), `over` the seconds in which that was above the SLA, `mean` counts refused and failed
+    requests as `REFUSED` SLAs. `cores` is None where nobody controls them.
+    """
+
+    model: str
+    statistic: Statistic
+    sla: float
+    set_point: float
+    requests: int
+    answered: int
+    on_gpu: int
+    late: int
+    refused: Counter[str]
+    failed: int
+    cancelled: int
+    mean: float | None
+    worst: float | None
+    over: float
+    kept: bool | None
+    cores: Cores | None
+
+    @property
+    def broken(self) -> int:
+        """Requests whose promise was broken."""
+        return self.late + self.refused.total() + self.failed
+
+    @property
+    def ended(self) -> int:
+        """Requests that ended in a way that counts for the promise."""
+        return self.answered + self.refused.total() + self.failed
+
+    @property
+    def broken_share(self) -> float:
+        """Of the requests that ended."""
+        return self.broken / self.ended if self.ended else 0.0
+
+
+def summaries(run: Run) -> list[Summary]:
+    """Return the books of every model that was looked at, by name."""
+    return [_summary(run, run.models[name]) for name in sorted(run.models)]
+
+
+def cores(tracks: list[ExecutableTrack], capacity: float = 0.0) -> Cores:
+    """Return what executables were given and used; `capacity` in core-seconds."""
+    return Cores(
+        allocated=sum(t.allocated_seconds for t in tracks),
+        applied=sum(t.applied_seconds for t in tracks),
+        used=sum(t.used_seconds for t in tracks),
+        all=capacity,
+    )
+
+
+def worker_cores(run: Run) -> dict[str, Cores]:
+    """Return the same by worker, with what all its cores would have come to."""
+    return {
+        worker: cores(tracks, _capacity(tracks)) for worker, tracks in sorted(run.workers.items())
+    }
+
+
+def _capacity(tracks: list[ExecutableTrack]) -> float:
+    """Return the core-seconds that a worker had while any of its executables was decided about."""
+    at = np.concatenate([t["at"] for t in tracks])
+    end = np.concatenate([t.end for t in tracks])
+    capacity = np.concatenate([t["capacity"] for t in tracks])
+    covered, total = -math.inf, 0.0
+    for i in np.argsort(at, kind="stable"):
+        total += capacity[i] * max(0.0, end[i] - max(at[i], covered))
+        covered = max(covered, end[i])
+    return float(total)
+
+
+def total(parts: dict[str, Cores]) -> Cores:
+    """Return the sum over all workers."""
+    return Cores(
+        *(sum(getattr(c, name) for c in parts.values()) for name in Cores.__dataclass_fields__)
+    )
+
+
+def _summary(run: Run, track: ModelTrack) -> Summary:
+    serving = run.serving(track.name)
+    sla = float(track["sla"][-1])
+    response = track.response
+    answered = track["answered_cpu"] + track["answered_gpu"]
+    ended, broken = float(track.ended.sum()), float(track.broken.sum())
+    mean = _mean(track, sla)
+    over = response > track["sla"]
+    return Summary(
+        model=track.name,
+        statistic=track.statistic,
+        sla=sla,
+        set_point=float(track["set_point"][-1]),
+        requests=_count(track, "arrivals"),
+        answered=int(answered.sum()),
+        on_gpu=_count(track, "answered_gpu"),
+        late=_count(track, "late"),
+        refused=track.refused,
+        failed=_count(track, "failed"),
+        cancelled=_count(track, "cancelled"),
+        mean=mean,
+        worst=None if np.isnan(response).all() else float(np.nanmax(response)),
+        over=float((track["at"] - track["start"])[over].sum()),
+        kept=_kept(track.budget, ended, broken, mean, sla),
+        cores=cores(serving) if serving else None,
+    )
+
+
+def _kept(
+    budget: float | None, ended: float, broken: float, mean: float | None, sla: float
+) -> bool | None:
+    if not ended:
+        return None
+    if budget is None:
+        return mean is not None and mean <= sla
+    return broken <= budget * ended
+
+
+def _mean(track: ModelTrack, sla: float) -> float | None:
+    """Return the mean over the run, from the means of its seconds."""
+    answered = track["answered_cpu"] + track["answered_gpu"]
+    known = ~np.isnan(track["mean_time"])
+    weight, refused = answered * known, float((track["refused"] + track["failed"]).sum())
+    count = float(weight.sum()) + refused
+    if not count:
+        return None
+    times = float((weight * np.nan_to_num(track["mean_time"])).sum())
+    return (times + refused * REFUSED * sla) / count
+
+
+def _count(track: ModelTrack, name: str) -> int:
+    return int(track[name].sum())

@@ -1,0 +1,113 @@
+"""The run in a sentence or two: which promises were kept, and why the others were not."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from roma.ui.report.clock import Clock, milliseconds
+from roma.ui.report.columns import Span
+from roma.ui.report.episodes import Episode, main_limit
+from roma.ui.report.read import Run
+from roma.ui.report.summary import Summary
+from supervisor.decision_text import Limit
+
+NAMED = 3
+"""Models that the verdict names; the table has the others."""
+
+WHY = {
+    Limit.FAILURE: "because its cores could not be set",
+    Limit.HELD: "while its cores were held, for the load could not be seen",
+    Limit.NOT_READY: "because its executable was not ready",
+    Limit.CONTENDED: "because others had the CPUs of the host of {}",
+    Limit.WORKER_SHORT: "because {} was short of cores",
+    Limit.OWN_MAXIMUM: "because it needed more than the most cores it may have",
+    Limit.NONE: "while nothing kept its cores from its law's demand",
+}
+"""What stood in the way, after the words for what happened."""
+
+UNKNOWN = "and nothing is recorded of its cores then"
+
+LIMITS = {
+    Limit.FAILURE: "cores could not be set",
+    Limit.HELD: "cores were held",
+    Limit.NOT_READY: "executable not ready",
+    Limit.CONTENDED: "others had the host's CPUs",
+    Limit.WORKER_SHORT: "worker short of cores",
+    Limit.OWN_MAXIMUM: "at its own maximum",
+    Limit.NONE: "nothing in the way",
+}
+"""The same for a cell of a table."""
+
+
+def verdict(
+    run: Run, found: Sequence[Summary], episodes: Sequence[Episode], clock: Clock
+) -> list[str]:
+    """Return the verdict, a sentence per item."""
+    judged = [s for s in found if s.kept is not None]
+    if not judged:
+        return ["No request ended while this was recorded, so no promise was put to the test."]
+    broken = sorted((s for s in judged if not s.kept), key=lambda s: -s.broken_share)
+    kept = len(judged) - len(broken)
+    said = [f"{kept} of {len(judged)} {_plural('promise', len(judged))} kept."]
+    said += [_broken(run, s, episodes, clock) for s in broken[:NAMED]]
+    if len(broken) > NAMED:
+        said.append(f"{len(broken) - NAMED} more are in the table.")
+    brief = [e for e in episodes if e.model not in {s.model for s in broken}]
+    if brief:
+        said.append(_brief(brief, clock))
+    elif not broken:
+        said.append("There was no second in which one was broken.")
+    idle = len(found) - len(judged)
+    if idle:
+        said.append(f"Of {idle} {_plural('model', idle)} no request ended.")
+    return said
+
+
+def why(run: Run, model: str, limits: Counter[Limit]) -> str:
+    """Return what stood between a model and its promise, as the end of a sentence."""
+    limit = main_limit(limits)
+    if limit is None:
+        return UNKNOWN
+    workers = sorted({track.worker for track in run.serving(model)})
+    name = f"worker {workers[0]}" if len(workers) == 1 else f"a worker ({', '.join(workers)})"
+    return WHY[limit].format(name)
+
+
+def share(value: float) -> str:
+    """Return a share in percent, never 0 for something."""
+    percent = 100 * value
+    if percent <= 0 or percent >= 9.95:
+        return f"{percent:.0f} %"
+    return f"{percent:.1f} %" if percent >= 0.1 else "< 0.1 %"
+
+
+def _broken(run: Run, s: Summary, episodes: Sequence[Episode], clock: Clock) -> str:
+    mine = [e for e in episodes if e.model == s.model]
+    said = f"{s.model} broke its promise in {share(s.broken_share)} of requests"
+    if not mine:
+        return f"{said}, a few at a time."
+    span = Span(min(e.span.start for e in mine), max(e.span.end for e in mine))
+    limits = sum((e.limits for e in mine), Counter[Limit]())
+    times = "" if len(mine) == 1 else f" in {len(mine)} episodes"
+    return f"{said}, mostly{times} between {_and(clock, span)}, {why(run, s.model, limits)}."
+
+
+def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
+    """Say what the run as a whole makes up for."""
+    e, models = episodes[0], len({e.model for e in episodes})
+    count = f"{len(episodes)} {_plural('episode', len(episodes))}"
+    whose = e.model if models == 1 else f"{models} models"
+    worst = f" ({milliseconds(e.worst)}, promised {milliseconds(e.sla)})" if e.worst else ""
+    which = "" if len(episodes) == 1 else ", the worst"
+    also = "" if models == 1 else f" of {e.model}"
+    return (
+        f"Over the whole run {whose} kept within what was promised in spite of {count}"
+        f"{which}{also} from {clock.between(e.span)}{worst}."
+    )
+
+
+def _and(clock: Clock, span: Span) -> str:
+    return f"{clock.time(span.start)} and {clock.time(span.end)}"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
