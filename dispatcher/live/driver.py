@@ -117,6 +117,10 @@ class Call:
         """Take the outcome; called exactly once, and never after `Driver.cancel`."""
         raise NotImplementedError
 
+    def cancel(self) -> None:
+        """Give up: the client is gone."""
+        raise NotImplementedError
+
 
 class ExclusiveDevice(Protocol):
     """What carries out the commands for an exclusive executor; it feeds the events itself."""

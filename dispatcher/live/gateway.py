@@ -30,14 +30,13 @@ from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.http import routes
-from dispatcher.live.http.connection import Connection, Pending
+from dispatcher.live.http.handler import ClientConnection, Handler, Pending
 from dispatcher.live.http.messages import Form, Message, Response, form
 from dispatcher.live.http.origins import PREFLIGHT
 from dispatcher.live.http.request import Head, Request
-from dispatcher.live.http.server import Handler
+from dispatcher.live.http.responses import JSON, error, json_response
 from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Service
 from dispatcher.state.executors import RECOVERY
-from roma.domain import units
 from roma.domain.errors import BackendError, BackendTimeout
 from roma.domain.events import Fail, Reason, Reject
 from roma.domain.model import Priority
@@ -65,7 +64,6 @@ METRICS: Final = "/monitoring/prometheus/metrics"
 
 _INTERACTIVE: Final = Priority.INTERACTIVE
 _TEXT: Final = "text/plain; charset=utf-8"
-_JSON: Final = "application/json"
 
 
 class _Refused(Exception):
@@ -84,7 +82,7 @@ class HttpCall(Call):
     def __init__(
         self,
         gateway: "Gateway",
-        connection: Connection,
+        connection: ClientConnection,
         route: routes.Route,
         message: Message,
         context: Context | None,
@@ -143,7 +141,7 @@ class Gateway(Handler):
                 return self._told(request, error(413, why, close=True))
         return None
 
-    def handle(self, request: Request, connection: Connection) -> Pending | None:
+    def handle(self, request: Request, connection: ClientConnection) -> Pending | None:
         """Take a request that is here."""
         head = request.head
         route = head.route
@@ -248,7 +246,9 @@ class Gateway(Handler):
 
     # What needs no inference
 
-    def _look_up(self, request: Request, route: routes.Route, connection: Connection) -> Pending:
+    def _look_up(
+        self, request: Request, route: routes.Route, connection: ClientConnection
+    ) -> Pending:
         context = self._context(request, route)
 
         async def answer() -> None:
@@ -259,7 +259,7 @@ class Gateway(Handler):
 
         return self._begun(answer(), connection)
 
-    def _scrape(self, request: Request, connection: Connection) -> Pending:
+    def _scrape(self, request: Request, connection: ClientConnection) -> Pending:
         scrape = self._service.scrape
         assert scrape is not None
 
@@ -269,7 +269,9 @@ class Gateway(Handler):
 
         return self._begun(answer(), connection)
 
-    def _begun(self, answering: Coroutine[None, None, None], connection: Connection) -> Pending:
+    def _begun(
+        self, answering: Coroutine[None, None, None], connection: ClientConnection
+    ) -> Pending:
         async def guarded() -> None:
             try:
                 await answering
@@ -312,7 +314,7 @@ class Gateway(Handler):
             return error(503, why)
         return Response(200, _TEXT, None, self._service.ready().encode())
 
-    def _answer_other(self, request: Request, connection: Connection) -> Pending | None:
+    def _answer_other(self, request: Request, connection: ClientConnection) -> Pending | None:
         """Answer a request that is for no model."""
         if request.head.is_preflight:
             allowed = Response(204, _TEXT, None, b"", PREFLIGHT)
@@ -330,7 +332,7 @@ class Gateway(Handler):
         if path == "/readyz":
             return self._ready()
         if path == "/openapi.json":
-            return Response(200, _JSON, None, _document())
+            return Response(200, JSON, None, _document())
         if path == "/v2" or path.startswith("/v2/"):
             return self._oip(request, path)
         if path.startswith("/v1/"):
@@ -344,35 +346,23 @@ class Gateway(Handler):
         if request.head.method == "GET":
             match path:
                 case "/v2":
-                    return _json(200, {"name": NAME, "version": VERSION, "extensions": EXTENSIONS})
+                    return json_response(
+                        200, {"name": NAME, "version": VERSION, "extensions": EXTENSIONS}
+                    )
                 case "/v2/health/live":
-                    return _json(200, {"live": True})
+                    return json_response(200, {"live": True})
                 case "/v2/health/ready":
                     why = self._service.unready()
                     if why is None:
-                        return _json(200, {"ready": True})
-                    return _json(503, {"ready": False, "error": why})
+                        return json_response(200, {"ready": True})
+                    return json_response(503, {"ready": False, "error": why})
         return error(404, f"Not found: {request.head.method} {path}")
-
-
-def _json(status: int, body: dict[str, object]) -> Response:
-    return Response(status, _JSON, None, orjson.dumps(body))
 
 
 @cache
 def _document() -> bytes:
     """Return the OpenAPI document of this port."""
     return resources.files("dispatcher.live").joinpath("openapi.json").read_bytes()
-
-
-def error(
-    status: int, message: str, *, retry_after: float | None = None, close: bool = False
-) -> Response:
-    """Return an error in TensorFlow Serving's shape."""
-    # A text that quotes the request may hold what is no UTF-8.
-    body = orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
-    more = "" if retry_after is None else f"Retry-After: {units.retry_after_s(retry_after)}\r\n"
-    return Response(status, _JSON, None, body, more, close=close)
 
 
 def _answer(outcome: Outcome) -> Response:
@@ -411,7 +401,7 @@ def _form(head: Head, route: routes.Route) -> Form:
         length = head.header(b"inference-header-content-length")
         head.form = form(
             route.path,
-            _JSON if content_type is None else content_type,
+            JSON if content_type is None else content_type,
             head.header(b"content-encoding"),
             "" if length is None else f"Inference-Header-Content-Length: {length}\r\n",
         )

@@ -20,10 +20,10 @@ from roma.cli.console import wide_console
 from roma.cli.dashboard_table import Screen, board, clock
 from roma.config import schema as configs
 from roma.domain.errors import ExchangeError
-from roma.domain.reachability import reason
 from roma.security import peers, tokens
 from roma.security.tls import client_context
 from roma.security.tokens import Token
+from roma.telemetry.reachability import reason
 
 DEFAULT = "http://127.0.0.1:8500"
 

@@ -5,18 +5,46 @@ do: it may be shown to anybody.
 """
 
 import ipaddress
+import math
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from roma.config.yaml_file import Fault, FilePath, Section
-from roma.security.api_keys import Limits, Scope
+from roma.domain.model import Priority
 
 PeerUrl = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
 """Where one of ROMA's own programs reaches another."""
 
 WebUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#@]{1,2000}$")]
+
+Scope = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | Literal["*"]
+"""The models that a caller may use: their names, or all."""
+
+
+class Limits(Section):
+    """What one caller may do, among those who may call."""
+
+    rate: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    """Requests per second in the long run; default: no limit."""
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Requests at once; default: those of a second, at least one."""
+    concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Most requests that wait or run at once; default: no limit."""
+    priority: Priority = Priority.INTERACTIVE
+    """The highest it may use."""
+
+    @model_validator(mode="after")
+    def _check_burst(self) -> "Limits":
+        if self.burst is not None and self.rate is None:
+            raise Fault("burst", self.burst, "absent where rate is")
+        return self
+
+    @property
+    def effective_burst(self) -> float:
+        """The burst with its default filled in."""
+        return float(self.burst or max(1, math.ceil(self.rate or 1)))
 
 
 class _Files(Section):

@@ -18,23 +18,22 @@ Nothing of a keys file but names, ids and bounds is ever shown: somebody may hav
 """
 
 import hashlib
-import math
 import re
 import secrets
 import string
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from roma.config import yaml_file
+from roma.config.security import Limits, Scope
 from roma.config.workers import Name
 from roma.config.yaml_file import Fault, Section
 from roma.domain.errors import ConfigError
-from roma.domain.model import Priority
 
 TOKEN = re.compile(r"roma_([a-z]{8})_[A-Za-z0-9_-]{43}")
 """Letters alone name a key: YAML takes no eight of them for a number or a truth value."""
@@ -66,31 +65,6 @@ def _hash(value: object) -> object:
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
-Scope = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | Literal["*"]
-
-
-class Limits(Section):
-    """What one caller may do, among those who may call."""
-
-    rate: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
-    """Requests per second in the long run; default: no limit."""
-    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Requests at once; default: those of a second, at least one."""
-    concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Most requests that wait or run at once; default: no limit."""
-    priority: Priority = Priority.INTERACTIVE
-    """The highest it may use."""
-
-    @model_validator(mode="after")
-    def _check_burst(self) -> "Limits":
-        if self.burst is not None and self.rate is None:
-            raise Fault("burst", self.burst, "absent where rate is")
-        return self
-
-    @property
-    def effective_burst(self) -> float:
-        """The burst with its default filled in."""
-        return float(self.burst or max(1, math.ceil(self.rate or 1)))
 
 
 class KeyEntry(Limits):

@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError
-from roma.domain.reachability import reason
+from roma.telemetry.reachability import reason
 from supervisor.broker.containers import Container
 from supervisor.core import Reading
 

@@ -17,7 +17,7 @@ import aiohttp
 
 from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
-from roma.domain.reachability import reason
+from roma.telemetry.reachability import reason
 from supervisor.broker.tunnel import tunnel
 
 CALL_TIMEOUT = 10.0

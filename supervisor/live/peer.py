@@ -7,8 +7,8 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from roma.config.watched_file import Watched
 from roma.domain import exchange
 from roma.domain.errors import ExchangeError
-from roma.domain.reachability import reason
 from roma.security.tokens import Token, sent
+from roma.telemetry.reachability import reason
 from supervisor.live.identity import is_gone
 
 

@@ -11,10 +11,10 @@ from dispatcher.live.auth import access as live
 from dispatcher.live.auth.access import Access, Credentials, Denied
 from dispatcher.live.auth.rate_limit import Allowance
 from roma.config.gateway import GatewayConfig
+from roma.config.security import Limits
 from roma.config.watched_file import Watched, keep_looking
 from roma.domain.model import Priority
 from roma.security import api_keys
-from roma.security.api_keys import Limits
 
 ID, OTHER = "abcdefgh", "abcdefgi"
 TOKEN, OTHER_TOKEN = api_keys.new_token(ID), api_keys.new_token(OTHER)

@@ -11,9 +11,10 @@ import pytest
 from dispatcher.live.backends.http_client import MOST_ANSWER, Pool
 from dispatcher.live.backends.http_client import Connection as Behind
 from dispatcher.live.http.connection import LARGE, Connection
+from dispatcher.live.http.handler import Handler
 from dispatcher.live.http.header_cache import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
 from dispatcher.live.http.messages import Kind, Response, form
-from dispatcher.live.http.server import Handler, Server
+from dispatcher.live.http.server import Server
 from roma.config.gateway import LimitsConfig
 from tests.support.mutations import LINES, connection, pieces
 

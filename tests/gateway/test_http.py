@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.live.app import within
-from dispatcher.live.http.server import TOLD
+from dispatcher.live.http.connections import TOLD
 from roma.config.gateway import LimitsConfig
 from roma.domain.model import Priority
 from tests.support.handler import Passing

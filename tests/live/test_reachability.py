@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from roma.domain.errors import ExchangeError
-from roma.domain.reachability import reason
+from roma.telemetry.reachability import reason
 from supervisor.live.peer import Peer
 
 

@@ -1,6 +1,6 @@
 """A server's handler in front of the real one: a test overrides what it looks at."""
 
-from dispatcher.live.http.server import Handler
+from dispatcher.live.http.handler import Handler
 
 
 class Passing(Handler):

@@ -20,11 +20,11 @@ from dispatcher.live.unavailable import Reasons
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.watched_file import Watched, keep_looking
-from roma.domain.reachability import reason
 from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry import decision_log, wallclock
 from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.reachability import reason
 from roma.ui.dashboard.control import judged
 from roma.ui.dashboard.feed import Board
 from roma.ui.dashboard.moments import Moment, record, refusal

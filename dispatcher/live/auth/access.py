@@ -29,10 +29,10 @@ from pathlib import Path
 from dispatcher.live.auth.callers import NO_DIGEST, Bearers, Caller, Denied, Grant
 from dispatcher.live.auth.rate_limit import Allowance
 from roma.config.gateway import GatewayConfig
-from roma.config.security import OidcConfig
+from roma.config.security import Limits, OidcConfig
 from roma.config.watched_file import LOOK, Watched, keep_looking
 from roma.domain.errors import ConfigError
-from roma.security.api_keys import KeyEntry, Keys, Limits, expired, load
+from roma.security.api_keys import KeyEntry, Keys, expired, load
 
 __all__ = ["Access", "Credentials", "Denied", "Grant", "opened"]
 

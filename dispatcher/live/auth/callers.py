@@ -4,8 +4,8 @@ import math
 from typing import Protocol
 
 from dispatcher.live.auth.rate_limit import Allowance
+from roma.config.security import Limits
 from roma.domain.units import retry_after_s
-from roma.security.api_keys import Limits
 
 NO_DIGEST = bytes(32)
 """Of no token."""

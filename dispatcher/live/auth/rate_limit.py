@@ -3,7 +3,7 @@
 Time is an argument; the clock may stand still or jump back, which gives nobody anything.
 """
 
-from roma.security.api_keys import Limits
+from roma.config.security import Limits
 
 
 class Allowance:

@@ -28,7 +28,7 @@ from roma.domain.errors import (
     BackendTooLarge,
     BackendUnreached,
 )
-from roma.domain.reachability import reason
+from roma.telemetry.reachability import reason
 
 log: Final = logging.getLogger(__name__)
 

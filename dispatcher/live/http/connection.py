@@ -10,21 +10,19 @@ import asyncio
 import logging
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, cast
 
 import httptools
 
 from dispatcher.live.http import routes
+from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.cursor import Cursor
+from dispatcher.live.http.handler import ClientConnection, Pending
 from dispatcher.live.http.header_cache import Habit
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK
 from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
 from dispatcher.live.http.responses import LARGE, written
-from roma.security.handshake import Handshake
-
-if TYPE_CHECKING:
-    from dispatcher.live.http.server import Server
 
 log: Final = logging.getLogger(__name__)
 
@@ -40,14 +38,7 @@ _RARE: Final = frozenset({"CONNECT", "HEAD"})
 _LINE: Final = "a request line is METHOD SP TARGET SP HTTP/1.1"
 
 
-class Pending(Protocol):
-    """A request that is being answered."""
-
-    def cancel(self) -> object:
-        """Nobody waits for the answer any more."""
-
-
-class Connection:
+class Connection(ClientConnection):
     """One TCP connection; `respond` answers the request that was handed to the server's handler.
 
     What asyncio asks of a protocol without its base class: a compiled class cannot have that.
@@ -80,14 +71,10 @@ class Connection:
         "_target",
         "_transport",
         "_waiting",
-        "certificate",
-        "due",
-        "handshake",
-        "is_tls",
-        "peer",
     )
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: Connections) -> None:
+        super().__init__()
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._cursor = Cursor()
@@ -127,13 +114,6 @@ class Connection:
         """… or when they were last seen to become fewer, on the server's clock."""
         self._held = 0
         """Those of them that the server counts."""
-        self.due = math.inf
-        """When this connection has taken too long for what it does now, on the server's clock."""
-        self.peer = ""
-        self.handshake: Handshake | None = None
-        """The one that secures it."""
-        self.is_tls = False
-        self.certificate: str | None = None
 
     def __repr__(self) -> str:
         return f"<Connection of {self.peer}: {self._current or 'idle'}, {len(self._waiting)} wait>"

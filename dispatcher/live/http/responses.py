@@ -1,10 +1,15 @@
-"""Writes answers: a status line and headers, which many answers share, and a body."""
+"""Responses: JSON bodies and errors, and their bytes with a head that many responses share."""
 
 from http import HTTPStatus
 from typing import Final
 
+import orjson
+
 from dispatcher.live.http.messages import Response, content_length
 from dispatcher.live.http.request import Head
+from roma.domain import units
+
+JSON: Final = "application/json"
 
 LARGE: Final = 64 * 1024
 """Bytes. A larger body is not copied behind its head."""
@@ -15,6 +20,21 @@ _BODILESS: Final = frozenset({204, 304})
 _REASON: Final = {status.value: status.phrase for status in HTTPStatus}
 _HEADS: Final[dict[tuple[int, str, str | None, str], bytes]] = {}
 _MAX_HEADS: Final = 1024
+
+
+def json_response(status: int, body: object) -> Response:
+    """Return a response with a body of JSON."""
+    return Response(status, JSON, None, orjson.dumps(body))
+
+
+def error(
+    status: int, message: str, *, retry_after: float | None = None, close: bool = False
+) -> Response:
+    """Return an error in TensorFlow Serving's shape."""
+    # A text that quotes the request may hold what is no UTF-8.
+    body = orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+    more = "" if retry_after is None else f"Retry-After: {units.retry_after_s(retry_after)}\r\n"
+    return Response(status, JSON, None, body, more, close=close)
 
 
 def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes, bytes]:

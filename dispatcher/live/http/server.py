@@ -1,91 +1,29 @@
 """Listens for clients: accepts within limits, keeps the time of all connections, drains."""
 
 import asyncio
-import logging
 import ssl
-from collections import Counter
 from typing import Any, cast
 
-from mypy_extensions import mypyc_attr
-
-from dispatcher.live.http.connection import Connection, Pending
-from dispatcher.live.http.header_cache import Heads
-from dispatcher.live.http.messages import Response
+from dispatcher.live.http.connection import Connection
+from dispatcher.live.http.connections import Connections
+from dispatcher.live.http.handler import Handler
 from dispatcher.live.http.origins import Origins
-from dispatcher.live.http.request import Head, Request
 from roma.config.gateway import LimitsConfig
-from roma.security.handshake import Handshake, peer_of
-from roma.security.tls import certificate_name
-from roma.telemetry.logs import Limited
-
-log = logging.getLogger(__name__)
+from roma.security.handshake import Handshake
 
 BACKLOG = 4096
 """Connections that the kernel may hold until they are accepted (bounded by net.core.somaxconn)."""
-
-TOLD = 32
-"""Connections beyond the limit that are told so, and stay while they are; more are just closed."""
 
 CROWDED = 1.0
 """Seconds after which a TLS handshake makes room for the next client, once all places are taken: it
 takes milliseconds, so these are clients that say nothing."""
 
-STUCK = 1.0
-"""Seconds after which a client that takes nothing of its answer makes room for others, where all
-`buffered_bytes` are taken."""
-
 SWEEP = 0.25
 """Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Handler:
-    """What stands behind the server. A base class: a protocol's methods are looked up by name."""
-
-    def screen(self, request: Request) -> Response | None:
-        """Return an answer to a request whose body shall not be read, or None."""
-        raise NotImplementedError
-
-    def handle(self, request: Request, connection: Connection) -> Pending | None:
-        """Take a request that is here; `connection.respond` answers it, now or later."""
-        raise NotImplementedError
-
-    def error(self, request: Request, status: int, message: str) -> Response:
-        """Return an error in the shape that clients know, to a request that may be half read."""
-        raise NotImplementedError
-
-
-class Bounds:
-    """What a connection may take, of `gateway.limits`: looked up many times for each request."""
-
-    __slots__ = (
-        "body_timeout",
-        "buffered_bytes",
-        "head_bytes",
-        "head_timeout",
-        "idle_timeout",
-        "length_digits",
-        "max_body_bytes",
-        "write_timeout",
-    )
-
-    def __init__(self, limits: LimitsConfig, max_body_bytes: int) -> None:
-        self.head_timeout = float(limits.head_timeout)
-        self.body_timeout = float(limits.body_timeout)
-        self.idle_timeout = float(limits.idle_timeout)
-        self.write_timeout = float(limits.write_timeout)
-        self.head_bytes = int(limits.head_bytes)
-        self.buffered_bytes = int(limits.buffered_bytes)
-        self.max_body_bytes = max_body_bytes
-        self.length_digits = len(str(max_body_bytes))
-        """Of a Content-Length that may be too large: a shorter one need not be read."""
-
-
-class Server:
-    """The listening socket and its connections.
-
-    `now` is the loop's time at the last sweep: exact enough for timeouts, and free.
-    """
+class Server(Connections):
+    """The listening socket, and the sweep over its connections."""
 
     def __init__(
         self,
@@ -95,42 +33,11 @@ class Server:
         max_body_bytes: int,
         origins: Origins | None = None,
     ) -> None:
-        self.handler = handler
-        self.origins = Origins() if origins is None else origins
-        self.bound(limits, max_body_bytes)
-        self.buffered = 0
-        """Bytes of requests that are read or answered, and of answers that clients leave unread."""
-        self.unsent = 0
-        """Those of answers."""
-        self.unread: dict[Connection, None] = {}
-        """Connections whose clients leave answers unread, the longest first."""
-        self.patience = STUCK
-        self.closed_unread = 0
-        """Clients that did, and were closed to make room."""
-        self.is_draining = False
-        self.connections: set[Connection] = set()
-        self.handshakes: dict[Handshake, Connection] = {}
-        """TLS connections that are not secured yet, the oldest first; they count as connections."""
-        self.handshakes_failed = 0
-        self.turned_away = 0
-        self._by_address: Counter[str] = Counter()
-        self._loop = asyncio.get_running_loop()
-        self.now = self._loop.time()
-        self._crowded = 0.0
+        super().__init__(handler, limits, max_body_bytes=max_body_bytes, origins=origins)
         timeouts = (limits.head_timeout, limits.body_timeout, limits.idle_timeout)
         self._every = min(SWEEP, *timeouts, limits.write_timeout)
         self._sweeper = self._loop.call_later(self._every, self._sweep)
         self._listener: asyncio.Server | None = None
-        self._reached = Limited(log, self._loop)
-
-    def __repr__(self) -> str:
-        return f"<Server: {len(self.connections)} connections, {self.buffered} bytes>"
-
-    def bound(self, limits: LimitsConfig, max_body_bytes: int) -> None:
-        """Keep these limits from now on."""
-        self.limits = limits
-        self.bounds = Bounds(limits, max_body_bytes)
-        self.heads: Heads[Head] = Heads()  # those of before may be too large by now
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared: bool = False
@@ -146,11 +53,6 @@ class Server:
         self._listener = await self._loop.create_server(
             accepted, host, port, backlog=BACKLOG, **options
         )
-
-    @property
-    def answering(self) -> int:
-        """How many clients have an answer to come, or one that they have not taken yet."""
-        return sum(connection.is_answering for connection in self.connections)
 
     def stop_listening(self) -> None:
         """Accept no more; what is connected stays."""
@@ -174,35 +76,6 @@ class Server:
         self._reached.close()
         await asyncio.sleep(0)  # one turn of the loop lets the transports close
 
-    @property
-    def open(self) -> int:
-        """Connections of clients, those in their TLS handshake included."""
-        return len(self.connections) + len(self.handshakes)
-
-    def on_connected(self, connection: Connection, transport: asyncio.Transport) -> str | None:
-        """Take a connection up; return why it is turned away, if it is."""
-        tls = transport.get_extra_info("ssl_object")
-        self.connections.add(connection)
-        if connection.handshake is not None:  # it is counted
-            self.handshakes.pop(connection.handshake, None)
-            connection.handshake = None
-        if tls is not None:
-            connection.is_tls = True
-            connection.certificate = certificate_name(tls.getpeercert())
-            return None
-        connection.peer = peer_of(transport)
-        refused = self._counted(connection.peer)
-        if refused is not None and self.open > self.limits.connections + TOLD:
-            transport.abort()
-        return refused
-
-    def on_disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self.connections.discard(connection)
-        self._uncount(connection.peer)
-
-    # The owner of TLS handshakes
-
     def on_accepted(self, handshake: Handshake) -> Connection | None:
         """Count a connection that is to be secured; one too many is not worth a handshake."""
         connection = Connection(self)
@@ -214,62 +87,6 @@ class Server:
                 oldest.abort()
                 self.on_end(oldest)
         return connection if self._counted(handshake.peer) is None else None
-
-    def on_end(self, handshake: Handshake) -> None:
-        """Forget a connection that was not secured."""
-        if handshake in self.handshakes:
-            del self.handshakes[handshake]
-            self.handshakes_failed += 1
-            self._uncount(handshake.peer)
-
-    def make_room(self, size: int) -> bool:
-        """Return whether so many bytes more may be held, if need be without clients that are stuck.
-
-        It looks for these once a sweep: there may be thousands.
-        """
-        most = self.bounds.buffered_bytes
-        if self.buffered + size > most and self._crowded != self.now:
-            self._crowded = self.now
-            for connection in list(self.unread):
-                if self.buffered + size <= most:
-                    break
-                if connection.is_stuck():
-                    self.closed_unread += 1
-                    what = f"{connection.peer} does not read its answer and is closed"
-                    self.reached("buffered_bytes", most, what)
-                    connection.abort()
-        return self.buffered + size <= most
-
-    def no_room(self, peer: str, size: int = 0) -> str:
-        """Return what a client is told whose request or answer, of so many bytes, is too many."""
-        most = self.bounds.buffered_bytes
-        self.reached("buffered_bytes", most, f"a request of {peer} is refused")
-        return f"{self.buffered + size} bytes of requests and answers are held, as many as may be"
-
-    def reached(self, key: str, bound: object, what: str) -> None:
-        """Log that a limit refuses somebody: a line a second for each `key` of `gateway.limits`."""
-        text = "gateway.limits.%s = %s is reached: %s"
-        self._reached.log(key, logging.WARNING, text, key, bound, what)
-
-    def _counted(self, peer: str) -> str | None:
-        """Count a connection of `self.open`; return why it is turned away, if it is."""
-        self._by_address[peer] += 1
-        most, per_address = self.limits.connections, self.limits.connections_per_address
-        if self.open > most:
-            self.turned_away += 1
-            self.reached("connections", most, f"a connection of {peer} is refused")
-            return f"{most} connections are open, as many as may be"
-        if per_address is not None and self._by_address[peer] > per_address:
-            self.turned_away += 1
-            key = "connections_per_address"
-            self.reached(key, per_address, f"a connection of {peer} is refused")
-            return f"{per_address} connections of one address are open, as many as may be"
-        return None
-
-    def _uncount(self, peer: str) -> None:
-        self._by_address[peer] -= 1
-        if not self._by_address[peer]:
-            del self._by_address[peer]
 
     def _sweep(self) -> None:
         now = self.now = self._loop.time()

@@ -14,7 +14,7 @@ from typing import Final, assert_never
 
 from dispatcher.live.auth.callers import Grant
 from dispatcher.live.driver import Call, Driver
-from dispatcher.live.gateway import error
+from dispatcher.live.http.responses import error
 from dispatcher.live.planned.capabilities import agreed, checked, readable
 from dispatcher.live.planned.client import ActionClient
 from dispatcher.live.planned.examples import Example, joined, split

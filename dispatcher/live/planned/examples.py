@@ -5,20 +5,17 @@ is refused or fails, that is the answer to all, and the others are given up.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
 from dispatcher.live.driver import Call, Driver, Outcome
-from dispatcher.live.gateway import HttpCall, error
 from dispatcher.live.http.messages import Response
+from dispatcher.live.http.responses import JSON, error
 from dispatcher.live.planned.request_options import VARIANT
 from roma.device_protocol import Array
 from roma.domain.errors import BackendError, TensorError
 from roma.tensors.errors import RequestError
 from roma.tensors.tfjson import Layout, encode_predict
-
-JSON: Final = "application/json"
 
 
 class Example(Call):
@@ -44,7 +41,7 @@ class Example(Call):
 class Whole:
     """A request of several examples; `call` is told its one outcome."""
 
-    def __init__(self, driver: Driver, call: HttpCall, layout: Layout) -> None:
+    def __init__(self, driver: Driver, call: Call, layout: Layout) -> None:
         self.call = call
         self._driver = driver
         self._layout = layout

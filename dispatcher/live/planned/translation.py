@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import orjson
-
-from dispatcher.live.driver import Driver
-from dispatcher.live.gateway import HttpCall, error
-from dispatcher.live.http.connection import Pending
+from dispatcher.live.driver import Call, Driver
+from dispatcher.live.http.handler import Pending
 from dispatcher.live.http.messages import Message, Response
+from dispatcher.live.http.responses import error, json_response
 from dispatcher.live.http.routes import Route
 from dispatcher.live.planned import request_options
 from dispatcher.live.planned.capabilities import TYPES
@@ -31,8 +29,6 @@ from roma.tensors.errors import BodyTooLarge, Code, RequestError
 from roma.tensors.inflate import inflate
 from roma.tensors.jsontext import parse
 from roma.tensors.tfjson import DEFAULT_SIGNATURE, Layout, decode_predict, signature_name
-
-JSON: Final = "application/json"
 
 VERSION: Final = "1"
 """A worker has one version of each model and does not say which: it goes by this number."""
@@ -78,7 +74,7 @@ class Exclusives:
     # What clients ask
 
     def begin(
-        self, call: HttpCall, route: Route, message: Message, headers: Mapping[bytes, bytes]
+        self, call: Call, route: Route, message: Message, headers: Mapping[bytes, bytes]
     ) -> Pending | Response:
         """Queue a request's examples, or answer at once why not."""
         try:
@@ -109,10 +105,10 @@ class Exclusives:
             text = f"no executable of model {model} is ready"
             return error(503, text, retry_after=RECOVERY)
         if route.path.endswith("/metadata"):
-            return _json(_metadata(model, self._signatures[model].told))
+            return json_response(200, _metadata(model, self._signatures[model].told))
         status = {"error_code": "OK", "error_message": ""}
         version = {"version": VERSION, "state": "AVAILABLE", "status": status}
-        return _json({"model_version_status": [version]})
+        return json_response(200, {"model_version_status": [version]})
 
     def _read(self, route: Route, message: Message) -> tuple[Mapping[str, Array], int, Layout]:
         """Return the inputs, how many examples they are, and how to answer.
@@ -171,10 +167,6 @@ def _size(array: Array) -> int:
     """Return the bytes of a tensor, its strings among them."""
     strings = sum(map(len, array.flat)) if array.dtype == object else 0
     return array.nbytes + strings
-
-
-def _json(body: Mapping[str, Any]) -> Response:
-    return Response(200, JSON, None, orjson.dumps(body))
 
 
 def _metadata(model: str, signatures: Mapping[str, Signature]) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""The border between the HTTP server and what answers its requests."""
+
+import math
+from typing import Protocol
+
+from mypy_extensions import mypyc_attr
+
+from dispatcher.live.http.messages import Response
+from dispatcher.live.http.request import Request
+from roma.security.handshake import Handshake
+
+
+class Pending(Protocol):
+    """A request that is being answered."""
+
+    def cancel(self) -> object:
+        """Give up: the client is gone."""
+
+
+class ClientConnection:
+    """One client's connection, as handlers and the server's limits see it.
+
+    A base class: compiled code calls its methods without looking them up by name.
+    """
+
+    __slots__ = ("certificate", "due", "handshake", "is_tls", "peer")
+
+    def __init__(self) -> None:
+        self.due = math.inf
+        """When this connection has taken too long for what it does now, on the server's clock."""
+        self.peer = ""
+        self.handshake: Handshake | None = None
+        """The one that secures it."""
+        self.is_tls = False
+        self.certificate: str | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer is to come, or was not taken yet."""
+        raise NotImplementedError
+
+    def respond(self, response: Response) -> None:
+        """Answer the current request, and turn to the next one."""
+        raise NotImplementedError
+
+    def on_due(self) -> None:
+        """Give up a client that takes too long."""
+        raise NotImplementedError
+
+    def is_stuck(self) -> bool:
+        """Return whether the client has taken nothing of its answer for a while."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close once what was written has been sent."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close at once."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Handler:
+    """Answers the server's requests. A base class: a protocol's methods are looked up by name."""
+
+    def screen(self, request: Request) -> Response | None:
+        """Return an answer to a request whose body shall not be read, or None."""
+        raise NotImplementedError
+
+    def handle(self, request: Request, connection: ClientConnection) -> Pending | None:
+        """Take a complete request; `connection.respond` answers it, now or later."""
+        raise NotImplementedError
+
+    def error(self, request: Request, status: int, message: str) -> Response:
+        """Return an error in the shape that clients know, to a request that may be half read."""
+        raise NotImplementedError
