@@ -30,8 +30,8 @@ from roma.domain.events import (
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 from roma.domain.stats import quantile
-from roma.telemetry.prometheus import _Found
-from roma.ui.dashboard.feed import Board
+from roma.telemetry.prometheus import _Collected
+from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
 from supervisor.decision_log import Decision, plain
 
@@ -49,7 +49,7 @@ SCRAPE_INTERVAL = 5.0
 
 def run() -> None:
     """Print ms of CPU time per second for 50 models, and the share of one core."""
-    core, board = _core(), Board("bench")
+    core, board = _core(), Dashboard("bench")
     specs = {name: queue.spec for name, queue in core.queues.items()}
     executors = [e.spec for e in core.executors]
     worker = Worker("w", "http://w", True, mode="control", capacity=8.0, demanded=4.0)
@@ -70,7 +70,7 @@ def run() -> None:
         "look at the board": (_median(looks), 1.0),
         "one open page": (_time(lambda: _event("view", _dumped(board.view))), 1.0),
         "a scrape of /metrics": (
-            _time(lambda: generate_latest(_Found(metrics.collect(core, float(LOOKS))))),
+            _time(lambda: generate_latest(_Collected(metrics.collect(core, float(LOOKS))))),
             1 / SCRAPE_INTERVAL,
         ),
         f"histograms of {RATE} requests": (_time(_histograms), 1.0),

@@ -26,7 +26,7 @@ from roma.domain.events import Command, Event
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.functions import sends
 from roma.lab.experiments.clockwork.runs import PAGES
-from roma.lab.sim.fleet import Fleet, Plan
+from roma.lab.sim.fleet import Fleet, FleetPlan
 
 COPIES = 671
 """Of each of the six models of Table 1."""
@@ -82,7 +82,7 @@ def _measured(build: str, rate: int) -> Found:
 
 def measure(rate: float) -> Found:
     """Run one fleet, then its events again under a clock of CPU time."""
-    plan = Plan(offers(dict.fromkeys(TABLE_1, COPIES)), DEVICES, PAGES, SLO, Clockwork)
+    plan = FleetPlan(offers(dict.fromkeys(TABLE_1, COPIES)), DEVICES, PAGES, SLO, Clockwork)
     counts = Counts(WARM, WARM + SECONDS)
     fleet = Fleet(plan, on_end=counts.add)
     for model, times in sends(tuple(plan.models), rate, seed=1, traces=None):

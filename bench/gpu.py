@@ -41,7 +41,7 @@ from roma.domain.units import milliseconds
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream, run_load
 from roma.tools.load.client import RestClient
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import Group, find_hierarchy
 from supervisor.live.gpus import GpuReading, Gpus
 
@@ -139,7 +139,7 @@ class Check:
                     group.set_cores(self._each)  # where each policy starts
                 streams = []
                 for i, m in enumerate(MODELS):
-                    arrivals = poisson(Profile((Step(rates[m], seconds),)), seed=seed + i)
+                    arrivals = poisson(Profile((RateStep(rates[m], seconds),)), seed=seed + i)
                     streams.append(Stream(m, arrivals, bodies[m], promises[m]))
                 outcomes.append(await self._under(policy, streams))
         load = sum(rates[m] * on_gpu[m] for m in MODELS)

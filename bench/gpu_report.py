@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from roma.domain.units import milliseconds
-from roma.tools.load import ModelReport
+from roma.tools.load import ModelOutcomes
 from roma.tools.load.outcomes import REJECTIONS
 from supervisor.live.gpus import GpuReading
 
@@ -19,7 +19,7 @@ class Outcome:
 
     policy: str
     mode: str
-    models: Sequence[ModelReport]
+    models: Sequence[ModelOutcomes]
     dispatched: Mapping[str, Mapping[str, int]]
     readings: Sequence[GpuReading]
 

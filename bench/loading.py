@@ -25,11 +25,11 @@ from bench.programs import program
 from bench.proxies import scratch
 from roma.tools.demo import inputs, models, plan
 from roma.tools.demo.ports import free_ports
-from roma.tools.load import Outcome, Result, Stream
+from roma.tools.load import RequestEnd, RequestResult, Stream
 from roma.tools.load.client import RestClient
-from roma.tools.load.generator import Load
+from roma.tools.load.generator import LoadRun
 from roma.tools.load.report import Distribution
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import find_hierarchy
 
 SERVED = "photos"
@@ -87,10 +87,10 @@ class Plant:
             "law": "static",
         }
         self.promise: dict[str, Any] = {"response_time": 0.5, "statistic": "p95"}
-        self.machine = plan.Machine.here()
+        self.machine = plan.DemoMachine.here()
         self.cores = round(SHARE * self.machine.allocatable, 2)
         self.cpu = {} if initial is None else {"initial": initial}
-        self.results: list[Result] = []
+        self.results: list[RequestResult] = []
 
     def write(self, *names: str) -> None:
         """Let the file name these models."""
@@ -133,14 +133,14 @@ class Plant:
     async def cost(self, client: RestClient) -> float:
         """Return the core-seconds that a request takes, by sending a few."""
         before = self.used()
-        few = poisson(Profile((Step(PROFILE_RATE, PROFILE_SECONDS),)), seed=0)
-        done = await Load([Stream(self.served, few, bodies_of(self.served))], client).run()
+        few = poisson(Profile((RateStep(PROFILE_RATE, PROFILE_SECONDS),)), seed=0)
+        done = await LoadRun([Stream(self.served, few, bodies_of(self.served))], client).run()
         return (self.used() - before) / done.total.answered
 
     def between(self, since: float, until: float) -> Times:
         """Return the times of what was to be sent in a part of the run, in seconds of it."""
         found = [r for r in self.results if since <= r.intended < until]
-        answered = [r.response_time for r in found if r.outcome is Outcome.ANSWERED]
+        answered = [r.response_time for r in found if r.outcome is RequestEnd.ANSWERED]
         spread = Distribution.of(answered)
         if spread is None:
             sys.exit("bench: nothing was answered")
@@ -170,9 +170,9 @@ async def _measured(plant: Plant) -> tuple[float, list[Pair]]:
     async with RestClient(plant.url) as client:
         rate = BUSY * plant.cores / await plant.cost(client)
         # Longer than it can take; it is ended after the last round.
-        profile = Profile((Step(rate, 3600.0),))
+        profile = Profile((RateStep(rate, 3600.0),))
         stream = Stream(plant.served, poisson(profile, seed=1), bodies)
-        load = Load([stream], client, on_result=plant.results.append)
+        load = LoadRun([stream], client, on_result=plant.results.append)
         sending = asyncio.create_task(load.run())
         clock = asyncio.get_running_loop().time
         start = clock()

@@ -24,7 +24,7 @@ from typing import Any, TypedDict
 from bench.builds import environment
 from roma.tools.load.client import allow_connections
 from roma.tools.load.report import Distribution
-from roma.workload.arrivals import Profile, Step, poisson_stream
+from roma.workload.arrivals import Profile, RateStep, poisson_stream
 
 MOST = 9000
 """Connections at once; a request beyond them is counted as `unsent`."""
@@ -187,7 +187,7 @@ def _run(plan: dict[str, Any]) -> Report:
     streams: list[Stream] = plan["streams"]
     requests = [_request(s) for s in streams]
     n, lead = len(streams), plan["lead"]
-    profiles = [Profile((Step(s["rate"], lead + plan["seconds"]),)) for s in streams]
+    profiles = [Profile((RateStep(s["rate"], lead + plan["seconds"]),)) for s in streams]
     schedules = [
         zip(poisson_stream(profile, seed=plan["seed"] + i), itertools.repeat(i))
         for i, profile in enumerate(profiles)

@@ -15,10 +15,10 @@ from rich.table import Table
 from bench.loading import BUSY, Plant, bodies_of, up
 from bench.proxies import scratch
 from roma.config.schema import LONG_PERIOD, SHORT_PERIOD
-from roma.tools.load import Outcome, Stream
+from roma.tools.load import RequestEnd, Stream
 from roma.tools.load.client import RestClient
-from roma.tools.load.generator import Load
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.tools.load.generator import LoadRun
+from roma.workload.arrivals import Profile, RateStep, poisson
 
 SERVED = "photos"
 PROMISE: dict[str, Any] = {"response_time": 0.25}
@@ -70,15 +70,15 @@ async def _measured(plant: Plant, cost: float | None) -> tuple[float, Outcomes]:
         warm = await plant.cost(client)
         cost = warm if cost is None else cost
         rate = BUSY * plant.cores / cost
-        profile = Profile((Step(0.0, OFF), Step(rate, ON)) * BURSTS + (Step(0.0, OFF),))
+        profile = Profile((RateStep(0.0, OFF), RateStep(rate, ON)) * BURSTS + (RateStep(0.0, OFF),))
         stream = Stream(plant.served, poisson(profile, seed=1), bodies)
         begun, used = _books(plant), plant.used()
-        await Load([stream], client, on_result=plant.results.append).run()
+        await LoadRun([stream], client, on_result=plant.results.append).run()
         ended, used = _books(plant), plant.used() - used
     sent = len(plant.results)
-    answered = [r for r in plant.results if r.outcome is Outcome.ANSWERED]
+    answered = [r for r in plant.results if r.outcome is RequestEnd.ANSWERED]
     in_time = sum(r.response_time <= PROMISE["response_time"] for r in answered)
-    refused = sum(r.outcome is Outcome.REJECTED for r in plant.results)
+    refused = sum(r.outcome is RequestEnd.REJECTED for r in plant.results)
     missed = ended["ticks_missed"] - begun["ticks_missed"]
     allocated = ended["applied_core_seconds"] - begun["applied_core_seconds"]
     found = Outcomes(sent, 1 - in_time / sent, refused / sent, allocated, used, round(missed))

@@ -27,7 +27,7 @@ from roma.config.schema import Config
 from roma.lab.experiments.intervals import cores_at
 from roma.lab.sim.agenda import Agenda
 from roma.lab.sim.world import World
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import Group, find_hierarchy
 
 REQUESTS = 5000
@@ -189,7 +189,7 @@ def _round(cell: Cell, requests: int, seed: int) -> tuple[Round, Round]:
         seconds = requests / rate
         own = 1000 * seed + i
         draw = random.Random(own)
-        sends = poisson(Profile((Step(load.rate, seconds),)), seed=own)
+        sends = poisson(Profile((RateStep(load.rate, seconds),)), seed=own)
         plans.append([(at, draw.gauss(0.0, 1.0)) for at in sends])
     kernel, profiles = _in_kernel(cell, plans)
     return kernel, _simulated(cell, plans, profiles)

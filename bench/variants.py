@@ -40,13 +40,13 @@ from dispatcher.state.utility import linear, value
 from roma.lab.experiments import output
 from roma.lab.experiments.base import Column, Output, Picture, Table
 from roma.tools.demo.ports import free_ports
-from roma.tools.load import Outcome, Result, Stream
+from roma.tools.load import RequestEnd, RequestResult, Stream
 from roma.tools.load.client import HEADERS
 from roma.tools.load.errors import NoAnswerError
-from roma.tools.load.generator import Load
-from roma.tools.load.outcomes import Answer
+from roma.tools.load.generator import LoadRun
+from roma.tools.load.outcomes import HttpAnswer
 from roma.tools.load.report import Distribution
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.workload.arrivals import Profile, RateStep, poisson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,7 +110,7 @@ class Setting:
     @property
     def profile(self) -> Profile:
         """The load."""
-        return Profile(tuple(Step(x * self.reference, self.seconds) for x in self.loads))
+        return Profile(tuple(RateStep(x * self.reference, self.seconds) for x in self.loads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def row(told: Sequence[Told], setting: Setting) -> dict[str, float | int | None]
     }
 
 
-def read(result: Result, digits: Sequence[int]) -> Told:
+def read(result: RequestResult, digits: Sequence[int]) -> Told:
     """Return what a result of `Client` says; the n-th request asked for the n-th digit, cycled."""
-    if result.outcome is not Outcome.ANSWERED:
+    if result.outcome is not RequestEnd.ANSWERED:
         return Told(result.intended, result.response_time, result.status or 0)
     variant, _, body = result.answer.partition(b"\n")
     scores = orjson.loads(body)["predictions"][0]
@@ -184,13 +184,13 @@ class Client:
         self._session = session
         self._url = url
 
-    async def predict(self, model: str, body: bytes) -> Answer:
+    async def predict(self, model: str, body: bytes) -> HttpAnswer:
         """Send one request; raises NoAnswerError."""
         url = f"{self._url}/v1/models/{model}:predict"
         try:
             async with self._session.post(url, data=body) as answer:
                 who = answer.headers.get("X-Roma-Variant", "")
-                return Answer(answer.status, f"{who}\n".encode() + await answer.read())
+                return HttpAnswer(answer.status, f"{who}\n".encode() + await answer.read())
         except (aiohttp.ClientError, OSError) as error:
             raise NoAnswerError("disconnected") from error
 
@@ -236,7 +236,7 @@ def measured(
     pictures, digits = readers.held_out()
     bodies = [orjson.dumps({"instances": [picture]}) for picture in pictures]
     first = setting.profile.steps[0].rate
-    warm = poisson(Profile((Step(first, warm_up),)), seed=SEED + 1)
+    warm = poisson(Profile((RateStep(first, warm_up),)), seed=SEED + 1)
     arrivals = poisson(setting.profile, seed=SEED)
     runs = []
     before = os.sched_getaffinity(0)
@@ -258,11 +258,11 @@ def measured(
     return runs
 
 
-async def _sent(url: str, stream: Stream) -> list[Result]:
-    results: list[Result] = []
+async def _sent(url: str, stream: Stream) -> list[RequestResult]:
+    results: list[RequestResult] = []
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, headers=HEADERS) as session:
-        await Load([stream], Client(session, url), on_result=results.append).run()
+        await LoadRun([stream], Client(session, url), on_result=results.append).run()
     return results
 
 

@@ -87,8 +87,8 @@ def captain_step(
             why = f"{needed:.2f} cores would have been enough"
             rollback = 2 * m.applied - u if u < m.applied else None
     why = f"{why} (throttled in {m.throttled:.0%} of the quota periods)"
-    demand = Demand(m.applied, why, {"applied": m.applied}, facts).moved(u, "step")
-    return demand.within(lo, hi), CaptainState(margin, history, rollback)
+    demand = Demand(m.applied, why, {"applied": m.applied}, facts).with_adjustment(u, "step")
+    return demand.clipped(lo, hi), CaptainState(margin, history, rollback)
 
 
 def _needed(history: History, margin: float, span: float) -> float | None:

@@ -29,7 +29,7 @@ from controllers import rate as rates
 from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, idle
-from controllers.rate import Rate
+from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.domain.stats import ewma
 
@@ -60,13 +60,13 @@ MET, ROUNDED = 0.98, 0.001
 FOLLOW = 0.8
 """Weight, within a second, of a new rate of the GPUs in its average."""
 
-NONE = 1e-3
+NO_RATE = 1e-3
 """GPU completions per second that are none: an average falls below it seconds after the last."""
 
 REACH = 0.8
 """The part of the response time within which a GPU must reach what waits for it."""
 
-EVIDENCE = 2.0
+MAX_OVERFLOW_RATIO = 2.0
 """Overflow is believed up to twice what CPUs did or GPUs will not reach in time: it may double."""
 
 REST = 0.8
@@ -87,7 +87,7 @@ class LateShareGains:
 class LateShareState:
     """λ, what κ hangs on, the cost estimate, the last demand, completions of GPUs per second."""
 
-    rate: Rate
+    rate: RequestRate
     x: float = 0.0
     cost: Cost = UNKNOWN
     asked: float | None = None
@@ -111,21 +111,21 @@ def late_share_step(
     c = cost.value(m.profile)
     if c is None:
         if m.idle:
-            demand = idle(m.applied, float(REST**dt)).within(lo, hi)
+            demand = idle(m.applied, float(REST**dt)).clipped(lo, hi)
             return demand, LateShareState(rate, past.x, cost, None, by_gpu)
         # On all its threads a request is as fast as it can be, whatever it costs.
         why = "the cost of a request is not known yet"
-        demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).within(lo, hi)
+        demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).clipped(lo, hi)
         return demand, LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    fastest, most = (FASTEST_ON_GPU, MOST_ON_GPU) if by_gpu > NONE else (FASTEST, MOST)
+    fastest, most = (FASTEST_ON_GPU, MOST_ON_GPU) if by_gpu > NO_RATE else (FASTEST, MOST)
     change = clip(_change(gains, past, m, budget, hi=hi), -fastest * dt, fastest * dt)
     x = clip(past.x + change, LEAST, most)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     # Of the load: what it teaches fades after so long a silence that it may be another one.
     present = min(1.0, rate.mean * rates.MEMORY)
-    if by_gpu > NONE:
+    if by_gpu > NO_RATE:
         kappa = exp(x if x > 0 else ON_GPU * x)
         cores = kappa * bucket_need(work, c, promise)
     else:
@@ -142,7 +142,7 @@ def late_share_step(
     terms = {"load": work / m.workers, "margin": (cores - work) / m.workers}
     facts = {"cost": c, "load": rate.mean, "kappa": kappa}
     demand = Demand(cores / m.workers, why, terms, facts)
-    demand = demand.moved(max(cores, drain) / m.workers, "backlog").within(lo, hi)
+    demand = demand.with_adjustment(max(cores, drain) / m.workers, "backlog").clipped(lo, hi)
     return demand, LateShareState(rate, x, cost, demand.cores, by_gpu)
 
 
@@ -177,9 +177,9 @@ def _load(m: Measurement, dt: float, by_gpu: float) -> float:
     and what waits beyond the GPUs' reach, is evidence of a real load.
     """
     rate = (m.arrivals - m.completed_gpu) / dt
-    if by_gpu <= NONE:
+    if by_gpu <= NO_RATE:
         return max(0.0, rate)
     reach = m.sla * REACH
     beyond = max(0.0, m.waiting + m.in_flight - by_gpu * reach)
     evidence = m.completed_cpu / dt + beyond / max(dt, reach)
-    return max(0.0, min(rate, EVIDENCE * evidence))
+    return max(0.0, min(rate, MAX_OVERFLOW_RATIO * evidence))

@@ -94,16 +94,20 @@ class Demand:
     terms: dict[str, float] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
 
-    def moved(self, cores: float, term: str, why: str | None = None) -> "Demand":
+    def with_adjustment(self, cores: float, term: str, why: str | None = None) -> "Demand":
         """Return the demand for `cores` instead; `term` says by how much that differs."""
         if self.cores is None or cores == self.cores:
             return self
         terms = {**self.terms, term: self.terms.get(term, 0.0) + cores - self.cores}
         return Demand(cores, self.why if why is None else why, terms, self.facts)
 
-    def within(self, lo: float, hi: float) -> "Demand":
+    def clipped(self, lo: float, hi: float) -> "Demand":
         """Return the demand bounded to [lo, hi]; the term `clip` says what that cost."""
-        return self if self.cores is None else self.moved(max(lo, min(hi, self.cores)), "clip")
+        return (
+            self
+            if self.cores is None
+            else self.with_adjustment(max(lo, min(hi, self.cores)), "clip")
+        )
 
 
 def hold(why: str) -> Demand:
@@ -114,4 +118,4 @@ def hold(why: str) -> Demand:
 def idle(applied: float, factor: float) -> Demand:
     """Return a demand that gives cores back while nothing arrives, waits or runs."""
     demand = Demand(applied, "idle: nothing arrives, waits or runs", {"applied": applied})
-    return demand.moved(applied * factor, "decay")
+    return demand.with_adjustment(applied * factor, "decay")

@@ -69,5 +69,7 @@ def paper_step(
     demand = Demand(u, why, {"applied": m.applied, "change": change}, facts)
     if gains.round_up:
         # 1e-9: 0.1 + 0.2 is 0.3, although the floats are a hair above.
-        demand = demand.moved(math.ceil(u / gains.round_up - 1e-9) * gains.round_up, "rounding")
-    return demand.within(lo, hi), PaperState(e)
+        demand = demand.with_adjustment(
+            math.ceil(u / gains.round_up - 1e-9) * gains.round_up, "rounding"
+        )
+    return demand.clipped(lo, hi), PaperState(e)

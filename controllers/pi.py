@@ -52,7 +52,7 @@ def pi_step(
     m = measurement
     cost = state.cost.update(m)
     if m.idle:
-        return idle(m.applied, IDLE_DECAY**dt).within(lo, hi), PiState(None, cost)
+        return idle(m.applied, IDLE_DECAY**dt).clipped(lo, hi), PiState(None, cost)
     y, c = m.effective_response_time, cost.value(m.profile)
     if y is None:
         return hold("nothing was answered yet"), PiState(state.e, cost)
@@ -66,4 +66,4 @@ def pi_step(
     u = m.applied + proportional + integral
     terms = {"applied": m.applied, "proportional": proportional, "integral": integral}
     why = f"response {y:.3f} s against set point {m.set_point:.3f} s"
-    return Demand(u, why, terms, {"y": y, "error": e}).within(lo, hi), PiState(e, cost)
+    return Demand(u, why, terms, {"y": y, "error": e}).clipped(lo, hi), PiState(e, cost)

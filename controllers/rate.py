@@ -14,7 +14,7 @@ SPANS = (1.0, 3.0)
 MEMORY = 20.0
 """Most seconds of the mean."""
 
-NONE = 1e-6
+NO_RATE = 1e-6
 """Requests/s that are none. Averages of silence end in subnormal numbers otherwise."""
 
 DOUBT = 5.0
@@ -22,18 +22,18 @@ DOUBT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RequestRate:
     """`mean` in requests/s over the last `age` seconds; `recent` are averages of `SPANS`."""
 
     mean: float = 0.0
     age: float = 0.0
     recent: tuple[float, ...] = ()
 
-    def update(self, count: float, dt: float) -> "Rate":
+    def update(self, count: float, dt: float) -> "RequestRate":
         """Return the rate after a period of `dt` seconds with `count` requests."""
         now = count / dt
         if not self.recent:
-            return Rate(now, dt, (now,) * len(SPANS))
+            return RequestRate(now, dt, (now,) * len(SPANS))
         recent = [
             r + (now - r) * (1 - exp(-dt / span))
             for r, span in zip(self.recent, SPANS, strict=True)
@@ -48,21 +48,21 @@ class Rate:
             rate, over = since
             # What is averaged for longer still has the old rate in it.
             kept = (rate if 2 * s > over else r for r, s in zip(recent, SPANS, strict=True))
-            return Rate(rate, over, tuple(kept))
+            return RequestRate(rate, over, tuple(kept))
         age = min(MEMORY, self.age + dt)
         mean = self.mean + (now - self.mean) * dt / age
-        return Rate(mean if mean > NONE else 0.0, age, tuple(recent))
+        return RequestRate(mean if mean > NO_RATE else 0.0, age, tuple(recent))
 
 
-NOTHING = Rate()
+NOTHING = RequestRate()
 """Before the first period."""
 
 
 def _contradiction(a: float, over_a: float, b: float, over_b: float) -> float:
     """Return the log of how much likelier two rates are than one, in nats."""
     both = (a * over_a + b * over_b) / (over_a + over_b)
-    return _nats(a, over_a, both) + _nats(b, over_b, both) if both > NONE else 0.0
+    return _nats(a, over_a, both) + _nats(b, over_b, both) if both > NO_RATE else 0.0
 
 
 def _nats(rate: float, over: float, mean: float) -> float:
-    return rate * over * log(rate / mean) if rate > NONE else 0.0
+    return rate * over * log(rate / mean) if rate > NO_RATE else 0.0

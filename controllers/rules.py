@@ -49,4 +49,4 @@ def rules_step(
     else:
         step, why = 0.0, f"response {y:.3f} s between the thresholds"
     terms = {"applied": m.applied, "step": step}
-    return Demand(m.applied + step, why, terms, {"y": y}).within(lo, hi), RulesState()
+    return Demand(m.applied + step, why, terms, {"y": y}).clipped(lo, hi), RulesState()

@@ -31,7 +31,7 @@ def bounded(law: Law) -> Law:
         state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
     ) -> tuple[Demand, Any]:
         demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
-        return demand.within(lo, hi), state
+        return demand.clipped(lo, hi), state
 
     return step
 
@@ -45,7 +45,7 @@ def dead_band(law: Law, width: float) -> Law:
         demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
         if demand.cores is not None and abs(demand.cores - measurement.applied) < width:
             why = f"{demand.why} (change below {width:g} core)"
-            return demand.moved(measurement.applied, "dead_band", why), state
+            return demand.with_adjustment(measurement.applied, "dead_band", why), state
         return demand, state
 
     return step
@@ -64,7 +64,7 @@ def slew_limited(law: Law, down: float) -> Law:
         floor = measurement.applied - down * dt
         if demand.cores is not None and demand.cores < floor:
             why = f"{demand.why} (falls by {down:g} core/s at most)"
-            return demand.moved(floor, "slew", why), state
+            return demand.with_adjustment(floor, "slew", why), state
         return demand, state
 
     return step

@@ -81,4 +81,6 @@ def usage_step(
     u = max(r.cores for r in recommended)
     why = f"{used:.2f} cores used, {gains.target:.0%} of the allocation is aimed for"
     demand = Demand(now.cores, why, {"recommended": now.cores}, {"used": used})
-    return demand.moved(u, "stabilization").within(lo, hi), UsageState(history, recommended)
+    return demand.with_adjustment(u, "stabilization").clipped(lo, hi), UsageState(
+        history, recommended
+    )

@@ -2,7 +2,7 @@
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.state.utility import QualityOptions
 from roma.config.schema import Config, learned_policy
 
@@ -14,7 +14,7 @@ def build_core(config: Config) -> Dispatcher:
         config.model_specs,
         gpu=registry.GPU[scheduling.gpu],
         cpu=registry.CPU[scheduling.cpu],
-        options=Options(
+        options=PolicyOptions(
             beta=scheduling.beta,
             spill=scheduling.spill,
             ahead=scheduling.ahead,

@@ -12,21 +12,21 @@ from heapq import heappop, heappush
 from typing import Final, assert_never
 
 from dispatcher.guards.admission import USUAL, holds_too_long, refusal, too_late
-from dispatcher.guards.low_priority import PATIENCE, room
+from dispatcher.guards.low_priority import RECHECK_INTERVAL, executor_with_headroom
 from dispatcher.guards.outlier_ejection import Ejections
 from dispatcher.policies import Policies
 from dispatcher.schedulers.base import (
     Batch,
-    Drop,
-    Load,
-    Options,
-    Run,
+    DropChoice,
+    LoadChoice,
+    PolicyOptions,
+    PolicyView,
+    RunChoice,
     Scheduler,
-    State,
-    Unload,
+    UnloadChoice,
     WaitUntil,
 )
-from dispatcher.state.device_state import Exclusive
+from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Execution, Executor, Executors
 from dispatcher.state.lifecycle import (
     REQUEST,
@@ -36,10 +36,10 @@ from dispatcher.state.lifecycle import (
     RequestStep,
 )
 from dispatcher.state.queues import ModelQueue
-from dispatcher.state.retry_budget import PER_RETRY
+from dispatcher.state.retry_budget import RETRY_RATIO
 from dispatcher.state.tickets import Ticket, count
 from dispatcher.state.utility import UTILITIES
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.errors import InvalidTransition
 from roma.domain.events import (
     Abort,
@@ -49,7 +49,7 @@ from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutionMissed,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorAdded,
     ExecutorEvent,
     ExecutorLost,
@@ -100,17 +100,17 @@ class Dispatcher:
         *,
         gpu: type[Scheduler],
         cpu: type[Scheduler],
-        options: Options | None = None,
+        options: PolicyOptions | None = None,
         window: float = 1.0,
     ) -> None:
         self._window = window
-        options = options or Options()
+        options = options or PolicyOptions()
         self._utility = UTILITIES[options.quality.utility]
         self.queues = {spec.name: self._new_queue(spec) for spec in models}
         self.batches: dict[str, ModelQueue] = {}
         """Batch requests, with books of their own; of the models that were asked for any."""
         self.executors = Executors()
-        state = State(self.queues, self.executors, self.batches)
+        state = PolicyView(self.queues, self.executors, self.batches)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
         self._loads: dict[int, tuple[str, str]] = {}
         """Executor and model by the number of a LOAD that has not ended."""
@@ -156,7 +156,7 @@ class Dispatcher:
             heappop(deadlines)
         return wakeup
 
-    def refusal(self, executor: str, offer: Offer) -> str | None:
+    def refusal(self, executor: str, offer: Capabilities) -> str | None:
         """Return why an exclusive device that offers this cannot be used, or None.
 
         To be asked before its `ExecutorReady`.
@@ -190,13 +190,13 @@ class Dispatcher:
                 self._on_missed(execution, now)
             case LoadEnded():
                 self._on_load_ended(event, now)
-            case ExecutionUnreached(execution, gone):
-                self._on_unreached(execution, gone, now, commands)
+            case ExecutionUnreachable(execution, gone):
+                self._on_unreachable(execution, gone, now, commands)
             case Woken():
                 pass
             case ModelAdded(spec):
                 self.queues[spec.name] = self._new_queue(spec)
-                self.policies.renew(now)
+                self.policies.rebuild(now)
             case ModelRemoved(model):
                 self._remove_model(self.queues[model], now, commands)
             case _:
@@ -250,7 +250,7 @@ class Dispatcher:
         is_error = result is _ERROR or result is _FAILURE or result is _TIMEOUT
         if not is_error:
             executor.completed += 1
-        if is_error or executor.errors or executor.is_on_trial or executor.fault_share:
+        if is_error or executor.errors or executor.probing or executor.fault_share:
             self._ejections.on_ended(executor, execution.model, result, now)
         step, device = _FAIL if is_error else _ANSWER, executor.spec.device
         for request in execution.requests:
@@ -325,13 +325,13 @@ class Dispatcher:
         unknown = set(spec.models) - set(self.queues)
         assert not unknown, f"executor {spec.name} names unknown models {sorted(unknown)}"
         self.executors.add(spec)
-        self.policies.activate(now)
+        self.policies.attach(now)
 
     def _remove_executor(self, executor: Executor, now: float, commands: list[Command]) -> None:
         if executor.state is not ExecutorState.LOST:
             self._lose(executor, now, commands)
         self.executors.remove(executor.spec.name)
-        self.policies.activate(now)
+        self.policies.attach(now)
 
     def _remove_model(self, queue: ModelQueue, now: float, commands: list[Command]) -> None:
         model = queue.spec.name
@@ -343,25 +343,25 @@ class Dispatcher:
         self._reject_all(model, now, commands)
         del self.queues[model]
         self.batches.pop(model, None)
-        self.policies.renew(now)
+        self.policies.rebuild(now)
 
-    def _on_ready(self, executor: Executor, offer: Offer | None, now: float) -> None:
-        if executor.suspect:
-            executor.suspect = False
+    def _on_ready(self, executor: Executor, offer: Capabilities | None, now: float) -> None:
+        if executor.suspected:
+            executor.suspected = False
         else:
             executor.step(ExecutorStep.READY)
             if executor.spec.is_exclusive:
                 assert offer is not None, f"exclusive executor {executor.spec.name} without offer"
-                executor.exclusive = Exclusive(offer)
+                executor.exclusive = DeviceState(offer)
         self.policies.on_executor(executor, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
         # Without this a dying executable is free again with each request it breaks, and takes the
         # whole queue down with it before anyone sees that it is dead.
-        executor.suspect = executor.live
+        executor.suspected = executor.live
         self.policies.on_executor(executor, now)
 
-    def _on_unreached(
+    def _on_unreachable(
         self, execution_id: int, gone: bool, now: float, commands: list[Command]
     ) -> None:
         execution = self._executions.pop(execution_id, None)
@@ -374,13 +374,13 @@ class Dispatcher:
             if ticket is None:
                 continue
             own = self._queue(request)
-            unreached = f"executable {executor.spec.name} cannot be reached"
+            unreachable = f"executable {executor.spec.name} cannot be reached"
             if ticket.runs > 1:
-                self._fail(ticket, unreached, commands)
+                self._fail(ticket, unreachable, commands)
                 continue
             if not own.retries.take(own.arrivals):
-                spent = f"no repetition is left (1 in {PER_RETRY} requests)"
-                self._fail(ticket, f"{unreached}, {spent}", commands)
+                spent = f"no repetition is left (1 in {RETRY_RATIO} requests)"
+                self._fail(ticket, f"{unreachable}, {spent}", commands)
                 continue
             self._return(ticket, own, now)
         self.policies.on_queue(queue, now)
@@ -428,7 +428,7 @@ class Dispatcher:
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)
-        executor.suspect = False
+        executor.suspected = False
         if executor.spec.is_exclusive:
             name = executor.spec.name
             self._loads = {n: what for n, what in self._loads.items() if what[0] != name}
@@ -469,11 +469,11 @@ class Dispatcher:
                 match choice:
                     case None:
                         break
-                    case Run():
+                    case RunChoice():
                         self._run(choice, self.queues[choice.model], now, commands)
-                    case Batch() | Load() | Unload():
+                    case Batch() | LoadChoice() | UnloadChoice():
                         self._act(choice, now, commands)
-                    case Drop():
+                    case DropChoice():
                         for request_id in choice.requests:
                             ticket = self._tickets[request_id]
                             self._reject(ticket, choice.reason, choice.detail, now, commands)
@@ -493,14 +493,18 @@ class Dispatcher:
                     head.size >= batch.sizes.upper
                     and holds_too_long(head, self.queues[model], self.executors) is not None
                 )
-                executor = room(self.queues[model], self.executors, now, is_long=is_long)
+                executor = executor_with_headroom(
+                    self.queues[model], self.executors, now, is_long=is_long
+                )
                 if executor is None:
-                    look = now + PATIENCE
+                    look = now + RECHECK_INTERVAL
                     self._wait_until = min(look, self._wait_until or look)
                     break
-                self._run(Run(executor.spec.name, model), batch, now, commands)
+                self._run(RunChoice(executor.spec.name, model), batch, now, commands)
 
-    def _run(self, choice: Run, queue: ModelQueue, now: float, commands: list[Command]) -> None:
+    def _run(
+        self, choice: RunChoice, queue: ModelQueue, now: float, commands: list[Command]
+    ) -> None:
         batch: list[Request] = []
         while len(batch) < choice.count:
             first = queue.youngest if choice.youngest else queue.head
@@ -519,7 +523,9 @@ class Dispatcher:
             self.policies.on_queue(queue, now)
             self.policies.on_executor(executor, now)
 
-    def _act(self, choice: Batch | Load | Unload, now: float, commands: list[Command]) -> None:
+    def _act(
+        self, choice: Batch | LoadChoice | UnloadChoice, now: float, commands: list[Command]
+    ) -> None:
         """Give an exclusive device an action."""
         name, model = choice.executor, choice.model
         executor = self.executors[name]
@@ -543,12 +549,12 @@ class Dispatcher:
                 self.policies.on_queue(self.queues[model], now)
                 self.policies.on_executor(executor, now)
                 return
-            case Load():
+            case LoadChoice():
                 self._next_execution += 1
                 device.begin_load(number, model, now)
                 self._loads[number] = name, model
                 commands.append(LoadModel(number, name, model, choice.latest))
-            case Unload():
+            case UnloadChoice():
                 device.unload(model)
                 commands.append(UnloadModel(name, model))
             case _:

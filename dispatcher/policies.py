@@ -1,9 +1,9 @@
 """The scheduling policies of a dispatcher: which take part, and what they are told."""
 
-from dispatcher.schedulers.base import Options, Scheduler, State
+from dispatcher.schedulers.base import PolicyOptions, PolicyView, Scheduler
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.model import Device, Request
 
 
@@ -14,27 +14,32 @@ class Policies:
     """
 
     def __init__(
-        self, state: State, options: Options, *, gpu: type[Scheduler], cpu: type[Scheduler]
+        self,
+        state: PolicyView,
+        options: PolicyOptions,
+        *,
+        gpu: type[Scheduler],
+        cpu: type[Scheduler],
     ) -> None:
         self._state = state
         self.options = options
         self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
         self.by_device: dict[Device, Scheduler] = {}
         self.active: tuple[Scheduler, ...] = ()
-        self._choosy: tuple[Scheduler, ...] = ()
+        self._request_aware: tuple[Scheduler, ...] = ()
         """Those of them that choose requests, not only models."""
-        self.renew(0.0)
+        self.rebuild(0.0)
 
-    def renew(self, now: float) -> None:
+    def rebuild(self, now: float) -> None:
         """Make them anew: their indices are laid out by models."""
         made = {
             device: policy(self._state, self.options) for device, policy in self._chosen.items()
         }
         self.by_device = made
         self.active = ()
-        self.activate(now)
+        self.attach(now)
 
-    def activate(self, now: float) -> None:
+    def attach(self, now: float) -> None:
         """Let those of the devices that exist now take part; tell a new one what there is."""
         devices = {executor.spec.device for executor in self._state.executors}
         active = tuple(policy for device, policy in self.by_device.items() if device in devices)
@@ -43,14 +48,14 @@ class Policies:
                 policy.on_queue(queue, now)
             for executor in self._state.executors:
                 policy.on_executor(executor, now)
-            if policy.knows_requests:
+            if policy.request_aware:
                 for queue in (*self._state.queues.values(), *self._state.batches.values()):
                     for request in queue.waiting.values():
                         policy.on_request(request, now)
         self.active = active
-        self._choosy = tuple(policy for policy in active if policy.knows_requests)
+        self._request_aware = tuple(policy for policy in active if policy.request_aware)
 
-    def refusal(self, executor: str, offer: Offer) -> str | None:
+    def refusal(self, executor: str, offer: Capabilities) -> str | None:
         """Return why an exclusive device that offers this cannot be used, or None."""
         return self.by_device[Device.GPU].refusal(executor, offer)
 
@@ -69,10 +74,10 @@ class Policies:
 
     def on_request(self, request: Request, now: float) -> None:
         """Tell that a request waits, of either priority."""
-        for policy in self._choosy:
+        for policy in self._request_aware:
             policy.on_request(request, now)
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
         """Tell that a model's place on an exclusive device changed."""
-        for policy in self._choosy:
+        for policy in self._request_aware:
             policy.on_memory(executor, model, now)

@@ -24,7 +24,7 @@ from dispatcher.live.unavailable import Reasons
 from dispatcher.schedulers.registry import CPU, GPU
 from roma.config.gateway import LimitsConfig
 from roma.deploy.alerts import ALERTS
-from roma.domain.actions import ModelOffer, Offer, Status
+from roma.domain.actions import ActionStatus, Capabilities, ModelCapabilities
 from roma.domain.events import (
     Event,
     ExecutionEnded,
@@ -92,10 +92,10 @@ def devices() -> list[Metric]:
     model = replace(MODEL, variants=(Variant("m", 1.0),))
     core = Dispatcher([model], gpu=GPU["clockwork"], cpu=CPU["round_robin"])
     core.handle(ExecutorAdded(ExecutorSpec("g@w", Device.GPU, ("m",), is_exclusive=True)), now=0.0)
-    offer = Offer(4, {"m": ModelOffer(1, 0.01, {1: 0.01})}, ("m",))
+    offer = Capabilities(4, {"m": ModelCapabilities(1, 0.01, {1: 0.01})}, ("m",))
     core.handle(ExecutorReady("g@w", offer), now=0.0)
     device: Any = SimpleNamespace(
-        actions=Counter({("infer", Status.OK): 1}),
+        actions=Counter({("infer", ActionStatus.OK): 1}),
         overruns={"infer": Histogram(ERRORS)},
         underruns={"infer": Histogram(ERRORS)},
     )

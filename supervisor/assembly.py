@@ -9,7 +9,7 @@ from roma.config.schema import LATE_SHARE, Config
 from roma.config.workers import WorkerConfig
 from roma.domain.model import Device
 from supervisor.core import Managed, Supervisor
-from supervisor.sharing import GRID, Want, share
+from supervisor.sharing import GRID, CoreRequest, share
 
 
 def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
@@ -77,7 +77,7 @@ def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
         name: max(core.idle_minimum(name), min(needs.get(name, 0.0), status.managed.maximum))
         for name, status in core.status.items()
     }
-    granted = share([Want(n, n) for n in wants.values()], worker.allocatable).granted
+    granted = share([CoreRequest(n, n) for n in wants.values()], worker.allocatable).granted
     return {
         name: max(wants[name], needs[name])
         for name, cores in zip(wants, granted, strict=True)

@@ -19,9 +19,9 @@ from roma.domain.exchange import ExchangeReply, ExecutorReading, ModelReport
 from roma.domain.model import ModelSpec, Sharing
 from supervisor.contention import Contention, HostReading, contention, waited_share
 from supervisor.decision_log import Decision
-from supervisor.sharing import GRID, Want, share
-from supervisor.slot_shares import Parts, slots
-from supervisor.window import Window
+from supervisor.sharing import GRID, CoreRequest, share
+from supervisor.slot_shares import SlotShares, slots
+from supervisor.window import ReplyWindow
 
 STORY_LENGTH = 900
 """Decisions kept per executable: the last 15 minutes at a period of one second."""
@@ -97,7 +97,7 @@ class Apply:
 
 
 @dataclass(slots=True)
-class Status:
+class ExecutableStatus:
     """The live state of one executable; `applied` is None until the first reading.
 
     `core_seconds` is what was applied over time, or used where a period was beyond it.
@@ -137,7 +137,7 @@ class _Decided:
     Treat it as immutable; it is not frozen because every tick makes one for each executable.
     """
 
-    want: Want
+    want: CoreRequest
     demand: Demand
     measurement: Measurement | None
     minimum: float
@@ -162,15 +162,15 @@ class Supervisor:
         gamma: float = 0.0,
         dispatchers: int = 1,
     ) -> None:
-        self.status: dict[str, Status] = {}
+        self.status: dict[str, ExecutableStatus] = {}
         self.manage(managed)
         self.capacity = capacity
         self.sharing = sharing
         self.gamma = gamma
         self.eta = float("inf")
         self._law = law
-        self._windows: dict[str, Window] = {}
-        self._parts = Parts()
+        self._windows: dict[str, ReplyWindow] = {}
+        self._parts = SlotShares()
         self._dispatchers = dispatchers
         self._ticked_at: float | None = None
         self.contention: Contention | None = None
@@ -179,7 +179,7 @@ class Supervisor:
     def manage(self, managed: Iterable[Managed]) -> None:
         """Control these from now on; what is known of those that stay stays known."""
         known = self.status
-        self.status = {m.name: known.get(m.name) or Status(m) for m in managed}
+        self.status = {m.name: known.get(m.name) or ExecutableStatus(m) for m in managed}
         length = min(STORY_LENGTH, STORY_TOTAL // max(1, len(self.status)))
         for status in self.status.values():
             if status.story.maxlen != length:
@@ -198,7 +198,7 @@ class Supervisor:
         A missing reply or reading means hold: the last allocation stands. `replies` is keyed by
         dispatcher, `readings` by executable. `host` explains decisions and changes none.
         """
-        blind = self._take_replies(replies, now)
+        unobservable_reason = self._take_replies(replies, now)
         self._parts.begin()
         dt = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
@@ -208,7 +208,7 @@ class Supervisor:
             used = self._take_reading(status, readings.get(status.managed.name), now)
             if applied is not None:
                 status.core_seconds += max(applied, used or 0.0) * dt
-            decided.append(self._decide(status, used, blind, dt))
+            decided.append(self._decide(status, used, unobservable_reason, dt))
         self._take_host(host, decided, dt)
         self._share(decided, now, dt)
         return [
@@ -259,7 +259,7 @@ class Supervisor:
             found.append(ExecutorReading(name, cores, s.usage, s.throttled, part))
         return tuple(found)
 
-    def _part(self, dispatcher: str, status: Status, cores: float) -> float:
+    def _part(self, dispatcher: str, status: ExecutableStatus, cores: float) -> float:
         """Return a dispatcher's share of an executable's slots."""
         managed = status.managed
         rates = {dispatcher: 0.0}  # one that asks for the first time has none yet
@@ -273,32 +273,34 @@ class Supervisor:
         mine = self._parts.of(dispatcher, managed.name, free, rates, in_flight)
         return min(1.0, mine / total)
 
-    def _all(self) -> Sequence[Status]:
+    def _all(self) -> Sequence[ExecutableStatus]:
         return list(self.status.values())
 
     def _take_replies(self, replies: Mapping[str, ExchangeReply | None], now: float) -> str:
         """Update the windows; return why the load cannot be seen now, or an empty string."""
         reasons = []
         for dispatcher, reply in replies.items():
-            window = self._windows.setdefault(dispatcher, Window())
+            window = self._windows.setdefault(dispatcher, ReplyWindow())
             if reply is not None:
                 window.take(reply, now)
-            reason = window.blind(now)
+            reason = window.unobservable_reason(now)
             if reason:
                 reasons.append(f"dispatcher {dispatcher} {reason}")
         if not self._usable():
             reasons = reasons or ["no dispatcher answers"]
         return "; ".join(reasons)
 
-    def _usable(self) -> list[Window]:
+    def _usable(self) -> list[ReplyWindow]:
         return [w for w in self._windows.values() if w.usable]
 
-    def _decide(self, status: Status, used: float | None, blind: str, dt: float) -> _Decided:
+    def _decide(
+        self, status: ExecutableStatus, used: float | None, unobservable_reason: str, dt: float
+    ) -> _Decided:
         managed = status.managed
         minimum = self._idle(status)
         measurement, fresh = None, False
-        if blind:
-            demand = hold(blind)
+        if unobservable_reason:
+            demand = hold(unobservable_reason)
         elif status.applied is None or used is None:
             demand = hold("the executable's cgroup cannot be read")
         elif not any(w.live(managed.name) for w in self._usable()):
@@ -312,16 +314,16 @@ class Supervisor:
                 status.law_state, measurement, dt=dt, lo=minimum, hi=managed.maximum
             )
             status.cost = status.cost.update(measurement)
-        loads = not blind and measurement is None and not self._is_waited_for(status)
+        loads = not unobservable_reason and measurement is None and not self._is_waited_for(status)
         want = self._want(status, demand, loads=loads)
         return _Decided(want, demand, measurement, minimum, fresh, used)
 
-    def _is_waited_for(self, status: Status) -> bool:
+    def _is_waited_for(self, status: ExecutableStatus) -> bool:
         """Whether a lost executable still counts among those that serve."""
         assert self._ticked_at is not None
         return status.is_waited_for and self._ticked_at - status.lost_at < RESTART_PATIENCE
 
-    def _note_loss(self, status: Status) -> None:
+    def _note_loss(self, status: ExecutableStatus) -> None:
         if status.is_live:
             assert self._ticked_at is not None
             status.is_live = False
@@ -346,8 +348,8 @@ class Supervisor:
         wants = [d.want for d in decided]
         result = share(wants, self.capacity, self.gamma, sharing=self.sharing)
         self.eta = result.eta
-        for status, d, exact, granted in zip(
-            self._all(), decided, result.exact, result.granted, strict=True
+        for status, d, unrounded, granted in zip(
+            self._all(), decided, result.unrounded, result.granted, strict=True
         ):
             # Who was never read wants nothing, rather than 0 cores.
             status.demand = None if status.applied is None else d.want.demand
@@ -368,7 +370,7 @@ class Supervisor:
                     wanted=d.want.demand,
                     total=result.total,
                     capacity=self.capacity,
-                    exact=exact,
+                    exact=unrounded,
                     allocation=status.allocation,
                     applied=status.applied,
                     contention=self._contention(status),
@@ -380,25 +382,27 @@ class Supervisor:
         self.contention = contention(self._host, host, used, dt)
         self._host = host
 
-    def _contention(self, status: Status) -> Contention | None:
+    def _contention(self, status: ExecutableStatus) -> Contention | None:
         """Return what an executable met: its own waiting, where the kernel counts that."""
         if self.contention is None or status.waited is None:
             return self.contention
         return replace(self.contention, waited=status.waited, own=True)
 
-    def _want(self, status: Status, demand: Demand, *, loads: bool) -> Want:
+    def _want(self, status: ExecutableStatus, demand: Demand, *, loads: bool) -> CoreRequest:
         managed, held = status.managed, demand.cores is None
         cores = status.applied if demand.cores is None else demand.cores
         if cores is None:
             # Never read: nothing can be applied to it, so it must not cost its neighbours.
-            return Want(0.0, loads=loads)
+            return CoreRequest(0.0, loads=loads)
         cores = max(managed.minimum, min(managed.maximum, cores))
         # γ adds to demands; what is held was handed out before and would grow at every tick.
         maximum = cores if held else managed.maximum
         floor = self._floor(status)
-        return Want(cores, managed.minimum, floor, maximum, loads, managed.weight)
+        return CoreRequest(cores, managed.minimum, floor, maximum, loads, managed.weight)
 
-    def _take_reading(self, status: Status, reading: Reading | None, now: float) -> float | None:
+    def _take_reading(
+        self, status: ExecutableStatus, reading: Reading | None, now: float
+    ) -> float | None:
         """Update the observed values; return the cores used, on average, since the last one."""
         previous, since = status.reading, status.read_at
         status.waited = None
@@ -427,7 +431,7 @@ class Supervisor:
             status.waited = waited_share(reading.waited - previous.waited, at - since)
         return status.used
 
-    def _measure(self, status: Status, usage: float, dt: float) -> Measurement:
+    def _measure(self, status: ExecutableStatus, usage: float, dt: float) -> Measurement:
         """Add the rates of all dispatchers, as counts per `dt`, and take their worst times."""
         managed, spec = status.managed, status.managed.model
         windows = self._usable()
@@ -463,7 +467,7 @@ class Supervisor:
             on_gpu=managed.on_gpu,
         )
 
-    def _floor(self, status: Status) -> float:
+    def _floor(self, status: ExecutableStatus) -> float:
         """Return the cores with which one request, alone, meets the set point: c/R°.
 
         It cannot use more than its threads.
@@ -474,13 +478,13 @@ class Supervisor:
             return 0.0
         return min(managed.maximum, managed.threads, cost / managed.model.sla.set_point)
 
-    def _idle(self, status: Status) -> float:
+    def _idle(self, status: ExecutableStatus) -> float:
         """Return the cores that an executable keeps without load."""
         managed = status.managed
         return max(managed.minimum, self._floor(status) if managed.idles_by_cost else 0.0)
 
 
-def _burst(status: Status) -> float:
+def _burst(status: ExecutableStatus) -> float:
     """Return the burst that a quota can be relied on to have: as read, none where it cannot be."""
     read = 0.0 if status.reading is None else status.reading.burst or 0.0
     return min(status.managed.burst, read)

@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class CoreRequest:
     """Demand of an executable, in cores; minimum ≤ demand ≤ maximum.
 
     `loads`: it serves nobody yet, and can wait. `weight` is its part beside the others'.
@@ -43,17 +43,17 @@ class Want:
 class Share:
     """What everyone gets, in cores and in the order of the wants; Σ granted ≤ capacity.
 
-    `total` is what all demand; `exact` what everyone's share is before it is rounded down.
+    `total` is what all demand; `unrounded` what everyone's share is before it is rounded down.
     """
 
     eta: float
     granted: tuple[float, ...]
     total: float
-    exact: tuple[float, ...]
+    unrounded: tuple[float, ...]
 
 
 def share(
-    wants: Sequence[Want],
+    wants: Sequence[CoreRequest],
     capacity: float,
     gamma: float = 0.0,
     *,
@@ -73,7 +73,7 @@ def share(
     return Share(eta, rounded, total, tuple(granted))
 
 
-def _max_min(wants: Sequence[Want], capacity: float) -> list[float]:
+def _max_min(wants: Sequence[CoreRequest], capacity: float) -> list[float]:
     """Serve minima, then demands, last those that load, each time the smallest first."""
     weights = [w.weight for w in wants]
     granted = [0.0] * len(wants)
@@ -107,7 +107,7 @@ def _level(
     return math.inf
 
 
-def _proportional(wants: Sequence[Want], capacity: float) -> list[float]:
+def _proportional(wants: Sequence[CoreRequest], capacity: float) -> list[float]:
     """Serve minima, then floors, then demands, last of those that load.
 
     The first tier that does not fit is scaled.
@@ -127,7 +127,7 @@ def _proportional(wants: Sequence[Want], capacity: float) -> list[float]:
     return granted
 
 
-def _round_down(granted: float, want: Want) -> float:
+def _round_down(granted: float, want: CoreRequest) -> float:
     """Round to the grid without ever exceeding `granted`, nor falling below a kept minimum."""
     rounded = math.floor(granted / GRID + ROUNDING) * GRID
     rounded = min(rounded, granted)

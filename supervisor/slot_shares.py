@@ -23,19 +23,21 @@ def divide(total: int, rates: Mapping[str, float]) -> dict[str, int]:
     """Return everyone's slots: at least one each, the rest by arrivals per second."""
     count, arrivals = len(rates), sum(rates.values())
     left = max(0, total - count)
-    exact = {
+    unrounded = {
         name: left * (EVEN / count + (1 - EVEN) * (rate / arrivals if arrivals else 1 / count))
         for name, rate in rates.items()
     }
-    found = {name: 1 + math.floor(part) for name, part in exact.items()}
+    found = {name: 1 + math.floor(part) for name, part in unrounded.items()}
     # The largest remainders get what is left; of equal ones the first by name, whoever asks.
-    by_rest = sorted(exact, key=lambda name: (math.floor(exact[name]) - exact[name], name))
+    by_rest = sorted(
+        unrounded, key=lambda name: (math.floor(unrounded[name]) - unrounded[name], name)
+    )
     for name in by_rest[: total - sum(found.values()) if left else 0]:
         found[name] += 1
     return found
 
 
-class Parts:
+class SlotShares:
     """Remembers what each dispatcher was told; `begin` a period before asking."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ class ModelDelta:
     violations: float
 
 
-class Window:
+class ReplyWindow:
     """The last two replies of one dispatcher.
 
     The first reply is only a baseline: counters that grew before this supervisor started say
@@ -45,7 +45,7 @@ class Window:
         self._before, self._now = self._now, _Snapshot(reply, now)
         self._fresh = True
 
-    def blind(self, now: float) -> str:
+    def unobservable_reason(self, now: float) -> str:
         """Return why this dispatcher's load cannot be seen now, or an empty string.
 
         A dispatcher that has been silent for longer than `MAX_GAP` no longer counts: its clients

@@ -23,13 +23,13 @@ from controllers.design.vector import decode, encode
 from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
-from controllers.rate import SPANS, Rate
+from controllers.rate import SPANS, RequestRate
 from roma.domain.errors import ConfigError
 from roma.domain.model import MEAN_ALPHA
 
 STATES: dict[str, Any] = {
     "pi": PiState(),
-    "late_share": LateShareState(Rate(recent=(0.0,) * len(SPANS))),
+    "late_share": LateShareState(RequestRate(recent=(0.0,) * len(SPANS))),
 }
 """Laws whose state is numbers, which python-control can carry in a vector."""
 
@@ -43,7 +43,7 @@ MEASURED = ["response", "age", "queue", "arrivals", "by_cpu", "by_gpu"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class LoopScenario:
     """One run: which law, and what steps at `at` seconds.
 
     `set_point` in s, `rate` in req/s and `gpus` are added to the operating point. `dead_time` is
@@ -65,10 +65,10 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class LoopResponse:
     """What happened, one entry per period: s, s, s and cores."""
 
-    scenario: Scenario
+    scenario: LoopScenario
     time: Any
     response: Any
     set_point: Any
@@ -136,7 +136,7 @@ def fluid_queue(point: OperatingPoint, dead_time: int = 1) -> Any:
     )
 
 
-def law_block(law: Law, start: Any, point: OperatingPoint, scenario: Scenario) -> Any:
+def law_block(law: Law, start: Any, point: OperatingPoint, scenario: LoopScenario) -> Any:
     """Return a production law as a discrete python-control system.
 
     Its states are the cores in force, whether the law has started, and the law's own numbers.
@@ -179,7 +179,7 @@ def law_block(law: Law, start: Any, point: OperatingPoint, scenario: Scenario) -
     )
 
 
-def closed(point: OperatingPoint, scenario: Scenario) -> tuple[Any, list[float]]:
+def closed(point: OperatingPoint, scenario: LoopScenario) -> tuple[Any, list[float]]:
     """Return law and queue connected, and the state in which they are in equilibrium.
 
     Its inputs are gpus, rate, set_point and a dither added to the cores; its outputs are the
@@ -205,7 +205,7 @@ def closed(point: OperatingPoint, scenario: Scenario) -> tuple[Any, list[float]]
     return loop, [point.queue, *past, point.cores, 0.0, *encode(start)]
 
 
-def main(point: OperatingPoint, scenario: Scenario) -> Response:
+def main(point: OperatingPoint, scenario: LoopScenario) -> LoopResponse:
     """Run one scenario from equilibrium at the operating point; virtual time throughout."""
     for name, value in (
         ("set_point", point.response_time + scenario.set_point),
@@ -222,10 +222,10 @@ def main(point: OperatingPoint, scenario: Scenario) -> Response:
     rate = point.throughput + scenario.rate * step
     inputs = [scenario.gpus * step, rate, set_point, 0 * step]
     run = control.input_output_response(loop, time, inputs, begin)
-    return Response(scenario, time, run.outputs[0], set_point, run.outputs[1])
+    return LoopResponse(scenario, time, run.outputs[0], set_point, run.outputs[1])
 
 
-def predicted(point: OperatingPoint, controller: Controller, scenario: Scenario) -> Any:
+def predicted(point: OperatingPoint, controller: Controller, scenario: LoopScenario) -> Any:
     """Return τ in s as the linear theory has it after the scenario's step of the set point."""
     plant = sampled(point, Sampling.MEAN)
     # The first dead step is in the loop, the others between the response and what is seen of it.

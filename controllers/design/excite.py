@@ -5,14 +5,14 @@ from dataclasses import replace
 import control
 import numpy as np
 
-from controllers.design.closed_loop import Scenario, closed
-from controllers.design.identify import Record
+from controllers.design.closed_loop import LoopScenario, closed
+from controllers.design.identify import IdentificationRun
 from controllers.design.plant import OperatingPoint
 
 
 def excited(
-    point: OperatingPoint, scenario: Scenario, *, dither: float = 0.8, seed: int = 1
-) -> Record:
+    point: OperatingPoint, scenario: LoopScenario, *, dither: float = 0.8, seed: int = 1
+) -> IdentificationRun:
     """Return a run to identify: ±`dither` cores at random and Poisson arrivals on top of a law."""
     loop, begin = closed(point, scenario)
     time = np.arange(0.0, scenario.seconds, point.period)
@@ -22,11 +22,11 @@ def excited(
     set_point = np.full(len(time), point.response_time)
     run = control.input_output_response(loop, time, [0 * rate, rate, set_point, moves], begin)
     response, cores, completed = run.outputs
-    return Record(time, cores + moves, response, completed / point.period)
+    return IdentificationRun(time, cores + moves, response, completed / point.period)
 
 
-def example(point: OperatingPoint, seed: int = 1) -> Record:
+def example(point: OperatingPoint, seed: int = 1) -> IdentificationRun:
     """Return 600 s of an excited run at 1 s response: with a queue that is hardly ever empty."""
     slow = replace(point, response_time=1.0)
     gains: tuple[tuple[str, float | str], ...] = (("error", "rt"), ("K", 0.5), ("a", 0.9))
-    return excited(slow, Scenario(gains=gains, seconds=600.0, age=False), seed=seed)
+    return excited(slow, LoopScenario(gains=gains, seconds=600.0, age=False), seed=seed)

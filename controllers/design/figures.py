@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from controllers.design import closed_loop, excite, identify, plant, robustness, tune
-from controllers.design.closed_loop import Scenario
+from controllers.design.closed_loop import LoopScenario
 from controllers.design.identify import Fit
 from controllers.design.plant import OperatingPoint, Sampling
 from controllers.design.robustness import DEAD_TIMES, PAPER, Controller
@@ -84,7 +84,7 @@ def robustness_figure(point: OperatingPoint, tuned: Controller) -> Figure:
     return _gridded(figure)
 
 
-def closed_loop_figure(point: OperatingPoint, runs: dict[str, dict[str, Scenario]]) -> Figure:
+def closed_loop_figure(point: OperatingPoint, runs: dict[str, dict[str, LoopScenario]]) -> Figure:
     """Return response and cores over time: one column per title, one curve per scenario."""
     figure = Figure(figsize=(10, 5), layout="constrained")
     columns = figure.subplots(2, len(runs), sharex=True, squeeze=False).T
@@ -121,12 +121,12 @@ def identify_figure(fit: Fit) -> Figure:
     return _gridded(figure)
 
 
-def scenarios(gains: dict[str, float | str]) -> dict[str, dict[str, Scenario]]:
+def scenarios(gains: dict[str, float | str]) -> dict[str, dict[str, LoopScenario]]:
     """Return the runs of docs/control.md: three steps under eq. 12, the paper's PI, the default."""
     laws = {
-        "pi, eq. 12": Scenario(gains=tuple(gains.items())),
-        "pi, K = 0.15, a = 0.11": Scenario(gains=tuple(PAPER.items())),
-        "late_share": Scenario(law="late_share"),
+        "pi, eq. 12": LoopScenario(gains=tuple(gains.items())),
+        "pi, K = 0.15, a = 0.11": LoopScenario(gains=tuple(PAPER.items())),
+        "late_share": LoopScenario(law="late_share"),
     }
     steps: dict[str, dict[str, Any]] = {
         "set point +20 %": {"set_point": 0.06},

@@ -28,7 +28,7 @@ FEWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class IdentificationRun:
     """A run, one entry per period; a response is NaN where nothing was answered."""
 
     time: Any
@@ -90,7 +90,7 @@ class Fit:
         return found
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> IdentificationRun:
     """Read a CSV with the columns of `COLUMNS`; raise `ConfigError` naming line and column."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -116,7 +116,7 @@ def read(path: Path) -> Record:
     if len(values["time"]) < FEWEST:
         count = len(values["time"])
         raise ConfigError(f"{path}: {count} periods: must be >= {FEWEST}")
-    return Record(*(np.array(values[column]) for column in COLUMNS))
+    return IdentificationRun(*(np.array(values[column]) for column in COLUMNS))
 
 
 def _number(where: str, column: str, text: str) -> float:
@@ -131,7 +131,7 @@ def _number(where: str, column: str, text: str) -> float:
     return value
 
 
-def fit(record: Record, dead_time: int, least_response: float = 0.0) -> Fit:
+def fit(record: IdentificationRun, dead_time: int, least_response: float = 0.0) -> Fit:
     """Return the least-squares fit for one dead time; raise `ConfigError` if nothing can be told.
 
     Responses below `least_response` s are left out: there the queue was empty, and eq. 4 is silent.
@@ -172,7 +172,9 @@ def fit(record: Record, dead_time: int, least_response: float = 0.0) -> Fit:
     )
 
 
-def main(record: Record, dead_time: int | None = None, least_response: float = 0.0) -> list[Fit]:
+def main(
+    record: IdentificationRun, dead_time: int | None = None, least_response: float = 0.0
+) -> list[Fit]:
     """Return the fits for the given dead time, or for all, the best first."""
     tried = range(MOST_DEAD_TIME + 1) if dead_time is None else [dead_time]
     return sorted((fit(record, d, least_response) for d in tried), key=lambda f: f.spread)

@@ -10,14 +10,14 @@ from typing import Final
 from dispatcher.state.executors import Executor, Executors
 from dispatcher.state.queues import ModelQueue
 
-SPARE: Final = 0.8
+HEADROOM: Final = 0.8
 """Share of the set point that the measured response time may reach."""
 
-PATIENCE: Final = 0.05
+RECHECK_INTERVAL: Final = 0.05
 """Seconds between two looks while batch requests wait for slack: nothing else may tell of it."""
 
 
-def room(
+def executor_with_headroom(
     queue: ModelQueue, executors: Executors, now: float, *, is_long: bool = False
 ) -> Executor | None:
     """Return an executor that can take a batch request of a model now, or None.
@@ -26,7 +26,7 @@ def room(
     room has nothing else to do. `is_long`: it runs only where another slot stays free.
     """
     set_point = queue.spec.sla.set_point
-    if queue.waiting or (queue.response.mean(now) or 0.0) > SPARE * set_point:
+    if queue.waiting or (queue.response.mean(now) or 0.0) > HEADROOM * set_point:
         return None
     for executor in executors.of(queue.spec.name):
         if not executor.has_room or executor.spec.is_exclusive:

@@ -15,7 +15,7 @@ a time.
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
-from dispatcher.schedulers.base import Run
+from dispatcher.schedulers.base import RunChoice
 from dispatcher.state.executors import Executor, Executors
 from dispatcher.state.queues import ModelQueue
 from roma.domain.events import Result
@@ -33,10 +33,10 @@ fail on two executors alike, the difference of their shares has a standard devia
 ANSWERS = 10
 """Requests that the other one answered meanwhile: one that idles is asked first (`comparison`)."""
 
-SHORTEST = 1.0
+BASE_EJECTION_TIME = 1.0
 """Seconds of the first ejection; each one that follows a failed try lasts twice as long."""
 
-LONGEST = 30.0
+MAX_EJECTION_TIME = 30.0
 
 
 class Ejections:
@@ -64,28 +64,28 @@ class Ejections:
             self.suspects.append(executor.spec.name)
         explained = result is Result.FAILURE
         executor.errors = 0 if explained else executor.errors + 1
-        if executor.is_ejected:
+        if executor.ejected:
             return
-        is_broken = executor.errors > 0 and (executor.is_on_trial or executor.errors >= ERRORS)
+        is_broken = executor.errors > 0 and (executor.probing or executor.errors >= ERRORS)
         if (is_broken or self._is_worse(executor, model)) and not self._is_needed(executor):
-            span = min(LONGEST, SHORTEST * 2**executor.ejections)
+            span = min(MAX_EJECTION_TIME, BASE_EJECTION_TIME * 2**executor.ejections)
             executor.ejections += 1
-            executor.is_ejected, executor.is_on_trial = True, False
+            executor.ejected, executor.probing = True, False
             heappush(self.ends, (now + span, executor.spec.name))
         elif result is Result.TIMEOUT:
             # It may still compute what nobody waits for: one request at a time, until one ends.
-            executor.is_on_trial = True
+            executor.probing = True
         elif explained:
-            executor.is_on_trial = False
+            executor.probing = False
 
     def _on_answered(self, executor: Executor) -> None:
         executor.errors = 0
         executor.fault_share *= 1 - WEIGHT
-        if executor.is_ejected:  # it began before that
+        if executor.ejected:  # it began before that
             return
-        if executor.is_on_trial or executor.fault_share < WEIGHT / 2:
+        if executor.probing or executor.fault_share < WEIGHT / 2:
             executor.fault_share = 0.0
-        executor.ejections, executor.is_on_trial = 0, False
+        executor.ejections, executor.probing = 0, False
 
     def _is_worse(self, executor: Executor, model: str) -> bool:
         """Return whether another executor answers the requests of `model`, which this one fails."""
@@ -98,7 +98,7 @@ class Ejections:
                 return True
         return False
 
-    def comparison(self, queues: Mapping[str, ModelQueue]) -> Run | None:
+    def comparison(self, queues: Mapping[str, ModelQueue]) -> RunChoice | None:
         """Return a waiting request for an idle executor, to compare a suspect with it.
 
         Nothing where it answered enough already, or failed so much that the inputs may be at fault.
@@ -108,14 +108,14 @@ class Ejections:
                 self.suspects.remove(name)
                 continue
             suspect = self._executors[name]
-            if suspect.is_ejected or not suspect.live:
+            if suspect.ejected or not suspect.live:
                 continue
             for model in suspect.spec.models:
                 if model not in queues or queues[model].head is None:
                     continue
                 for other in self._beside(suspect, (model,)):
                     if self._is_to_compare(suspect, other):
-                        return Run(other.spec.name, model)
+                        return RunChoice(other.spec.name, model)
         return None
 
     def _is_to_compare(self, suspect: Executor, other: Executor) -> bool:
@@ -134,7 +134,7 @@ class Ejections:
         """Return the executors that are needed again now that another one is lost."""
         found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
         for executor in found:
-            executor.is_ejected, executor.is_on_trial = False, True
+            executor.ejected, executor.probing = False, True
         if found:
             self.ends = [(end, name) for end, name in self.ends if self._find(name) is not None]
             heapify(self.ends)
@@ -147,19 +147,19 @@ class Ejections:
             _, name = heappop(self.ends)
             executor = self._find(name)
             if executor is not None:
-                executor.is_ejected, executor.is_on_trial = False, True
+                executor.ejected, executor.probing = False, True
                 found.append(executor)
         return found
 
     def _find(self, name: str) -> Executor | None:
         """Return an executor if it is there and ejected."""
-        if name not in self._executors or not self._executors[name].is_ejected:
+        if name not in self._executors or not self._executors[name].ejected:
             return None
         return self._executors[name]
 
     def _is_needed(self, executor: Executor) -> bool:
         """Return whether a model has no other executor that may take its requests."""
         return any(
-            all(other is executor or other.is_ejected for other in self._executors.of(model))
+            all(other is executor or other.ejected for other in self._executors.of(model))
             for model in executor.spec.models
         )

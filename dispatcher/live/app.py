@@ -16,20 +16,20 @@ from prometheus_client.core import Metric
 
 from dispatcher.assembly import build_core
 from dispatcher.live.admin import metrics
-from dispatcher.live.admin.dashboard_feed import Watch, watching
+from dispatcher.live.admin.dashboard_feed import DashboardFeed, watching
 from dispatcher.live.admin.server import Admin, Collect
 from dispatcher.live.admin.supervisors import Supervisors
 from dispatcher.live.auth import access
 from dispatcher.live.auth.access import Access
-from dispatcher.live.backends.backend_address import Endpoint
+from dispatcher.live.backends.backend_address import BackendAddress
 from dispatcher.live.driver import Driver
 from dispatcher.live.gateway import Gateway
 from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.server import Server
 from dispatcher.live.memory import FreeMemory
-from dispatcher.live.model_registry import Roster
+from dispatcher.live.model_registry import ModelRegistry
 from dispatcher.live.reloading import Reloading
-from dispatcher.live.request_log import Journal
+from dispatcher.live.request_log import RequestLog
 from dispatcher.live.service import Scrape, Service
 from dispatcher.live.unavailable import following
 from roma.config.gateway import GatewayConfig, LimitsConfig
@@ -42,8 +42,8 @@ from roma.security.tls import server_context
 from roma.telemetry import prometheus
 
 if TYPE_CHECKING:
-    from dispatcher.live.planned.translation import Exclusives
-    from dispatcher.live.tracing import Tracer
+    from dispatcher.live.planned.translation import PlannedDevices
+    from dispatcher.live.tracing import OtelTracer
 
 SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close after draining."""
@@ -55,16 +55,16 @@ A client that keeps its connection alive cannot know that the program is about t
 sends in this time is served as ever, and the answer closes the connection (RFC 9112 section 9.6).
 """
 
-FIRST_LOOK = 3.0
+STARTUP_WAIT = 3.0
 """Seconds that one of several dispatchers waits for its executables and its part of them.
 
 The others serve meanwhile; with nothing to send to it would refuse what they could answer.
 """
 
-TIDY = 30.0
+GC_INTERVAL = 30.0
 """Seconds between two looks for young garbage: little comes about, so each takes no time."""
 
-KEPT = 256
+RESERVED_FDS = 256
 """Descriptors that clients may not take: for executables, the admin port and files."""
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Running:
 
     service: Service
     server: Server
-    roster: Roster
+    roster: ModelRegistry
     admin: Admin
 
 
@@ -95,10 +95,10 @@ async def running(
     """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
-    endpoints: dict[str, Endpoint] = {}
+    endpoints: dict[str, BackendAddress] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config) if gateway_config.traces else None
-    journal = Journal(config.log.requests, asyncio.get_running_loop())
+    journal = RequestLog(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
     exclusives = _exclusives(config, driver)
@@ -132,7 +132,7 @@ async def running(
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
-            roster = Roster(config, driver, service, endpoints, watchers)
+            roster = ModelRegistry(config, driver, service, endpoints, watchers)
             if gateway_config.workers > 1:
                 await _first_look(driver, admin_server, len(config.workers))
             try:
@@ -218,7 +218,7 @@ async def _tidy() -> None:
     """
     free = FreeMemory()
     while True:
-        await asyncio.sleep(TIDY)
+        await asyncio.sleep(GC_INTERVAL)
         gc.collect(1)
         await asyncio.to_thread(free.release)  # of a gigabyte it takes a tenth of a second
 
@@ -229,7 +229,7 @@ def within(limits: LimitsConfig, descriptors: int, ports: int = 1) -> LimitsConf
     Each of the clients' `ports`, HTTP's and gRPC's, may have so many. A gateway that gave its last
     descriptor to a client could reach its executables no more, and answer no probe.
     """
-    most = max(1, (descriptors - min(KEPT, descriptors // 2)) // ports)
+    most = max(1, (descriptors - min(RESERVED_FDS, descriptors // 2)) // ports)
     if limits.connections <= most:
         return limits
     if "connections" in limits.model_fields_set:  # else nobody asked for so many
@@ -280,12 +280,12 @@ async def _listen_for_grpc(
 ) -> None:
     # Nobody shall wait for an import that is not used.
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
-    from dispatcher.live.grpc.server import GrpcServer  # noqa: PLC0415
+    from dispatcher.live.grpc.server import GatewayGrpcServer  # noqa: PLC0415
 
     tls = None if config.tls is None else ServerTls(config.tls, "gateway.tls")
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
     held.callback(looking.cancel)
-    server = GrpcServer(service, http, shared=shared)
+    server = GatewayGrpcServer(service, http, shared=shared)
     held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
     if config.grpc_port is not None:
         with _refusals("gateway.grpc_port", config.host, config.grpc_port):
@@ -305,7 +305,7 @@ def _collector(
     service: Service,
     server: Server,
     keeper: Access,
-    watch: Watch,
+    watch: DashboardFeed,
     admin_server: Callable[[], Admin],
 ) -> Collect:
     """Return what a scrape is answered with; `admin_server` is asked at each one."""
@@ -336,25 +336,25 @@ def _origins(config: GatewayConfig) -> Origins:
     return Origins((config.host, *config.names), config.cors_origins, is_guarded=is_guarded)
 
 
-def _exclusives(config: Config, driver: Driver) -> "Exclusives | None":
+def _exclusives(config: Config, driver: Driver) -> "PlannedDevices | None":
     if not any(e.actions is not None for worker in config.workers for e in worker.executables):
         return None
     # Nobody shall wait for an import that is not used.
-    from dispatcher.live.planned.translation import Exclusives  # noqa: PLC0415
+    from dispatcher.live.planned.translation import PlannedDevices  # noqa: PLC0415
 
-    return Exclusives(config, driver)
+    return PlannedDevices(config, driver)
 
 
-def _tracer(config: GatewayConfig) -> "Tracer":
+def _tracer(config: GatewayConfig) -> "OtelTracer":
     try:
         # An extra; and nobody shall wait for an import that is not used.
-        from dispatcher.live.tracing import Tracer  # noqa: PLC0415
+        from dispatcher.live.tracing import OtelTracer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"gateway.traces = true: {error.name} is missing: install the extra `otel` of "
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
-    return Tracer(config.host, config.port, config.grpc_port)
+    return OtelTracer(config.host, config.port, config.grpc_port)
 
 
 async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> None:
@@ -363,7 +363,7 @@ async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> 
     Not for long: an executable may load, and nothing waits for a supervisor that is not there.
     """
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FIRST_LOOK):
+        async with asyncio.timeout(STARTUP_WAIT):
             while len(admin_server.heard) < supervisors or not all(
                 e.live for e in driver.core.executors
             ):
@@ -376,7 +376,7 @@ async def _drain(service: Service, server: Server, timeout: float) -> None:
     In-flight limits make that short.
     """
     core, loop = service.driver.core, asyncio.get_running_loop()
-    service.leaving = server.is_draining = True
+    service.shutting_down = server.is_draining = True
     server.stop_listening()
     lingering = loop.time() + min(LINGER, timeout)
     with contextlib.suppress(TimeoutError):

@@ -53,7 +53,7 @@ class Trace(Protocol):
         """An execution begins; return the headers by which the model server knows its parent."""
 
     def on_executed(self, result: Answer | BackendError, now: float) -> None:
-        """An execution ended; after `BackendUnreached` the request waits again."""
+        """An execution ended; after `BackendUnreachable` the request waits again."""
 
     def on_outcome(
         self, outcome: Answer | Reject | Fail, response_time: float, executable: str | None

@@ -15,7 +15,12 @@ from mypy_extensions import mypyc_attr
 
 from dispatcher.core import Dispatcher
 from dispatcher.live.auth.callers import Grant
-from dispatcher.live.backends.backend_address import Answer, Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.backends.backend_address import (
+    Answer,
+    BackendAddress,
+    GrpcMessage,
+    GrpcResponse,
+)
 from dispatcher.live.backends.http_client import Attempt
 from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.context import Context
@@ -26,7 +31,7 @@ from roma.domain.errors import (
     BackendSilent,
     BackendTimeout,
     BackendTooLarge,
-    BackendUnreached,
+    BackendUnreachable,
 )
 from roma.domain.events import (
     Abort,
@@ -36,7 +41,7 @@ from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutionMissed,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorLost,
     ExecutorReady,
     ExecutorSuspected,
@@ -50,8 +55,8 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import ModelSpec, Priority, Request
-from roma.domain.variants import Terms
-from roma.telemetry.logs import Limited
+from roma.domain.variants import RequestOptions
+from roma.telemetry.logs import RateLimitedLogger
 
 log: Final = logging.getLogger(__name__)
 
@@ -105,7 +110,7 @@ class Call:
         self.deadline = deadline
         self.priority = priority
         self.context = context
-        self.terms: Terms | None = None
+        self.terms: RequestOptions | None = None
         self.spent = 0.0
         self.arrived = 0.0
         self.executor: str | None = None
@@ -122,7 +127,7 @@ class Call:
         raise NotImplementedError
 
 
-class ExclusiveDevice(Protocol):
+class DeviceCommands(Protocol):
     """What carries out the commands for an exclusive executor; it feeds the events itself."""
 
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
@@ -145,7 +150,7 @@ class Driver:
     def __init__(
         self,
         core: Dispatcher,
-        endpoints: Mapping[str, Endpoint],
+        endpoints: Mapping[str, BackendAddress],
         *,
         backend_timeout: float,
         clock: Callable[[], float] = time.monotonic,
@@ -153,7 +158,7 @@ class Driver:
         self.core = core
         self.clock = clock
         self._endpoints = endpoints
-        self.devices: dict[str, ExclusiveDevice] = {}
+        self.devices: dict[str, DeviceCommands] = {}
         """By executor; where there are any, there are no endpoints."""
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
@@ -163,9 +168,9 @@ class Driver:
         self._is_carrying_out = False
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         """By execution: what is on its way to an executable."""
-        self.doubts: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.suspects: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By executor: set when an answer broke off or a connection was refused."""
-        self._complaints = Limited(log, self._loop)
+        self._complaints = RateLimitedLogger(log, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -240,7 +245,7 @@ class Driver:
     def on_ready(self, executor: str) -> None:
         """Report that an executable is loaded and reachable."""
         known = self.core.executors[executor]
-        if not known.live or known.suspect:
+        if not known.live or known.suspected:
             log.info("executable %s is ready", executor)
             self.handle(ExecutorReady(executor))
 
@@ -336,7 +341,7 @@ class Driver:
         told = context.trace.on_executing(name, device, address, self.clock())
         return lines + context.lines_with(told)
 
-    def _complain(self, executor: str, error: BackendError) -> None:
+    def _log_backend_error(self, executor: str, error: BackendError) -> None:
         label = f"executable {executor}: {type(error).__name__}"
         fields = {"executable": executor, "reason": type(error).__name__}
         self._complaints.log(
@@ -353,20 +358,20 @@ class Driver:
             self._end(command, call, result, judge(result))
         elif isinstance(result, GrpcResponse):
             self._end(command, call, result, judge_grpc(result.code))
-        elif isinstance(result, BackendUnreached):
-            self._complain(command.executor, result)
+        elif isinstance(result, BackendUnreachable):
+            self._log_backend_error(command.executor, result)
             gone = not isinstance(result, BackendSilent)
-            self.handle(ExecutionUnreached(command.execution, gone))
-            self.doubts[command.executor].set()
+            self.handle(ExecutionUnreachable(command.execution, gone))
+            self.suspects[command.executor].set()
         else:
             assert isinstance(result, BackendError)
-            self._complain(command.executor, result)
+            self._log_backend_error(command.executor, result)
             # Neither tells when the model server will be done.
             is_unended = isinstance(result, BackendTimeout | BackendTooLarge)
             is_doubtful = is_unended or isinstance(result, BackendLost)
             if is_doubtful and command.executor in self.core.executors:
                 self.handle(ExecutorSuspected(command.executor))
-                self.doubts[command.executor].set()
+                self.suspects[command.executor].set()
             verdict = Result.TIMEOUT if is_unended else Result.ERROR
             self.handle(ExecutionEnded(command.execution, verdict))
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))

@@ -31,9 +31,9 @@ from dispatcher.live.context import REQUEST_ID, Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.http import routes
 from dispatcher.live.http.handler import ClientConnection, Handler, Pending
-from dispatcher.live.http.messages import Form, Message, Response, form
+from dispatcher.live.http.messages import Message, RequestTemplate, Response, request_template
 from dispatcher.live.http.origins import PREFLIGHT
-from dispatcher.live.http.request import Head, Request
+from dispatcher.live.http.request import Head, HttpRequest
 from dispatcher.live.http.responses import JSON, error, json_response
 from dispatcher.live.service import DRAIN_RETRY, EXTENSIONS, NAME, VERSION, Service
 from dispatcher.state.executors import RECOVERY
@@ -115,7 +115,7 @@ class Gateway(Handler):
 
     # The server's handler
 
-    def screen(self, request: Request) -> Response | None:
+    def check_before_body(self, request: HttpRequest) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
         head = request.head
         route = head.route
@@ -126,46 +126,46 @@ class Gateway(Handler):
             try:
                 request.grant = self._service.admit(_credentials(request), model)
             except Denied as denied:
-                return self._told(request, _denied(denied))
+                return self._finish_trace(request, _denied(denied))
         if route is None:
             return None
         if not self._service.serves(route.model):
-            return self._told(request, error(404, route.missing))
+            return self._finish_trace(request, error(404, route.missing))
         if self._service.draining and route.is_inference:
             refusal = error(503, "draining", retry_after=DRAIN_RETRY, close=True)
-            return self._told(request, refusal)
+            return self._finish_trace(request, refusal)
         if self._service.max_body:
             length = int(request.head.headers.get(b"content-length", b"0"))
             why = self._service.too_large(route.model, length)
             if why is not None:
-                return self._told(request, error(413, why, close=True))
+                return self._finish_trace(request, error(413, why, close=True))
         return None
 
-    def handle(self, request: Request, connection: ClientConnection) -> Pending | None:
+    def handle(self, request: HttpRequest, connection: ClientConnection) -> Pending | None:
         """Take a request that is here."""
         head = request.head
         route = head.route
         if route is None:
-            return self._answer_other(request, connection)
+            return self._handle_server_route(request, connection)
         if not route.is_inference:
             if self._exclusives is not None:
-                connection.respond(self._told(request, self._exclusives.found(route)))
+                connection.respond(self._finish_trace(request, self._exclusives.found(route)))
                 return None
-            return self._look_up(request, route, connection)
+            return self._answer_lookup(request, route, connection)
         deadline, priority = None, _INTERACTIVE
         try:
             self._check(request, route)
-            if head.has_wishes:
-                deadline, priority = _wishes(head)
+            if head.has_options:
+                deadline, priority = _options(head)
         except _Refused as refused:
-            connection.respond(self._told(request, error(refused.status, str(refused))))
+            connection.respond(self._finish_trace(request, error(refused.status, str(refused))))
             return None
         context = self._context(request, route)
         if request.grant is not None and request.grant.priority is Priority.BATCH:
             priority = Priority.BATCH
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
-        coding = message.form.content_encoding
+        coding = message.template.content_encoding
         if coding is not None and coding in CODINGS:  # else its model server knows it no better
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
@@ -174,7 +174,7 @@ class Gateway(Handler):
         self._driver.submit(call)
         return call
 
-    def _check(self, request: Request, route: routes.Route) -> None:
+    def _check(self, request: HttpRequest, route: routes.Route) -> None:
         """Refuse what was not known when the request was screened."""
         if not self._service.serves(route.model):  # it went while the body came
             raise _Refused(404, route.missing)
@@ -182,7 +182,7 @@ class Gateway(Handler):
         if why is not None:  # no head said how large it is
             raise _Refused(413, why)
 
-    def _begin(self, call: HttpCall, route: routes.Route, request: Request) -> Pending | None:
+    def _begin(self, call: HttpCall, route: routes.Route, request: HttpRequest) -> Pending | None:
         """Begin a call that exclusive devices answer."""
         assert self._exclusives is not None
         message = cast(Message, call.message)
@@ -194,9 +194,9 @@ class Gateway(Handler):
         call.connection.respond(begun)
         return None
 
-    def error(self, request: Request, status: int, message: str) -> Response:
+    def error(self, request: HttpRequest, status: int, message: str) -> Response:
         """Return an error that ends the connection."""
-        return self._told(request, error(status, message, close=True))
+        return self._finish_trace(request, error(status, message, close=True))
 
     # Outcomes
 
@@ -220,10 +220,10 @@ class Gateway(Handler):
         """Give up a call whose client went away."""
         self._service.cancel(call)
 
-    def _context(self, request: Request, route: routes.Route | None) -> Context | None:
+    def _context(self, request: HttpRequest, route: routes.Route | None) -> Context | None:
         """Return what a request brings along; its trace begins here."""
         head, service = request.head, self._service
-        if service.tracer is None and not head.has_wishes:
+        if service.tracer is None and not head.has_options:
             return None
         return service.context(
             head.header(b"x-request-id"),
@@ -232,7 +232,7 @@ class Gateway(Handler):
             route,
         )
 
-    def _told(self, request: Request, response: Response) -> Response:
+    def _finish_trace(self, request: HttpRequest, response: Response) -> Response:
         """Return the answer to a request that the dispatcher never sees."""
         context = self._context(request, request.head.route)
         if context is not None:
@@ -246,30 +246,30 @@ class Gateway(Handler):
 
     # What needs no inference
 
-    def _look_up(
-        self, request: Request, route: routes.Route, connection: ClientConnection
+    def _answer_lookup(
+        self, request: HttpRequest, route: routes.Route, connection: ClientConnection
     ) -> Pending:
         context = self._context(request, route)
 
         async def answer() -> None:
-            response = await self._found(route)
+            response = await self._proxy_metadata(route)
             if context is not None:
                 self._end(context, response)
             connection.respond(response)
 
-        return self._begun(answer(), connection)
+        return self._start_task(answer(), connection)
 
-    def _scrape(self, request: Request, connection: ClientConnection) -> Pending:
+    def _scrape(self, request: HttpRequest, connection: ClientConnection) -> Pending:
         scrape = self._service.scrape
         assert scrape is not None
 
         async def answer() -> None:
             body, content_type = await scrape()
-            connection.respond(self._told(request, Response(200, content_type, None, body)))
+            connection.respond(self._finish_trace(request, Response(200, content_type, None, body)))
 
-        return self._begun(answer(), connection)
+        return self._start_task(answer(), connection)
 
-    def _begun(
+    def _start_task(
         self, answering: Coroutine[None, None, None], connection: ClientConnection
     ) -> Pending:
         async def guarded() -> None:
@@ -284,7 +284,7 @@ class Gateway(Handler):
         task.add_done_callback(self._looking_up.discard)
         return task
 
-    async def _found(self, route: routes.Route) -> Response:
+    async def _proxy_metadata(self, route: routes.Route) -> Response:
         """Return the answer to a status or metadata request."""
         try:
             found = await self._service.lookups.http(route)
@@ -309,24 +309,26 @@ class Gateway(Handler):
         return response
 
     def _ready(self) -> Response:
-        why = self._service.unready()
+        why = self._service.not_ready_reason()
         if why is not None:
             return error(503, why)
         return Response(200, _TEXT, None, self._service.ready().encode())
 
-    def _answer_other(self, request: Request, connection: ClientConnection) -> Pending | None:
+    def _handle_server_route(
+        self, request: HttpRequest, connection: ClientConnection
+    ) -> Pending | None:
         """Answer a request that is for no model."""
         if request.head.is_preflight:
             allowed = Response(204, _TEXT, None, b"", PREFLIGHT)
-            connection.respond(self._told(request, allowed))
+            connection.respond(self._finish_trace(request, allowed))
             return None
         path = request.head.target.partition("?")[0]
         if path == METRICS and request.head.method == "GET" and self._service.scrape is not None:
             return self._scrape(request, connection)
-        connection.respond(self._told(request, self._other(request, path)))
+        connection.respond(self._finish_trace(request, self._server_response(request, path)))
         return None
 
-    def _other(self, request: Request, path: str) -> Response:
+    def _server_response(self, request: HttpRequest, path: str) -> Response:
         if path == "/healthz":
             return Response(200, _TEXT, None, b"ok")
         if path == "/readyz":
@@ -341,7 +343,7 @@ class Gateway(Handler):
             return error(400, "Missing model name in request." if is_nameless else malformed)
         return error(404, f"Not found: {path}")
 
-    def _oip(self, request: Request, path: str) -> Response:
+    def _oip(self, request: HttpRequest, path: str) -> Response:
         """Answer what the Open Inference Protocol asks of the server, not of a model."""
         if request.head.method == "GET":
             match path:
@@ -352,7 +354,7 @@ class Gateway(Handler):
                 case "/v2/health/live":
                     return json_response(200, {"live": True})
                 case "/v2/health/ready":
-                    why = self._service.unready()
+                    why = self._service.not_ready_reason()
                     if why is None:
                         return json_response(200, {"ready": True})
                     return json_response(503, {"ready": False, "error": why})
@@ -379,7 +381,7 @@ def _answer(outcome: Outcome) -> Response:
             assert_never(outcome)
 
 
-def _credentials(request: Request) -> Credentials:
+def _credentials(request: HttpRequest) -> Credentials:
     return Credentials(
         request.head.header(b"authorization"),
         request.head.header(b"x-api-key"),
@@ -394,21 +396,21 @@ def _denied(denied: Denied) -> Response:
     return response
 
 
-def _form(head: Head, route: routes.Route) -> Form:
+def _form(head: Head, route: routes.Route) -> RequestTemplate:
     """Return what model servers get of a head."""
-    if head.form is None:
+    if head.template is None:
         content_type = head.header(b"content-type")
         length = head.header(b"inference-header-content-length")
-        head.form = form(
+        head.template = request_template(
             route.path,
             JSON if content_type is None else content_type,
             head.header(b"content-encoding"),
             "" if length is None else f"Inference-Header-Content-Length: {length}\r\n",
         )
-    return head.form
+    return head.template
 
 
-def _wishes(head: Head) -> tuple[float | None, Priority]:
+def _options(head: Head) -> tuple[float | None, Priority]:
     """Return a client's own deadline in seconds, if it has one, and its priority."""
     timeout, priority = head.header(b"x-request-timeout-ms"), head.header(b"x-request-priority")
     return (

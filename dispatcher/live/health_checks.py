@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from dispatcher.live.backends.backend_address import Endpoint
+from dispatcher.live.backends.backend_address import BackendAddress
 from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 async def watch(
     executor: str,
     models: Sequence[str],
-    endpoint: Endpoint,
+    endpoint: BackendAddress,
     driver: Driver,
     faults: dict[str, str] | None = None,
 ) -> None:
@@ -64,11 +64,11 @@ async def watch(
 async def _watch(
     executor: str,
     models: Sequence[str],
-    endpoint: Endpoint,
+    endpoint: BackendAddress,
     driver: Driver,
     faults: dict[str, str],
 ) -> None:
-    doubt = driver.doubts[executor]
+    doubt = driver.suspects[executor]
     while True:
         doubt.clear()  # before the look: trouble during it asks for another one
         while (why := await _unavailable(models, endpoint)) is not None:
@@ -85,7 +85,7 @@ async def _watch(
         await _until_suspect(endpoint.pool, doubt)
 
 
-async def _unavailable(models: Sequence[str], endpoint: Endpoint) -> str | None:
+async def _unavailable(models: Sequence[str], endpoint: BackendAddress) -> str | None:
     """Return why the executable cannot serve all its models, or None if it can."""
     for model in models:
         try:

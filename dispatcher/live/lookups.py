@@ -11,7 +11,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from dispatcher.live.backends.backend_address import Answer, Endpoint, GrpcMessage, GrpcResponse
+from dispatcher.live.backends.backend_address import (
+    Answer,
+    BackendAddress,
+    GrpcMessage,
+    GrpcResponse,
+)
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.routes import GrpcRoute, Route
@@ -39,7 +44,7 @@ class Lookups:
     """The look-ups of one dispatcher."""
 
     def __init__(
-        self, driver: Driver, endpoints: Mapping[str, Endpoint], *, timeout: float
+        self, driver: Driver, endpoints: Mapping[str, BackendAddress], *, timeout: float
     ) -> None:
         self._driver = driver
         self._endpoints = endpoints
@@ -61,7 +66,7 @@ class Lookups:
         Raises the last executable's `BackendError`, with its name. Every caller has a copy.
         """
 
-        async def fetch(endpoint: Endpoint, timeout: float) -> Response:
+        async def fetch(endpoint: BackendAddress, timeout: float) -> Response:
             return await endpoint.pool.fetch(route.path, timeout=timeout)
 
         found = await self._answer((route.model, route.path, b""), fetch, route.is_status)
@@ -76,7 +81,7 @@ class Lookups:
         """Return the same for a gRPC message."""
         message = GrpcMessage(route.path, body)
 
-        async def fetch(endpoint: Endpoint, timeout: float) -> GrpcResponse:
+        async def fetch(endpoint: BackendAddress, timeout: float) -> GrpcResponse:
             if endpoint.channel is None:
                 raise BackendError("it has no gRPC address")
             return await endpoint.channel.fetch(message, timeout=timeout)
@@ -90,7 +95,7 @@ class Lookups:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _answer(
-        self, key: _Key, fetch: Callable[[Endpoint, float], Awaitable[A]], is_status: bool
+        self, key: _Key, fetch: Callable[[BackendAddress, float], Awaitable[A]], is_status: bool
     ) -> A | None:
         expires, kept = self._kept.get(key, (0.0, None))
         if self._driver.clock() < expires and self._driver.core.executors.serve(key[0]):
@@ -123,7 +128,7 @@ class Lookups:
         self,
         key: _Key,
         flight: "_Flight",
-        fetch: Callable[[Endpoint, float], Awaitable[A]],
+        fetch: Callable[[BackendAddress, float], Awaitable[A]],
         is_status: bool,
     ) -> A | None:
         try:
@@ -141,7 +146,7 @@ class Lookups:
             del self._flights[key]
 
     async def _ask(
-        self, model: str, flight: "_Flight", fetch: Callable[[Endpoint, float], Awaitable[A]]
+        self, model: str, flight: "_Flight", fetch: Callable[[BackendAddress, float], Awaitable[A]]
     ) -> A | None:
         """Ask the live executables of a model until one answers."""
         failed: BackendError | None = None
@@ -161,7 +166,7 @@ class Lookups:
         return None
 
     async def _ask_loading(
-        self, model: str, flight: "_Flight", fetch: Callable[[Endpoint, float], Awaitable[A]]
+        self, model: str, flight: "_Flight", fetch: Callable[[BackendAddress, float], Awaitable[A]]
     ) -> A | None:
         """Ask the executables of a model that are not ready; None if none of them answers.
 
@@ -178,9 +183,9 @@ class Lookups:
 
     async def _ask_one(
         self,
-        endpoint: Endpoint,
+        endpoint: BackendAddress,
         flight: "_Flight",
-        fetch: Callable[[Endpoint, float], Awaitable[A]],
+        fetch: Callable[[BackendAddress, float], Awaitable[A]],
         timeout: float,
     ) -> A:
         turns = endpoint.lookups

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 
-from dispatcher.live.backends.backend_address import Channel, Endpoint
+from dispatcher.live.backends.backend_address import BackendAddress, Channel
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.health_checks import watch
@@ -29,7 +29,7 @@ from roma.domain.events import (
 log = logging.getLogger(__name__)
 
 
-class Roster:
+class ModelRegistry:
     """The executables of one driver.
 
     `endpoints` is filled, and a task of `watchers` looks after each.
@@ -40,7 +40,7 @@ class Roster:
         config: Config,
         driver: Driver,
         service: Service,
-        endpoints: dict[str, Endpoint],
+        endpoints: dict[str, BackendAddress],
         watchers: asyncio.TaskGroup,
     ) -> None:
         self._config = self._started = config
@@ -71,7 +71,7 @@ class Roster:
             self._service.closing.discard(model)
         for model in change.added:
             self._driver.handle(ModelAdded(specs[model]))
-            self._service.joining.add(model)
+            self._service.warming_up.add(model)
         self._config = config
         self._service.max_body = max_body(config)
         self._add(e for e in new if e not in old)
@@ -115,7 +115,7 @@ class Roster:
         mine = 1 if executable.controlled else max(1, slots // count)
         return mine / slots
 
-    def _endpoint(self, executable: Executable) -> Endpoint:
+    def _endpoint(self, executable: Executable) -> BackendAddress:
         config = self._config
         most = max(
             config.models[model].max_answer_bytes or config.gateway.max_answer_bytes
@@ -128,7 +128,7 @@ class Roster:
 
             channel = GrpcChannel(*executable.grpc, most=most)
         pool = Pool(executable.host, executable.port, executable.socket, most=most)
-        return Endpoint(pool, channel)
+        return BackendAddress(pool, channel)
 
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.live.http.server import Server
-from dispatcher.live.model_registry import Roster
+from dispatcher.live.model_registry import ModelRegistry
 from roma.config import schema as files
 from roma.config.schema import Config
 from roma.domain.errors import ConfigError
@@ -22,7 +22,7 @@ class Reloading:
     """`adapt` makes of what the file says what this dispatcher runs with."""
 
     def __init__(
-        self, file: Path, adapt: Callable[[Config], Config], roster: Roster, server: Server
+        self, file: Path, adapt: Callable[[Config], Config], roster: ModelRegistry, server: Server
     ) -> None:
         self._file = file
         self._adapt = adapt

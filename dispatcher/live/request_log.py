@@ -13,7 +13,7 @@ from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.http.messages import Response
 from roma.domain.events import Fail, Reject, Result
-from roma.telemetry.logs import Limited
+from roma.telemetry.logs import RateLimitedLogger
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +22,13 @@ _FAULTS = (Result.ERROR, Result.FAILURE)
 Requests = Literal["none", "failed", "all"]
 
 
-class Journal:
+class RequestLog:
     """What the log says of requests; `requests` chooses of which."""
 
     def __init__(self, requests: Requests, loop: asyncio.AbstractEventLoop) -> None:
         self.writes_all = requests == "all"
         self._writes_none = requests == "none"
-        self._limited = Limited(log, loop)
+        self._limited = RateLimitedLogger(log, loop)
 
     def on_outcome(self, call: Call, outcome: Outcome, response_time: float) -> None:
         """Note how a request ended."""

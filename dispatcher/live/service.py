@@ -9,15 +9,15 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from dispatcher.live.auth.access import Access, Credentials, Grant
-from dispatcher.live.backends.backend_address import Endpoint
+from dispatcher.live.backends.backend_address import BackendAddress
 from dispatcher.live.context import AnyRoute, Context, Tracer, carried
 from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.lookups import Lookups
-from dispatcher.live.request_log import Journal
+from dispatcher.live.request_log import RequestLog
 from dispatcher.live.unavailable import Reasons
 
 if TYPE_CHECKING:
-    from dispatcher.live.planned.translation import Exclusives
+    from dispatcher.live.planned.translation import PlannedDevices
 
 DRAIN_RETRY = 5.0
 """Seconds after which a client may try again while the gateway restarts."""
@@ -38,13 +38,13 @@ class Service:
     def __init__(
         self,
         driver: Driver,
-        endpoints: Mapping[str, Endpoint],
-        journal: Journal,
+        endpoints: Mapping[str, BackendAddress],
+        journal: RequestLog,
         access: Access,
         tracer: Tracer | None = None,
         *,
         backend_timeout: float,
-        exclusives: "Exclusives | None" = None,
+        exclusives: "PlannedDevices | None" = None,
         reasons: Reasons | None = None,
     ) -> None:
         self.driver = driver
@@ -61,7 +61,7 @@ class Service:
         """Whether requests that were answered get a line as well."""
         self.scrape: Scrape | None = None
         """Collects metrics for clients; None where they may not read them."""
-        self.leaving = False
+        self.shutting_down = False
         """The program ends soon: who asks whether it is ready should go elsewhere."""
         self.draining = False
         """New requests are refused."""
@@ -72,7 +72,7 @@ class Service:
         """Names the workers whose cores nothing controls, though something should."""
         self.closing: set[str] = set()
         """Models that go: new clients are told that there is no such model."""
-        self.joining: set[str] = set()
+        self.warming_up: set[str] = set()
         """Models that came while we run: until they are loaded nobody is unready for them."""
 
     def serves(self, model: str) -> bool:
@@ -99,14 +99,16 @@ class Service:
         """Raise `Denied` if a caller who was let in before his model was known may not call it."""
         self._access.check(grant, model)
 
-    def unready(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Return why new requests should go elsewhere, or None."""
         core = self.driver.core
         missing = [model for model in core.queues if not core.executors.serve(model)]
         # A model that has answered has joined.
-        self.joining = {m for m in missing if m in self.joining and not core.queues[m].completed}
-        missing = [model for model in missing if model not in self.joining]
-        if self.leaving:
+        self.warming_up = {
+            m for m in missing if m in self.warming_up and not core.queues[m].completed
+        }
+        missing = [model for model in missing if model not in self.warming_up]
+        if self.shutting_down:
             return "draining"
         if missing:
             return f"no executable is ready for: {', '.join(missing)}"

@@ -42,7 +42,7 @@ from dispatcher.live.context import AnyRoute, Context
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.request_log import verdict
-from roma.domain.errors import BackendError, BackendUnreached, ConfigError
+from roma.domain.errors import BackendError, BackendUnreachable, ConfigError
 from roma.domain.events import Fail, Reject
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ FLUSH = 2.0
 """Seconds that the last spans may take when the program ends."""
 
 
-class Tracer:
+class OtelTracer:
     """Makes the traces of one gateway that listens on `host` and these ports; a thread sends them.
 
     `grpc_port` is None where there is no gRPC.
@@ -205,7 +205,7 @@ class Spans:
         return _headers(span.get_span_context())
 
     def on_executed(self, result: Answer | BackendError, now: float) -> None:
-        """An execution ended; after `BackendUnreached` the request waits again."""
+        """An execution ended; after `BackendUnreachable` the request waits again."""
         if self._execute is None:
             return  # given up before, or not recorded
         span, self._execute = self._execute, None
@@ -219,7 +219,7 @@ class Spans:
                 _fail(span, str(result.code))
         else:
             _fail(span, type(result).__name__, str(result))
-            if isinstance(result, BackendUnreached):
+            if isinstance(result, BackendUnreachable):
                 self._waiting_since = now
         span.end(self._ns(now))
 

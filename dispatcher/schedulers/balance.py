@@ -1,4 +1,4 @@
-"""CPU policy `balance`: the partner of `advantage`. It spills what the GPUs cannot reach in time.
+"""CPU policy `balance`: the partner of `gpu_savings`. It spills what the GPUs cannot reach in time.
 
 A model's requests overflow if the GPUs, which first serve everything of larger advantage, reach
 the last of them only after θ·SLA:
@@ -20,8 +20,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.schedulers.base import TICK, Choice, Options, Run, Scheduler, State, WaitUntil
-from dispatcher.schedulers.gpu_savings_first import advantage
+from dispatcher.schedulers.base import (
+    TICK,
+    Choice,
+    PolicyOptions,
+    PolicyView,
+    RunChoice,
+    Scheduler,
+    WaitUntil,
+)
+from dispatcher.schedulers.gpu_savings_first import gpu_savings
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Device
@@ -33,7 +41,7 @@ DRIFT = 0.1
 class CpuBalance(Scheduler):
     """Spills the youngest request of a model whose overflow is due."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}
@@ -59,7 +67,7 @@ class CpuBalance(Scheduler):
         self._youngest[i] = 0.0 if youngest is None else youngest.arrived
         gpu_time = self.state.executors.gpu_time(model) if self._gpus else 0.0
         self._gpu_time[i], self._work[i] = gpu_time, gpu_time * len(queue)
-        found, known = advantage(self.state, queue), self._advantage[i]
+        found, known = gpu_savings(self.state, queue), self._advantage[i]
         if found != known and (math.isinf(known) or abs(found - known) > DRIFT * known):
             self._advantage[i], self._ordered = found, False
 
@@ -89,7 +97,7 @@ class CpuBalance(Scheduler):
             return None
         if not self._gpus:
             i = int(candidates[0])
-            return Run(self._fastest(i).spec.name, self._models[i])
+            return RunChoice(self._fastest(i).spec.name, self._models[i])
         age = now - self._youngest[candidates]
         in_time = age + self._service[candidates] <= self._slas[candidates]
         candidates = candidates[in_time]
@@ -103,7 +111,7 @@ class CpuBalance(Scheduler):
             return WaitUntil(float(due[candidates].min()))
         # The largest advantage first: what it spills is ahead of the others no longer.
         i = int(overflow[self._advantage[overflow].argmax()])
-        return Run(self._fastest(i).spec.name, self._models[i], youngest=True)
+        return RunChoice(self._fastest(i).spec.name, self._models[i], youngest=True)
 
     def _ahead(self) -> npt.NDArray[np.float64]:
         """Return by model the GPU-seconds that come before the youngest of its requests."""

@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 from dispatcher.state.executors import Executor, Executors
 from dispatcher.state.queues import ModelQueue
 from dispatcher.state.utility import QualityOptions
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.events import Reason
 from roma.domain.model import Device, Request
 
@@ -24,7 +24,7 @@ rounding did: without this the same instant would be asked for again and again."
 
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
-class Run:
+class RunChoice:
     """Run the first `count` requests of `model` as one batch on `executor`.
 
     `youngest`: those that arrived last instead.
@@ -81,7 +81,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadChoice:
     """Load `model`, or a variant, on an exclusive device that has the pages for it.
 
     It begins until `latest`.
@@ -93,7 +93,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
+class UnloadChoice:
     """Take `model`, which nothing uses, off an exclusive device."""
 
     executor: str
@@ -101,7 +101,7 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropChoice:
     """Refuse these waiting requests of `model`."""
 
     model: str
@@ -120,11 +120,11 @@ class WaitUntil:
         self.time = time
 
 
-Choice = Run | Batch | Load | Unload | Drop | WaitUntil | None
+Choice = RunChoice | Batch | LoadChoice | UnloadChoice | DropChoice | WaitUntil | None
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PolicyView:
     """What a policy may read."""
 
     queues: Mapping[str, ModelQueue]
@@ -141,7 +141,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PolicyOptions:
     """What `scheduling:` of roma.yaml says to the policies.
 
     `beta` weighs expected against measured response time (paper Alg. 1); `spill` is θ: a request
@@ -162,12 +162,12 @@ class Options:
 class Scheduler(ABC):
     """A policy for one kind of device.
 
-    `knows_requests`: it chooses requests, not only models, so it is told of each one.
+    `request_aware`: it chooses requests, not only models, so it is told of each one.
     """
 
-    knows_requests: ClassVar[bool] = False
+    request_aware: ClassVar[bool] = False
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         self.state = state
         self.options = options
 
@@ -185,7 +185,7 @@ class Scheduler(ABC):
     def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027 - likewise
         """Observe that a model is loaded, being loaded or no longer so on an exclusive device."""
 
-    def refusal(self, executor: str, offer: Offer) -> str | None:
+    def refusal(self, executor: str, offer: Capabilities) -> str | None:
         """Return why an exclusive device that offers this cannot be used; most take any."""
         return None
 
@@ -201,7 +201,7 @@ class GpuScheduler(Scheduler):
     Every GPU executable holds all models (paper §2.2), so any free GPU can run any pick.
     """
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._free: dict[str, None] = {}
 
@@ -218,7 +218,7 @@ class GpuScheduler(Scheduler):
         """Pair the GPU that has been free longest with the picked model."""
         for gpu in self._free:
             model = self.pick(now)
-            return None if model is None else Run(gpu, model)
+            return None if model is None else RunChoice(gpu, model)
         return None
 
     @abstractmethod

@@ -13,7 +13,15 @@ import math
 from collections import OrderedDict
 from heapq import heappop, heappush
 
-from dispatcher.schedulers.base import TICK, Choice, Options, Run, Scheduler, State, WaitUntil
+from dispatcher.schedulers.base import (
+    TICK,
+    Choice,
+    PolicyOptions,
+    PolicyView,
+    RunChoice,
+    Scheduler,
+    WaitUntil,
+)
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Device
@@ -22,7 +30,7 @@ from roma.domain.model import Device
 class CpuRoundRobin(Scheduler):
     """Turns among models that have both a waiting request and a CPU executor with room."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._ready: OrderedDict[str, None] = OrderedDict()
         self._free: dict[str, dict[str, Executor]] = {m: {} for m in state.queues}
@@ -76,7 +84,7 @@ class CpuRoundRobin(Scheduler):
                 continue
             if len(self._ready) > 1:
                 self._ready.move_to_end(model)
-            return Run(executor.spec.name, model)
+            return RunChoice(executor.spec.name, model)
         return self._next_spill()
 
     def _refresh(self, queue: ModelQueue) -> None:

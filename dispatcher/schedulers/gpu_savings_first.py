@@ -1,4 +1,4 @@
-"""GPU policy `advantage`: a GPU serves what a CPU would pay most for.
+"""GPU policy `gpu_savings`: a GPU serves what a CPU would pay most for.
 
 The advantage of a model is c/P_G: the core-seconds saved per second of GPU time. Where GPUs cannot
 do everything, serving the largest advantage first leaves the work to the CPUs that costs them
@@ -13,7 +13,7 @@ microseconds for thousands of models, whatever waits in them.
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.schedulers.base import GpuScheduler, Options, State
+from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
 from dispatcher.state.queues import ModelQueue
 
 URGENT = 0.1
@@ -21,7 +21,7 @@ URGENT = 0.1
 late; 0.2 is no better (docs/decisions/0004)."""
 
 
-def advantage(state: State, queue: ModelQueue) -> float:
+def gpu_savings(state: PolicyView, queue: ModelQueue) -> float:
     """Return c/P_G; inf before anything ran on a GPU (that is how P_G is learnt).
 
     The profiled cost is preferred: what an executor measures moves with its cores. A cost that
@@ -35,10 +35,10 @@ def advantage(state: State, queue: ModelQueue) -> float:
     return ((state.executors.cpu_work(model) or 0.0) if cost is None else cost) / gpu_time
 
 
-class Advantage(GpuScheduler):
+class GpuSavingsFirst(GpuScheduler):
     """The most urgent head, else the head of the model with the largest advantage."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}
@@ -54,7 +54,7 @@ class Advantage(GpuScheduler):
         if head is None:
             self._advantage[i], self._latest[i] = -np.inf, np.inf
             return
-        self._advantage[i] = advantage(self.state, queue)
+        self._advantage[i] = gpu_savings(self.state, queue)
         promised = head.arrived + queue.spec.sla.response_time
         self._latest[i] = promised - self.state.executors.gpu_time(model)
 

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.base import GpuScheduler, Options, State
+from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
 from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Request
 
@@ -18,10 +18,10 @@ SLACK = 16
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class HeadScheduler(GpuScheduler):
+class HeadOfLineScheduler(GpuScheduler):
     """Runs the head with the smallest key."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._heap: list[tuple[float, int, str]] = []
         self._entered: dict[str, int] = {}
@@ -58,7 +58,7 @@ class HeadScheduler(GpuScheduler):
         return None
 
 
-class Fcfs(HeadScheduler):
+class Fcfs(HeadOfLineScheduler):
     """First come, first served across all models."""
 
     def key(self, head: Request) -> float:
@@ -66,7 +66,7 @@ class Fcfs(HeadScheduler):
         return head.arrived
 
 
-class Edf(HeadScheduler):
+class Edf(HeadOfLineScheduler):
     """Earliest deadline first across the models' heads."""
 
     def key(self, head: Request) -> float:

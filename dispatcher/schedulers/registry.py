@@ -4,7 +4,7 @@ from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from dispatcher.schedulers.gpu_savings_first import Advantage
+from dispatcher.schedulers.gpu_savings_first import GpuSavingsFirst
 from dispatcher.schedulers.head_of_line import Edf, Fcfs
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.learned import QosRl
@@ -17,7 +17,7 @@ GPU: dict[str, type[Scheduler]] = {
     "round_robin": RoundRobin,
     "fcfs": Fcfs,
     "edf": Edf,
-    "advantage": Advantage,
+    "advantage": GpuSavingsFirst,
     "clockwork": Clockwork,
     "clockwork_paper": ClockworkPaper,
     "fixed": Fixed,

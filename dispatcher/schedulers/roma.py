@@ -15,14 +15,14 @@ for thousands of models, whatever waits in them.
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.schedulers.base import GpuScheduler, Options, State
+from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
 from dispatcher.state.queues import ModelQueue
 
 
 class Roma(GpuScheduler):
     """Largest SLA error first."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}

@@ -2,14 +2,14 @@
 
 from collections import OrderedDict
 
-from dispatcher.schedulers.base import GpuScheduler, Options, State
+from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
 from dispatcher.state.queues import ModelQueue
 
 
 class RoundRobin(GpuScheduler):
     """Models take turns, one request each."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._turns: OrderedDict[str, None] = OrderedDict()
 

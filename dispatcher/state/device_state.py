@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Final
 
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.events import LoadEnded
 
 SAMPLES: Final = 10
@@ -21,21 +21,21 @@ OUTLIER: Final = 2.0
 ten believed, one accident would keep a batch size from ever running, and from being measured,
 again."""
 
-DOUBTFUL: Final = 10.0
+STALE_PREDICTION_AGE: Final = 10.0
 """Seconds after which a prediction that nothing confirmed is not held against a model."""
 
-UNSEEN: Final = 2.0
+IDLE_PREDICTION_AGE: Final = 2.0
 """Seconds after which a model that does not run is believed to be as late as the one that does. A
 try costs one batch; until then a variant that met a busy machine is not chosen at all."""
 
 
 RETRY: Final = 0.1
-MOST_RETRY: Final = 60.0
+MAX_LOAD_RETRY: Final = 60.0
 """Seconds, doubled each time, until a LOAD that failed is tried again. A device that is out of
 memory says so within a millisecond: without a pause it would do nothing else."""
 
 
-class Profile:
+class ActionTimes:
     """How long an action takes: `expected` is the p99 of its last measurements without accidents.
 
     Of ten that is the largest: an action that ends early costs less than one that ends late. They
@@ -78,7 +78,7 @@ class Profile:
         return order
 
 
-class Lane:
+class ActionQueue:
     """Actions of one kind that a device was given: it does one at a time, in their order."""
 
     __slots__ = ("_began", "_expected", "_pending")
@@ -148,7 +148,7 @@ class Held:
         self.uses = 0
 
 
-class Exclusive:
+class DeviceState:
     """One device: `held` are the models in its memory, the least recently used first."""
 
     __slots__ = (
@@ -168,9 +168,9 @@ class Exclusive:
         "offer",
     )
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Capabilities) -> None:
         self.offer = offer
-        self.infers, self.loads = Lane(), Lane()
+        self.infers, self.loads = ActionQueue(), ActionQueue()
         self.held: OrderedDict[str, Held] = OrderedDict()
         self.free = offer.pages
         # What the offer says, at hand: it is asked several times per request.
@@ -179,12 +179,12 @@ class Exclusive:
         self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
         # Made when they are needed: of 4,000 models on 24 devices most run on few of them.
         self._times: dict[str, dict[int, float]] = {}
-        self._executions: dict[str, dict[int, Profile]] = {}
-        self._paces: dict[str, Profile] = {}
+        self._executions: dict[str, dict[int, ActionTimes]] = {}
+        self._paces: dict[str, ActionTimes] = {}
         """By model that ran: how many times as long its last batches took as was offered."""
-        self._latest: Profile | None = None
+        self._latest: ActionTimes | None = None
         """Of the model that ran last."""
-        self._loads: dict[str, Profile] = {}
+        self._loads: dict[str, ActionTimes] = {}
         self._failed: dict[str, tuple[float, float]] = {}
         """By model whose last LOAD failed: until when not to try again, and how long that is."""
         for model in offer.loaded:
@@ -223,7 +223,7 @@ class Exclusive:
         pace, latest = self._paces.get(model), self._latest
         if pace is None or latest is None:
             return 1.0
-        return latest.typical if latest.at - pace.at > UNSEEN else pace.typical
+        return latest.typical if latest.at - pace.at > IDLE_PREDICTION_AGE else pace.typical
 
     def size_for(self, model: str, count: int) -> int:
         """Return the batch size that so many requests run in; at most the largest there is."""
@@ -317,7 +317,7 @@ class Exclusive:
             self.free += self.held.pop(model).pages
             if not ended.is_missed:
                 _, last = self._failed.get(model, (0.0, RETRY / 2))
-                wait = min(2 * last, MOST_RETRY)
+                wait = min(2 * last, MAX_LOAD_RETRY)
                 self._failed[model] = now + wait, wait
             return
         self._failed.pop(model, None)
@@ -326,7 +326,7 @@ class Exclusive:
         if ended.duration is not None:
             profile = self._loads.get(model)
             if profile is None:
-                profile = self._loads[model] = Profile(self._first_loads[model], now)
+                profile = self._loads[model] = ActionTimes(self._first_loads[model], now)
             profile.record(ended.duration, now)
 
     def begin(self, execution: int, model: str, batch: int, now: float) -> None:
@@ -349,7 +349,7 @@ class Exclusive:
         profile = measured.get(batch)
         if profile is None:
             guess = self._first_executions[model].get(batch) or self.typical(model, batch)
-            profile = measured[batch] = Profile(guess, now)
+            profile = measured[batch] = ActionTimes(guess, now)
         profile.record(duration, now)
         times, guess = self._times_of(model), self._guess(model, batch)
         expected = times[batch] = profile.expected
@@ -357,16 +357,16 @@ class Exclusive:
         if len(measured) > 1:
             # What a batch of this size shows, those that nobody dares to run are believed to share.
             for size, other in measured.items():
-                if now - other.at > DOUBTFUL:
+                if now - other.at > STALE_PREDICTION_AGE:
                     times[size] = self._guess(model, size) * expected / guess
-                    measured[size] = Profile(times[size], now)
+                    measured[size] = ActionTimes(times[size], now)
 
     def _keep_pace(self, model: str, ratio: float, now: float) -> None:
         pace = self._paces.get(model)
         if pace is None:
-            pace = self._paces[model] = Profile(1.0, now)
-        elif now - pace.at > UNSEEN:
-            pace = self._paces[model] = Profile(ratio, now)
+            pace = self._paces[model] = ActionTimes(1.0, now)
+        elif now - pace.at > IDLE_PREDICTION_AGE:
+            pace = self._paces[model] = ActionTimes(ratio, now)
         pace.record(ratio, now)
         self._latest = pace
 
@@ -376,10 +376,12 @@ class Exclusive:
         Return whether there was any.
         """
         measured, load = self._executions.get(model), self._loads.get(model)
-        is_old = load is not None and now - load.at > DOUBTFUL
+        is_old = load is not None and now - load.at > STALE_PREDICTION_AGE
         if is_old:
             del self._loads[model]
-        if measured and all(now - profile.at > DOUBTFUL for profile in measured.values()):
+        if measured and all(
+            now - profile.at > STALE_PREDICTION_AGE for profile in measured.values()
+        ):
             del self._executions[model]
             self._times_of(model).update(self._first_executions[model])
             return True

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from dispatcher.state.device_state import Exclusive
+from dispatcher.state.device_state import DeviceState
 from dispatcher.state.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
 from dispatcher.state.service_time import ServiceProfile
 from roma.domain.model import Device, ExecutorSpec, Request
@@ -74,34 +74,34 @@ class Executor:
         "_since",
         "completed",
         "cores",
+        "ejected",
         "ejections",
         "errors",
         "exclusive",
         "fault_share",
-        "is_ejected",
-        "is_on_trial",
         "limit",
         "losses",
         "marks",
         "part",
+        "probing",
         "running",
         "share",
         "spec",
         "starts",
         "state",
-        "suspect",
+        "suspected",
     )
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self.spec = spec
         self.state = ExecutorState.LOADING
-        self.suspect = False
-        self.exclusive: Exclusive | None = None
+        self.suspected = False
+        self.exclusive: DeviceState | None = None
         # See dispatcher/guards/outlier_ejection.py: errors in a row, ejections in a row, the share
         # of recent executions that failed, and how many requests others had answered when that
         # began.
         self.errors = self.ejections = 0
-        self.is_ejected = self.is_on_trial = False
+        self.ejected = self.probing = False
         self.fault_share = 0.0
         self.marks: dict[str, int] = {}
         self.share = self._granted = self._since = 0.0
@@ -145,9 +145,9 @@ class Executor:
     @property
     def has_room(self) -> bool:
         """Whether it can start another execution now."""
-        if not self.live or self.suspect or self.is_ejected:
+        if not self.live or self.suspected or self.ejected:
             return False
-        return len(self.running) < (1 if self.is_on_trial else self.limit)
+        return len(self.running) < (1 if self.probing else self.limit)
 
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured.
@@ -175,7 +175,7 @@ class Executor:
         if step is ExecutorStep.READY:
             self.starts += 1
             self.errors = self.ejections = 0
-            self.is_ejected = self.is_on_trial = False
+            self.ejected = self.probing = False
             self.fault_share = 0.0
         elif step is ExecutorStep.LOSE:
             self.losses += 1

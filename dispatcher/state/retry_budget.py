@@ -6,7 +6,7 @@ when something is broken, so it has a budget (as Envoy's retry budget and Finagl
 
 from typing import Final
 
-PER_RETRY: Final = 10
+RETRY_RATIO: Final = 10
 """One of so many may be repeated: 10 %."""
 
 BURST: Final = 10
@@ -19,14 +19,14 @@ class RetryBudget:
     __slots__ = ("_arrivals", "_credit")
 
     def __init__(self) -> None:
-        self._credit = BURST * PER_RETRY
+        self._credit = BURST * RETRY_RATIO
         self._arrivals = 0
 
     def take(self, arrivals: int) -> bool:
         """Spend one repetition after `arrivals` requests in all; False if none is left."""
-        self._credit = min(BURST * PER_RETRY, self._credit + arrivals - self._arrivals)
+        self._credit = min(BURST * RETRY_RATIO, self._credit + arrivals - self._arrivals)
         self._arrivals = arrivals
-        if self._credit < PER_RETRY:
+        if self._credit < RETRY_RATIO:
             return False
-        self._credit -= PER_RETRY
+        self._credit -= RETRY_RATIO
         return True

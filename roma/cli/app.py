@@ -218,7 +218,9 @@ def simulate(
     """Answer in virtual time what FILE would need: how many cores, how many late requests."""
     from roma.cli import simulate_command
 
-    options = simulate_command.Options(law or (), seeds, first_seed, json_output, record, story)
+    options = simulate_command.SimulateOptions(
+        law or (), seeds, first_seed, json_output, record, story
+    )
     simulate_command.run(_checked(file), options)
 
 
@@ -428,7 +430,7 @@ def worker(
     from roma.cli import device_command
 
     device_command.worker(
-        device_command.Options(
+        device_command.DeviceOptions(
             name=name or socket.gethostname(),
             host=host,
             port=port,
@@ -474,7 +476,7 @@ def predictability(
     from roma.cli import device_command, predictability_command
 
     predictability_command.run(
-        predictability_command.Options(
+        predictability_command.PredictabilityOptions(
             runtime=device_command.runtime_kind(runtime),
             model=model,
             emulate=emulate,
@@ -521,7 +523,7 @@ def load(
     from roma.cli import load_command
 
     load_command.run(
-        load_command.Options(
+        load_command.LoadOptions(
             model=model,
             body=body,
             url=url,
@@ -577,7 +579,7 @@ def profile(
     from roma.cli import profile_command
 
     profile_command.run(
-        profile_command.Options(
+        profile_command.ProfileOptions(
             file=file,
             models=model or (),
             cores=cores,
@@ -605,9 +607,9 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Keep two real TensorFlow models under their SLAs on this machine, and report honestly."""
-    from roma.tools.demo.run import Options, run
+    from roma.tools.demo.run import DemoOptions, run
 
-    sys.exit(run(Options(cache, seconds, law, compare, seed, picture, json_output)))
+    sys.exit(run(DemoOptions(cache, seconds, law, compare, seed, picture, json_output)))
 
 
 def _checked(file: Path) -> "Config":

@@ -246,7 +246,7 @@ def closed_loop(
     usual = {"set_point": 0.2 * response_time, "rate": throughput / 7, "gpus": 1.0}
     steps = {n: v for n, v in (wished if any(wished.values()) else usual).items() if v}
     scenarios = {
-        f"{name} {value:+.2g}{UNITS[name]}": design.Scenario(
+        f"{name} {value:+.2g}{UNITS[name]}": design.LoopScenario(
             law=law,
             gains=tuple(given.items()),
             seconds=seconds,

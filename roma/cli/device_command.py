@@ -8,7 +8,7 @@ from roma.device import registry
 from roma.device.program import WorkerSettings, check_exposure, run
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.base import Runtime
-from roma.device.server import ServerSettings
+from roma.device.server import DeviceServerSettings
 from roma.domain.actions import BATCHES, MOST_BATCH, PAGE
 from roma.domain.errors import ConfigError
 from roma.security import tokens
@@ -20,7 +20,7 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i)?B")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DeviceOptions:
     """The command line, before it is checked."""
 
     name: str
@@ -42,13 +42,13 @@ class Options:
     log: logs.Format
 
 
-def worker(options: Options) -> None:
+def worker(options: DeviceOptions) -> None:
     """Run a worker until it is stopped; raises ConfigError or LaunchError."""
     import uvloop
 
     logs.apply(options.log)
     settings = WorkerSettings(
-        ServerSettings(
+        DeviceServerSettings(
             options.name, options.host, options.port, tokens.watched(options.token_file)
         ),
         _pages(options),
@@ -101,7 +101,7 @@ def log_format(text: str) -> logs.Format:
     raise ConfigError(f"log_format = {text}: must be console or json")
 
 
-def _pages(options: Options) -> int | None:
+def _pages(options: DeviceOptions) -> int | None:
     if options.memory is None:
         return options.pages
     if options.pages is not None:
@@ -112,7 +112,7 @@ def _pages(options: Options) -> int | None:
     return pages
 
 
-def _runtime(options: Options) -> Runtime:
+def _runtime(options: DeviceOptions) -> Runtime:
     if options.emulate is not None:
         if options.models or options.folder is not None:
             raise ConfigError("emulate, model: an emulated device has the table's models alone")

@@ -21,7 +21,7 @@ K = TypeVar("K", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LoadOptions:
     """The command line; times in seconds."""
 
     model: str
@@ -40,7 +40,7 @@ class Options:
     json_output: bool
 
 
-def run(options: Options) -> None:
+def run(options: LoadOptions) -> None:
     """Send the load and print the report; Ctrl-C ends it early with what was seen."""
     stream = load.Stream(
         options.model, _arrivals(options), load.read_bodies(options.body), options.sla
@@ -53,7 +53,7 @@ def run(options: Options) -> None:
     sys.exit(0 if report.total.lost == 0 and report.total.answered else 1)
 
 
-def _arrivals(options: Options) -> list[float]:
+def _arrivals(options: LoadOptions) -> list[float]:
     if (options.profile is None) == (options.trace is None):
         raise load.LoadInputError("--profile and --trace: exactly one of them must be given")
     if options.trace is not None:
@@ -73,7 +73,7 @@ def _choice(option: str, value: str, kind: type[K]) -> K:
         raise load.LoadInputError(f"{option} = {value}: must be one of {known}") from None
 
 
-async def _run(options: Options, stream: load.Stream) -> load.Report:
+async def _run(options: LoadOptions, stream: load.Stream) -> load.LoadReport:
     bar = Progress(
         TextColumn(options.model),
         BarColumn(),
@@ -91,7 +91,7 @@ async def _run(options: Options, stream: load.Stream) -> load.Report:
         ends = f"{progress.answered} ok, {progress.rejected} rejected, {progress.failed} failed"
         bar.update(task, completed=progress.sent, ends=ends)
 
-    def on_start(running: load.Load) -> None:
+    def on_start(running: load.LoadRun) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.stop)
 
     with bar:

@@ -19,7 +19,7 @@ MAX_THREADS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PredictabilityOptions:
     """The command line, before it is checked."""
 
     runtime: RuntimeKind
@@ -33,7 +33,7 @@ class Options:
     json_output: bool
 
 
-def run(options: Options) -> None:
+def run(options: PredictabilityOptions) -> None:
     """Measure and print; raises ConfigError or LaunchError."""
     threads = _threads(options.threads)
     if options.batch not in BATCHES:
@@ -53,7 +53,7 @@ def run(options: Options) -> None:
         wide_console().print(_table(model, options, rows))
 
 
-def _runtime(options: Options, folder: Path) -> Runtime:
+def _runtime(options: PredictabilityOptions, folder: Path) -> Runtime:
     if options.runtime is RuntimeKind.EMULATED or options.emulate is not None:
         return registry.emulated(options.emulate or "resnet50:1", full=False)
     paths = (
@@ -75,7 +75,9 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _table(model: str, options: Options, rows: Sequence[predictability.Row]) -> Table:
+def _table(
+    model: str, options: PredictabilityOptions, rows: Sequence[predictability.LatencyRow]
+) -> Table:
     told = [p for p in predictability.PERCENTILES if p != 50.0]
     names = ["max" if p == 100.0 else f"p{p:g}" for p in told]
     where = f"{model}, batch {options.batch}, {options.device}"

@@ -25,7 +25,7 @@ DEFAULT_NAME = "profile.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ProfileOptions:
     """The command line; times in seconds."""
 
     file: Path
@@ -38,7 +38,7 @@ class Options:
     json_output: bool
 
 
-def run(options: Options) -> None:
+def run(options: ProfileOptions) -> None:
     """Measure, write the profile and print it."""
     config = _config(options.file)
     out = options.out or config.profile or options.file.with_name(DEFAULT_NAME)
@@ -75,7 +75,7 @@ def run(options: Options) -> None:
 
 
 async def _measure(
-    config: Config, todo: plan.Plan, settings: measure.Settings
+    config: Config, todo: plan.ProfilingPlan, settings: measure.Settings
 ) -> dict[str, ModelProfile]:
     # One after the other: two at once would measure each other.
     return {

@@ -12,7 +12,7 @@ from roma.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from roma.lab.experiments.qos.setting import Part
-    from roma.lab.learning.training import Progress
+    from roma.lab.learning.training import TrainingRound
 
 qos_app = typer.Typer(help="Policies that choose batch size and variant.", no_args_is_help=True)
 
@@ -80,7 +80,7 @@ def train(
     print(f"wrote {out}: mean quality {policy.training.score:.4f}")
 
 
-def _on_progress(progress: "Progress") -> None:
+def _on_progress(progress: "TrainingRound") -> None:
     print(
         f"round {progress.round}: mean quality {progress.score:.4f}, "
         f"best {progress.best:.4f}, qos {progress.teacher:.4f}",

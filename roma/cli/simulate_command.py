@@ -19,15 +19,15 @@ from roma.cli.progress import OnProgress, progress
 from roma.config import yaml_file
 from roma.config.schema import Config
 from roma.domain.errors import ConfigError
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
 from roma.telemetry import decision_log
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulateOptions:
     """The command line. `laws` replace the file's.
 
     `record` is a directory for CSV files, `story` one for what a live run would have written.
@@ -41,14 +41,14 @@ class Options:
     story: Path | None
 
 
-def run(config: Config, options: Options) -> None:
+def run(config: Config, options: SimulateOptions) -> None:
     """Simulate under each law and each seed; print what came of it."""
     laws = list(options.laws) or [config.control.law]
     for law in laws:
         if law not in LAWS:
             raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
     stories = {law: _story(config, law, options) for law in laws}
-    found: dict[str, list[Result]] = {}
+    found: dict[str, list[SimulationResult]] = {}
     with progress("simulate", counts=False) as on_progress:
         tell = partial(_tell, on_progress, len(laws) * options.seeds)
         for law in laws:
@@ -80,7 +80,7 @@ def _under(config: Config, law: str) -> Config:
         raise ConfigError("\n".join(yaml_file.describe(error, f"--law = {law}"))) from error
 
 
-def _story(config: Config, law: str, options: Options) -> Chronicle | None:
+def _story(config: Config, law: str, options: SimulateOptions) -> DecisionLog | None:
     """Return where the first run of a law is told: one directory holds the story of one run."""
     if options.story is None:
         return None
@@ -89,17 +89,17 @@ def _story(config: Config, law: str, options: Options) -> Chronicle | None:
     for file in sorted(directory.glob(f"{decision_log.decisions('*')}.jsonl")):
         if file.name.removesuffix(".jsonl").removesuffix("+1") not in ours:
             raise ConfigError(f"--story = {directory}: has {file.name}, of another deployment")
-    return Chronicle(directory, fresh=True, largest=sys.maxsize)
+    return DecisionLog(directory, fresh=True, largest=sys.maxsize)
 
 
 def _simulate(
     config: Config,
-    options: Options,
-    story: Chronicle | None,
+    options: SimulateOptions,
+    story: DecisionLog | None,
     on_progress: Callable[[int, float], None],
-) -> list[Result]:
+) -> list[SimulationResult]:
     """Simulate under one law; `on_progress` takes the runs done and the present one's share."""
-    found: list[Result] = []
+    found: list[SimulationResult] = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         told = story.write if story is not None and seed == options.first_seed else None
         scenario = from_config(config, seed=seed)
@@ -108,7 +108,7 @@ def _simulate(
     return found
 
 
-def _show(found: dict[str, list[Result]]) -> None:
+def _show(found: dict[str, list[SimulationResult]]) -> None:
     console = wide_console()
     for law, results in found.items():
         console.print(_models(law, results))
@@ -130,7 +130,7 @@ def _show(found: dict[str, list[Result]]) -> None:
     console.print(totals)
 
 
-def _models(law: str, results: list[Result]) -> Table:
+def _models(law: str, results: list[SimulationResult]) -> Table:
     table = Table(title=f"law {law}, {len(results)} run(s) of {results[0].seconds:g} s")
     for name in ("model", "requests", "on GPU", "mean s", "p95 s", "p99 s", "max s", "SLA s"):
         table.add_column(name, justify="left" if name == "model" else "right")
@@ -158,7 +158,7 @@ def _seconds(values: Sequence[float | None]) -> str:
     return f"{fmean(known):.3f}" if known else "–"
 
 
-def _plain(result: Result) -> dict[str, Any]:
+def _plain(result: SimulationResult) -> dict[str, Any]:
     data = asdict(result)
     del data["samples"]
     for model in data["models"]:
@@ -166,7 +166,7 @@ def _plain(result: Result) -> dict[str, Any]:
     return data | {"late_share": result.late_share, "windows_over": result.windows_over}
 
 
-def _save(result: Result, directory: Path) -> None:
+def _save(result: SimulationResult, directory: Path) -> None:
     """Write one CSV per executable: what `roma design identify` fits a plant to."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ PERIOD = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AdminTarget:
     """A dispatcher's admin port, and how it is called."""
 
     url: str
@@ -43,7 +43,9 @@ class Target:
     tls: ssl.SSLContext | None = None
 
 
-def target(url: str | None, file: Path | None, token_file: Path | None, ca: Path | None) -> Target:
+def target(
+    url: str | None, file: Path | None, token_file: Path | None, ca: Path | None
+) -> AdminTarget:
     """Return what the command line means; a roma.yaml says what its other options do not."""
     config = None if file is None else configs.load(file)
     if url is None:
@@ -55,7 +57,7 @@ def target(url: str | None, file: Path | None, token_file: Path | None, ca: Path
     tls = client_context(ca, key="--ca") if ca is not None else None
     if config is not None and ca is None and url.startswith("https:"):
         tls = peers.to_dispatchers(config)
-    return Target(url, None if token is None else token.value, tls)
+    return AdminTarget(url, None if token is None else token.value, tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Explain:
     json_output: bool
 
 
-def status(at: Target, *, json_output: bool) -> None:
+def status(at: AdminTarget, *, json_output: bool) -> None:
     """Print the board once."""
     view = asyncio.run(_fetch(at, "view", {}))
     if json_output:
@@ -77,13 +79,13 @@ def status(at: Target, *, json_output: bool) -> None:
         console.print(board(view, Screen(console.width)))
 
 
-def top(at: Target) -> None:
+def top(at: AdminTarget) -> None:
     """Show the board until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
         asyncio.run(_top(at))
 
 
-def explain(at: Target, options: Explain) -> None:
+def explain(at: AdminTarget, options: Explain) -> None:
     """Print why a model got the cores it got, oldest first."""
     query = {"model": options.model, "seconds": f"{options.seconds:g}"}
     story = asyncio.run(_fetch(at, "story", query))
@@ -121,7 +123,7 @@ def _told(story: Mapping[str, Any], model: str) -> list[Text]:
     return [line for _, line in sorted(lines, key=lambda line: line[0])]
 
 
-async def _top(at: Target) -> None:
+async def _top(at: AdminTarget) -> None:
     view = await _fetch(at, "view", {})
     error, since = "", time.time()
     console = Console()
@@ -141,7 +143,7 @@ def _why(error: Exception) -> str:
     return f"nothing within {LIMIT:g} s" if isinstance(error, TimeoutError) else reason(error)
 
 
-async def _fetch(at: Target, what: str, query: Mapping[str, str]) -> dict[str, Any]:
+async def _fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what a dispatcher's admin port answers."""
     url = at.url
     address = f"{url.rstrip('/')}/control/v1/{what}"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from roma.config import yaml_file
 from roma.config.yaml_file import Fault
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.domain.variants import Variant
 
@@ -31,18 +31,18 @@ Count = Annotated[int, Field(ge=1, le=4096)]
 Row = tuple[Number, ...]
 
 
-class _Section(BaseModel):
+class _PolicySection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class PolicyVariant(_Section):
+class PolicyVariant(_PolicySection):
     """A variant of the model."""
 
     name: str
     accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
-class PolicyDevice(_Section):
+class PolicyDevice(_PolicySection):
     """A type of device."""
 
     name: str
@@ -51,7 +51,7 @@ class PolicyDevice(_Section):
     seconds: dict[str, Annotated[dict[Count, Positive], Field(min_length=1)]]
     """Of a batch, by variant and batch size."""
 
-    def differs(self, models: Mapping[str, ModelOffer]) -> str | None:
+    def differs(self, models: Mapping[str, ModelCapabilities]) -> str | None:
         """Return how an offer is not of this type: the first field, its value and its bound."""
         for name, seconds in self.seconds.items():
             if name not in models:
@@ -70,14 +70,14 @@ class PolicyDevice(_Section):
         return None
 
 
-class PolicyAction(_Section):
+class PolicyAction(_PolicySection):
     """Run `batch` requests by a variant; 0 by none: wait."""
 
     batch: Annotated[int, Field(ge=0, le=4096)]
     variant: str | None = None
 
 
-class PolicyLayer(_Section):
+class PolicyLayer(_PolicySection):
     """A fully connected layer: a row of `weights` for each input, a `bias` for each output."""
 
     weights: Annotated[tuple[Row, ...], Field(min_length=1)]
@@ -91,7 +91,7 @@ class PolicyLayer(_Section):
         return self
 
 
-class PolicyTraining(_Section):
+class PolicyTraining(_PolicySection):
     """Where the weights come from; for people to read."""
 
     command: str
@@ -104,7 +104,7 @@ class PolicyTraining(_Section):
     """That of the heuristic that it first imitated, on the same stretches."""
 
 
-class Policy(_Section):
+class Policy(_PolicySection):
     """The whole file."""
 
     format: int
@@ -175,7 +175,7 @@ class Policy(_Section):
                 f"utility = {self.utility}: must be scheduling.quality.utility ({utility})"
             )
 
-    def type_of(self, models: Mapping[str, ModelOffer]) -> int | None:
+    def type_of(self, models: Mapping[str, ModelCapabilities]) -> int | None:
         """Return which type of device offers this: the first that it does not differ from."""
         for i, device in enumerate(self.devices):
             if device.differs(models) is None:

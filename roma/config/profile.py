@@ -16,11 +16,11 @@ Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 
-class _Section(BaseModel):
+class _ProfileSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Point(_Section):
+class Point(_ProfileSection):
     """One measurement: requests of `batch` inputs, one at a time, under a quota of `cores`."""
 
     cores: Positive
@@ -33,7 +33,7 @@ class Point(_Section):
     """How many requests the medians are taken over."""
 
 
-class ModelProfile(_Section):
+class ModelProfile(_ProfileSection):
     """One model: the numbers that laws and simulator use, and the points behind them."""
 
     cost: Positive
@@ -50,7 +50,7 @@ class ModelProfile(_Section):
     points: tuple[Point, ...] = ()
 
 
-class MachineProfile(_Section):
+class MachineProfile(_ProfileSection):
     """Where it was measured: a cost is a property of a model *on a machine*."""
 
     cpu: str
@@ -59,7 +59,7 @@ class MachineProfile(_Section):
     """Date and time, ISO 8601."""
 
 
-class Profiles(_Section):
+class Profiles(_ProfileSection):
     """The whole file."""
 
     machine: MachineProfile

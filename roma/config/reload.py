@@ -19,7 +19,7 @@ from roma.domain.errors import ConfigError
 log = logging.getLogger(__name__)
 
 
-class Watch:
+class ConfigWatch:
     """Looks at the file for the launcher; `config` is what is in force."""
 
     def __init__(self, file: Path, config: Config) -> None:

@@ -118,7 +118,7 @@ class ExecutableConfig(Section):
         return self if self.token is None else self.model_copy(update={"token": base / self.token})
 
 
-class ModelServer(StrEnum):
+class ServerKind(StrEnum):
     """Which program a model server's image runs: it decides the arguments."""
 
     TENSORFLOW_SERVING = "tensorflow_serving"
@@ -133,7 +133,7 @@ class DockerConfig(Section):
     """The engine: unix:///path, tcp://host:port (needs `tls`) or ssh://[user@]host[:port]."""
     tls: FilePath | None = None
     """Directory with ca.pem, cert.pem and key.pem for a tcp engine, relative to roma.yaml."""
-    server: ModelServer = ModelServer.TENSORFLOW_SERVING
+    server: ServerKind = ServerKind.TENSORFLOW_SERVING
     image: Image = "tensorflow/serving:2.19.1"
     """Image of the CPU containers."""
     gpu_image: Image = "tensorflow/serving:2.19.1-gpu"

@@ -28,7 +28,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """Charts under one heading; `each` repeats them for every value of a variable."""
 
     title: str
@@ -49,7 +49,7 @@ def _quantiles(histogram: str, where: str = "") -> Queries:
 _HERE = '{model="$model"}'
 
 ROWS = (
-    Row(
+    PanelRow(
         "Promises",
         (
             Panel(
@@ -76,7 +76,7 @@ ROWS = (
             Panel("Waiting requests", "short", (("roma_queue_length", "{{model}}"),)),
         ),
     ),
-    Row(
+    PanelRow(
         "Requests",
         (
             Panel(
@@ -103,7 +103,7 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    PanelRow(
         "Cores",
         (
             Panel(
@@ -164,7 +164,7 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    PanelRow(
         "Control and devices",
         (
             Panel(
@@ -203,7 +203,7 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    PanelRow(
         "Model $model",
         (
             Panel(
@@ -280,7 +280,7 @@ def _models() -> dict[str, Any]:
     }
 
 
-def _laid_out(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+def _laid_out(rows: Iterable[PanelRow]) -> Iterator[dict[str, Any]]:
     y = 0
     for row in rows:
         repeat = {} if row.each is None else {"repeat": row.each}

@@ -19,7 +19,7 @@ import aiohttp
 
 from roma.config import start_failures
 from roma.config.placement import Executable, on_worker
-from roma.config.reload import Watch
+from roma.config.reload import ConfigWatch
 from roma.config.schema import Config
 from roma.config.security import reachable
 from roma.config.watched_file import LOOK
@@ -297,7 +297,7 @@ async def _announce(deployment: Deployment) -> None:
 
 async def _follow(deployment: Deployment, file: Path) -> None:
     """Take over the file's models when it changes; what fails is said once, and tried again."""
-    watch = Watch(file, deployment.config)
+    watch = ConfigWatch(file, deployment.config)
     pending: Config | None = None
     said = ""
     while True:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from roma.domain.actions import Action, Infer, Load, Outcome, Status, Unload
+from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load, Unload
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Begin:
     action: Infer | Load
 
 
-Step = Begin | Outcome
+Step = Begin | ActionOutcome
 
 
 class _Lane:
@@ -53,10 +53,10 @@ class WorkerCore:
     def submit(self, action: Action, now: float) -> list[Step]:
         """Take an action; return what begins or ends by that, in order."""
         if isinstance(action, Unload):
-            return [Outcome(action.id, self._unload(action), now, now)]
+            return [ActionOutcome(action.id, self._unload(action), now, now)]
         if action.model not in self._needs:
             detail = f"model = {action.model}: must be one that this worker has"
-            return [Outcome(action.id, Status.INVALID, now, now, detail)]
+            return [ActionOutcome(action.id, ActionStatus.INVALID, now, now, detail)]
         if isinstance(action, Infer):
             self._uses[action.model] += 1
         lane = self._lane(action)
@@ -73,14 +73,14 @@ class WorkerCore:
                 steps.append(self._begin(lane, action, now))
         return steps
 
-    def end(self, action: int, status: Status, now: float, detail: str = "") -> list[Step]:
+    def end(self, action: int, status: ActionStatus, now: float, detail: str = "") -> list[Step]:
         """Take that a begun action ended; return its outcome and what begins by that."""
         for lane in (self._infers, self._loads):
             if lane.running is not None and lane.running[0].id == action:
                 done, began = lane.running
                 lane.running = None
                 self._settle(done, status)
-                return [Outcome(action, status, began, now, detail), *self.advance(now)]
+                return [ActionOutcome(action, status, began, now, detail), *self.advance(now)]
         raise AssertionError(f"action {action} does not run")
 
     def drop(self) -> list[int]:
@@ -104,39 +104,39 @@ class WorkerCore:
         refused, detail = self._refusal(action, now)
         if refused is not None:
             self._settle(action, refused)
-            return Outcome(action.id, refused, now, now, detail)
+            return ActionOutcome(action.id, refused, now, now, detail)
         if isinstance(action, Load):
             self.free -= self._needs[action.model]
         lane.running = (action, now)
         return Begin(action)
 
-    def _refusal(self, action: Infer | Load, now: float) -> tuple[Status | None, str]:
+    def _refusal(self, action: Infer | Load, now: float) -> tuple[ActionStatus | None, str]:
         if now > action.latest:
-            return Status.MISSED, f"{(now - action.latest) * 1e3:.3f} ms after `latest`"
+            return ActionStatus.MISSED, f"{(now - action.latest) * 1e3:.3f} ms after `latest`"
         if isinstance(action, Infer):
             is_there = action.model in self.loaded
-            return (None, "") if is_there else (Status.NOT_LOADED, f"model = {action.model}")
+            return (None, "") if is_there else (ActionStatus.NOT_LOADED, f"model = {action.model}")
         if action.model in self.loaded:
-            return Status.BUSY, f"model = {action.model}: is loaded already"
+            return ActionStatus.BUSY, f"model = {action.model}: is loaded already"
         need = self._needs[action.model]
         if need > self.free:
-            return Status.NO_PAGES, f"pages = {need}: must be ≤ {self.free} (free)"
+            return ActionStatus.NO_PAGES, f"pages = {need}: must be ≤ {self.free} (free)"
         return None, ""
 
-    def _settle(self, action: Infer | Load, status: Status) -> None:
+    def _settle(self, action: Infer | Load, status: ActionStatus) -> None:
         """Account for an action that is over, or was not begun."""
         if isinstance(action, Infer):
             self._uses[action.model] -= 1
-        elif status is Status.OK:
+        elif status is ActionStatus.OK:
             self.loaded.add(action.model)
-        elif status in (Status.ERROR, Status.INVALID):  # it began: it held pages
+        elif status in (ActionStatus.ERROR, ActionStatus.INVALID):  # it began: it held pages
             self.free += self._needs[action.model]
 
-    def _unload(self, action: Unload) -> Status:
+    def _unload(self, action: Unload) -> ActionStatus:
         if self._uses[action.model]:
-            return Status.BUSY
+            return ActionStatus.BUSY
         if action.model not in self.loaded:
-            return Status.NOT_LOADED
+            return ActionStatus.NOT_LOADED
         self.loaded.remove(action.model)
         self.free += self._needs[action.model]
-        return Status.OK
+        return ActionStatus.OK

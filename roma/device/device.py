@@ -21,14 +21,22 @@ from typing import Any
 import numpy as np
 
 from roma.device.core import Begin, Step, WorkerCore
-from roma.device.lane import Lane
+from roma.device.lane import WorkThread
 from roma.device.precise import Alarm
 from roma.device.runtimes.base import Runtime, default_signature
-from roma.device_protocol import Array, Result, Submit, check
-from roma.domain.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.device_protocol import ActionResult, Array, Submit, check
+from roma.domain.actions import (
+    ActionOutcome,
+    ActionStatus,
+    Capabilities,
+    Infer,
+    Load,
+    ModelCapabilities,
+    Unload,
+)
 from roma.domain.errors import RomaError, TensorError
 
-Reply = Callable[[Result], None]
+Reply = Callable[[ActionResult], None]
 
 MAX_WAITING = 4096
 """Actions; a dispatcher that keeps a device busy for some milliseconds sends a few."""
@@ -71,13 +79,13 @@ class _Staged:
         return self._future.result()
 
 
-class Device:
+class DeviceRunner:
     """A runtime under the rules of an exclusive device; `models` are those it is to serve."""
 
     def __init__(
         self,
         runtime: Runtime,
-        models: Mapping[str, ModelOffer],
+        models: Mapping[str, ModelCapabilities],
         pages: int,
         *,
         max_waiting: int = MAX_WAITING,
@@ -86,9 +94,9 @@ class Device:
         self._runtime = runtime
         self._models = models
         self._core = WorkerCore(pages, {name: offer.pages for name, offer in models.items()})
-        self._infers, self._loads = Lane("infer"), Lane("load")
-        self._inputs = Lane("input") if runtime.copies else None
-        self._outputs = Lane("output") if runtime.copies else None
+        self._infers, self._loads = WorkThread("infer"), WorkThread("load")
+        self._inputs = WorkThread("input") if runtime.copies else None
+        self._outputs = WorkThread("output") if runtime.copies else None
         self._alarm = Alarm(self._on_alarm)
         self._tasks: dict[int, _Task] = {}
         """By the device's own numbers: another dispatcher may begin again with the same ones."""
@@ -103,9 +111,9 @@ class Device:
         return f"<Device: {len(self._tasks)} actions, {self._core!r}>"
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Capabilities:
         """What it can do, and what is loaded now."""
-        return Offer(self._core.pages, self._models, tuple(sorted(self._core.loaded)))
+        return Capabilities(self._core.pages, self._models, tuple(sorted(self._core.loaded)))
 
     def start(self) -> None:
         """Start the threads; raises OSError."""
@@ -130,9 +138,9 @@ class Device:
         try:
             refused = self._refusal(message, size)
         except TensorError as error:
-            refused = Status.INVALID, str(error)
+            refused = ActionStatus.INVALID, str(error)
         if refused is not None:
-            reply(Result(Outcome(message.action.id, refused[0], now, now, refused[1])))
+            reply(ActionResult(ActionOutcome(message.action.id, refused[0], now, now, refused[1])))
             return
         self._sequence += 1
         self._tasks[self._sequence] = task = _Task(message, reply, size)
@@ -159,14 +167,17 @@ class Device:
             self._quiet.append(future)
             await future
 
-    def _refusal(self, message: Submit, size: int) -> tuple[Status, str] | None:
+    def _refusal(self, message: Submit, size: int) -> tuple[ActionStatus, str] | None:
         """Return what speaks against an action before its time; raises TensorError."""
         if self._is_ending:
-            return Status.ENDING, "the worker is ending"
+            return ActionStatus.ENDING, "the worker is ending"
         if len(self._tasks) >= self._max_waiting:
-            return Status.BUSY, f"actions = {len(self._tasks)}: must be < {self._max_waiting}"
+            return ActionStatus.BUSY, f"actions = {len(self._tasks)}: must be < {self._max_waiting}"
         if self._bytes + size > self._max_bytes:
-            return Status.BUSY, f"inputs = {self._bytes + size} bytes: must be ≤ {self._max_bytes}"
+            return (
+                ActionStatus.BUSY,
+                f"inputs = {self._bytes + size} bytes: must be ≤ {self._max_bytes}",
+            )
         # What is wrong with a model's name is the core's to tell.
         if isinstance(message.action, Infer) and message.action.model in self._models:
             self._check(message.action, message)
@@ -196,7 +207,7 @@ class Device:
                 self._begin(step.action)
         self._alarm.set(self._core.next_wakeup())
         for step in steps:
-            if isinstance(step, Outcome):
+            if isinstance(step, ActionOutcome):
                 self._tell(step)
 
     def _begin(self, action: Infer | Load) -> None:
@@ -212,7 +223,7 @@ class Device:
         signatures = self._runtime.models[task.message.action.model].signatures
         return task.message.signature or default_signature(signatures)
 
-    def _lanes(self) -> list[Lane]:
+    def _lanes(self) -> list[WorkThread]:
         lanes = (self._inputs, self._infers, self._outputs, self._loads)
         return [lane for lane in lanes if lane is not None]
 
@@ -224,7 +235,7 @@ class Device:
             task.outputs = value
         status, detail = _judged(error)
         self._follow(self._core.end(number, status, now, detail))
-        if status is Status.ERROR:
+        if status is ActionStatus.ERROR:
             _log.error("%s: %s", task.message.action, detail, exc_info=_unexpected(error))
         if not self._running:
             waiting, self._quiet = self._quiet, []
@@ -232,17 +243,17 @@ class Device:
                 if not future.done():
                     future.set_result(None)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: ActionOutcome) -> None:
         task = self._tasks.pop(outcome.id)
         self._bytes -= task.size
         action = task.message.action
-        if isinstance(action, Unload) and outcome.status is Status.OK:
+        if isinstance(action, Unload) and outcome.status is ActionStatus.OK:
             work = partial(self._runtime.unload, action.model)
             self._loads.begin(work, partial(_on_unloaded, action.model))
-        result = Result(replace(outcome, id=action.id))
+        result = ActionResult(replace(outcome, id=action.id))
         if task.reply is None:
             return
-        if task.outputs is None or outcome.status is not Status.OK:
+        if task.outputs is None or outcome.status is not ActionStatus.OK:
             task.reply(result)
             return
         fetch = partial(self._runtime.fetch, action.model, self._signature(task), task.outputs)
@@ -250,7 +261,7 @@ class Device:
         if self._outputs is not None:
             self._outputs.begin(fetch, done)
         else:
-            Lane.here(fetch, done)
+            WorkThread.here(fetch, done)
 
 
 def _execute(runtime: Runtime, task: _Task, signature: str) -> Any:
@@ -260,7 +271,7 @@ def _execute(runtime: Runtime, task: _Task, signature: str) -> Any:
     return runtime.execute(model, signature, staged)
 
 
-def _on_fetched(reply: Reply, result: Result, value: Any, error: Exception | None) -> None:
+def _on_fetched(reply: Reply, result: ActionResult, value: Any, error: Exception | None) -> None:
     if error is None:
         reply(replace(result, outputs=value))
         return
@@ -279,10 +290,10 @@ def _size(array: Array) -> int:
     return array.nbytes + strings
 
 
-def _judged(error: Exception | None) -> tuple[Status, str]:
+def _judged(error: Exception | None) -> tuple[ActionStatus, str]:
     if error is None:
-        return Status.OK, ""
-    status = Status.INVALID if isinstance(error, TensorError) else Status.ERROR
+        return ActionStatus.OK, ""
+    status = ActionStatus.INVALID if isinstance(error, TensorError) else ActionStatus.ERROR
     return status, (str(error) or type(error).__name__)[:MAX_DETAIL]
 
 

@@ -13,7 +13,7 @@ from roma.device.models_table import TableModel
 from roma.device.precise import sleep_until
 from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
 from roma.device_protocol import Array, Signature, TensorSpec
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 
 MEMORY = 31 * 2**30
 """Bytes for weights: a V100 of 32 GB less workspace and inputs, 512 MB each (§5.2)."""
@@ -38,7 +38,7 @@ class EmulatedRuntime:
         self.memory: int | None = MEMORY
         self.copies = False
 
-    def known(self, name: str) -> ModelOffer:
+    def known(self, name: str) -> ModelCapabilities:
         """Return the table's times."""
         return self._offers[name]
 

@@ -17,7 +17,7 @@ Done = Callable[[Any, Exception | None], None]
 _log = logging.getLogger(__name__)
 
 
-class Lane:
+class WorkThread:
     """A thread for blocking work; what is given while it works waits, in order."""
 
     def __init__(self, name: str) -> None:

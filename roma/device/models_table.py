@@ -7,7 +7,7 @@ ResNet50 has 25.56 million weights of four bytes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from roma.domain.actions import BATCHES, ModelOffer, pages_of
+from roma.domain.actions import BATCHES, ModelCapabilities, pages_of
 from roma.domain.errors import ConfigError
 
 MAX_COPIES = 10_000
@@ -32,9 +32,9 @@ class TableModel:
         """Pages that the weights fill."""
         return pages_of(self.weights)
 
-    def offer(self) -> ModelOffer:
+    def offer(self) -> ModelCapabilities:
         """Return the row as a worker would have measured it."""
-        return ModelOffer(self.pages, self.transfer, dict(self.executions))
+        return ModelCapabilities(self.pages, self.transfer, dict(self.executions))
 
 
 def _row(
@@ -84,6 +84,6 @@ def copies(counts: Mapping[str, int]) -> dict[str, TableModel]:
     return {f"{name}-{i}": TABLE_1[name] for name, count in counts.items() for i in range(count)}
 
 
-def offers(counts: Mapping[str, int]) -> dict[str, ModelOffer]:
+def offers(counts: Mapping[str, int]) -> dict[str, ModelCapabilities]:
     """Return the offers of `copies`."""
     return {name: model.offer() for name, model in copies(counts).items()}

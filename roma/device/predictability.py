@@ -26,7 +26,7 @@ WARM_UP = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LatencyRow:
     """So many threads at once; latencies in seconds."""
 
     threads: int
@@ -48,7 +48,7 @@ class Row:
 
 def run(
     runtime: Runtime, model: str, *, batch: int = 1, runs: int = 2000, threads: Sequence[int] = (1,)
-) -> list[Row]:
+) -> list[LatencyRow]:
     """Return a row for each number of threads; `runs` are divided among them.
 
     Raises what the runtime raises.
@@ -63,7 +63,7 @@ def run(
         runtime.unload(model)
 
 
-def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def to_json(rows: Sequence[LatencyRow]) -> list[dict[str, Any]]:
     """Return rows as JSON has them; seconds."""
     return [
         {
@@ -79,7 +79,7 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _row(
     runtime: Runtime, call: tuple[str, str, Mapping[str, Array]], runs: int, count: int
-) -> Row:
+) -> LatencyRow:
     each = -(-runs // count)
     times = np.zeros((count, each))
     faults: list[Exception] = []
@@ -116,4 +116,6 @@ def _row(
     if faults:
         raise faults[0]
     found = np.percentile(times, PERCENTILES, method="inverted_cdf").tolist()
-    return Row(count, times.size, times.size / took, dict(zip(PERCENTILES, found, strict=True)))
+    return LatencyRow(
+        count, times.size, times.size / took, dict(zip(PERCENTILES, found, strict=True))
+    )

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from roma.device.lane import Lane
+from roma.device.lane import WorkThread
 from roma.device.runtimes.base import Runtime, default_signature, example, sizes
 from roma.device_protocol import Signature
-from roma.domain.actions import BATCHES, ModelOffer, pages_of
+from roma.domain.actions import BATCHES, ModelCapabilities, pages_of
 from roma.domain.errors import LaunchError
 
 RUNS = 5
@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 async def measure(
     runtime: Runtime, pages: int, runs: int = RUNS, batches: Sequence[int] = BATCHES
-) -> dict[str, ModelOffer]:
+) -> dict[str, ModelCapabilities]:
     """Return what every model costs; one that fails, or fits on no free device, is left out.
 
     `batches` are the sizes to measure, as far as a model takes them, smallest first. Raises
     LaunchError if no model is left.
     """
-    loads, infers = Lane("load"), Lane("infer")
+    loads, infers = WorkThread("load"), WorkThread("infer")
     loads.start()
     infers.start()
-    offers: dict[str, ModelOffer] = {}
+    offers: dict[str, ModelCapabilities] = {}
     try:
         for name, model in runtime.models.items():
             need = pages_of(model.weights)
@@ -62,8 +62,12 @@ async def measure(
 
 
 async def _measured(
-    runtime: Runtime, name: str, lanes: tuple[Lane, Lane], runs: int, batches: Sequence[int]
-) -> ModelOffer:
+    runtime: Runtime,
+    name: str,
+    lanes: tuple[WorkThread, WorkThread],
+    runs: int,
+    batches: Sequence[int],
+) -> ModelCapabilities:
     loads, infers = lanes
     model = runtime.models[name]
     which = default_signature(model.signatures)
@@ -99,7 +103,7 @@ async def _measured(
         again.append(await _median(loads, partial(runtime.load, name), 1))
         await loads.run(partial(runtime.unload, name))
     load = statistics.median([load, *again])
-    return ModelOffer(pages_of(model.weights), load, executions, takes_any)
+    return ModelCapabilities(pages_of(model.weights), load, executions, takes_any)
 
 
 def _work(
@@ -116,7 +120,7 @@ def _between(executions: Collection[int]) -> int | None:
     return next((size for size in range(2, most) if size not in executions), None)
 
 
-async def _median(lane: Lane, work: Any, runs: int) -> float:
+async def _median(lane: WorkThread, work: Any, runs: int) -> float:
     times = []
     for _ in range(runs):
         begun = time.monotonic()
@@ -125,7 +129,7 @@ async def _median(lane: Lane, work: Any, runs: int) -> float:
     return statistics.median(times)
 
 
-def _told(offer: ModelOffer) -> str:
+def _told(offer: ModelCapabilities) -> str:
     times: Mapping[int, float] = offer.executions
     executions = ", ".join(f"B{b} {t * 1e3:.2f}" for b, t in times.items())
     sizes_between = ", and any between" if offer.any_batch else ""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from roma.config.security import is_loopback
 from roma.config.watched_file import keep_looking
-from roma.device.device import Device
+from roma.device.device import DeviceRunner
 from roma.device.profile import RUNS, measure
 from roma.device.runtimes.base import Runtime
-from roma.device.server import ServerSettings, WorkerServer
-from roma.domain.actions import BATCHES, PAGE, Offer, pages_of
+from roma.device.server import DeviceServerSettings, WorkerServer
+from roma.domain.actions import BATCHES, PAGE, Capabilities, pages_of
 from roma.domain.errors import ConfigError
 
 DRAIN_LIMIT = 10.0
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class WorkerSettings:
     """What one worker is told on its command line."""
 
-    server: ServerSettings
+    server: DeviceServerSettings
     pages: int | None = None
     """None: as many as the device has memory for, or as all models need."""
     runs: int = RUNS
@@ -92,7 +92,7 @@ async def _serve(runtime: Runtime, settings: WorkerSettings) -> bool:
     """Serve until cancelled; return whether what ran then ended in time."""
     count = pages(runtime) if settings.pages is None else settings.pages
     offers = await measure(runtime, count, settings.runs, settings.batches)
-    device = Device(runtime, offers, count)
+    device = DeviceRunner(runtime, offers, count)
     server = WorkerServer(settings.server, device, dict(runtime.models))
     await server.start()
     device.start()
@@ -109,7 +109,7 @@ async def _serve(runtime: Runtime, settings: WorkerSettings) -> bool:
     return await server.stop(DRAIN_LIMIT)
 
 
-def _tell(server: WorkerServer, offer: Offer) -> None:
+def _tell(server: WorkerServer, offer: Capabilities) -> None:
     host, port = server.address
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     told = f"{len(offer.models)} models, {offer.pages} pages"

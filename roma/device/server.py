@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roma.config.watched_file import Watched
-from roma.device.device import Device
+from roma.device.device import DeviceRunner
 from roma.device.runtimes.base import RuntimeModel
 from roma.device_protocol import (
     MAX_HEADER,
     MAX_PAYLOAD,
     PROTOCOL,
+    ActionResult,
     Connect,
     Decoder,
     Hello,
@@ -26,11 +27,10 @@ from roma.device_protocol import (
     Ping,
     Pong,
     Refused,
-    Result,
     Submit,
     encode,
 )
-from roma.domain.actions import Status
+from roma.domain.actions import ActionStatus
 from roma.domain.errors import LaunchError, WireError
 from roma.security.tokens import Token
 
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class DeviceServerSettings:
     """Where a worker listens, under what name, and who may connect."""
 
     name: str
@@ -73,7 +73,7 @@ class WorkerServer:
     """Serves a started Device; `models` say what the device's models take and give."""
 
     def __init__(
-        self, settings: ServerSettings, device: Device, models: dict[str, RuntimeModel]
+        self, settings: DeviceServerSettings, device: DeviceRunner, models: dict[str, RuntimeModel]
     ) -> None:
         self.settings = settings
         self.device = device
@@ -246,12 +246,12 @@ class _Link(asyncio.Protocol):
             return
         _log.info("%s is connected", self)
 
-    def _reply(self, result: Result) -> None:
+    def _reply(self, result: ActionResult) -> None:
         try:
             self._send(result)
         except WireError as error:  # an output that is of a type, or a size, that cannot be sent
-            outcome = replace(result.outcome, status=Status.ERROR, detail=str(error))
-            self._send(Result(outcome))
+            outcome = replace(result.outcome, status=ActionStatus.ERROR, detail=str(error))
+            self._send(ActionResult(outcome))
 
     def _send(self, message: Message) -> None:
         if self._transport.is_closing():

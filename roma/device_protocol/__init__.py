@@ -19,13 +19,13 @@ from roma.device_protocol.clock import ClockOffset
 from roma.device_protocol.codec import MAX_HEADER, MAX_PAYLOAD, Decoder, encode
 from roma.device_protocol.messages import (
     PROTOCOL,
+    ActionResult,
     Connect,
     Hello,
     Message,
     Ping,
     Pong,
     Refused,
-    Result,
     Submit,
 )
 from roma.device_protocol.tensors import BYTES, DTYPES, Array, Chunk, Signature, TensorSpec, check
@@ -36,6 +36,7 @@ __all__ = [
     "MAX_HEADER",
     "MAX_PAYLOAD",
     "PROTOCOL",
+    "ActionResult",
     "Array",
     "Chunk",
     "ClockOffset",
@@ -46,7 +47,6 @@ __all__ = [
     "Ping",
     "Pong",
     "Refused",
-    "Result",
     "Signature",
     "Submit",
     "TensorSpec",

@@ -10,13 +10,13 @@ import orjson
 from roma.device_protocol.fields import LARGEST, Fields
 from roma.device_protocol.messages import (
     PROTOCOL,
+    ActionResult,
     Connect,
     Hello,
     Message,
     Ping,
     Pong,
     Refused,
-    Result,
     Submit,
 )
 from roma.device_protocol.tensors import (
@@ -28,14 +28,23 @@ from roma.device_protocol.tensors import (
     specs_to_json,
     unpack,
 )
-from roma.domain.actions import Action, Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.domain.actions import (
+    Action,
+    ActionOutcome,
+    ActionStatus,
+    Capabilities,
+    Infer,
+    Load,
+    ModelCapabilities,
+    Unload,
+)
 from roma.domain.errors import WireError
 
 _MAGIC = b"ROM" + bytes([PROTOCOL])
 _PREFIX = struct.Struct("<4sIQ")
 """Magic, bytes of the header, bytes of the payload."""
 
-_STATUSES = frozenset(status.value for status in Status)
+_STATUSES = frozenset(status.value for status in ActionStatus)
 
 MAX_HEADER = 16 * 2**20
 """Bytes; a Hello of ten thousand models has about five million."""
@@ -124,7 +133,7 @@ def _header(message: Message) -> tuple[dict[str, Any], Mapping[str, Array]]:
     match message:
         case Submit(action, signature, inputs):
             return {"kind": "submit", **_action(action), "signature": signature}, inputs
-        case Result(outcome, outputs):
+        case ActionResult(outcome, outputs):
             return {"kind": "result", **_outcome(outcome)}, outputs
         case Hello():
             return _hello(message), {}
@@ -158,7 +167,7 @@ def _hello(hello: Hello) -> dict[str, Any]:
     }
 
 
-def _model(offer: ModelOffer, signatures: Mapping[str, Signature]) -> dict[str, Any]:
+def _model(offer: ModelCapabilities, signatures: Mapping[str, Signature]) -> dict[str, Any]:
     return {
         "pages": offer.pages,
         "load": _finite("load", offer.load),
@@ -182,7 +191,7 @@ def _action(action: Action) -> dict[str, Any]:
     return told | {"batch": action.batch} if isinstance(action, Infer) else told
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: ActionOutcome) -> dict[str, Any]:
     told = {"id": outcome.id, "status": outcome.status.value, "detail": outcome.detail}
     return told | {"began": outcome.began, "ended": outcome.ended}
 
@@ -206,7 +215,7 @@ def _message(header: bytearray, payload: bytearray) -> Message:
         case "submit":
             return Submit(_read_action(fields), fields.text("signature"), tensors)
         case "result":
-            return Result(_read_outcome(fields), tensors)
+            return ActionResult(_read_outcome(fields), tensors)
         case "hello":
             return _read_hello(fields)
     return _read_small(kind, fields)
@@ -238,18 +247,18 @@ def _read_action(fields: Fields) -> Action:
     return Infer(number, model, fields.whole("batch", 1), earliest, latest)
 
 
-def _read_outcome(fields: Fields) -> Outcome:
+def _read_outcome(fields: Fields) -> ActionOutcome:
     text = fields.text("status")
     if text not in _STATUSES:
         raise WireError(f"status = {text}: is not known")
     times = fields.number("began"), fields.number("ended")
-    return Outcome(fields.whole("id"), Status(text), *times, fields.text("detail"))
+    return ActionOutcome(fields.whole("id"), ActionStatus(text), *times, fields.text("detail"))
 
 
 def _read_hello(fields: Fields) -> Hello:
     models, signatures = {}, {}
     for name, told in fields.table("models").items():
-        models[name] = ModelOffer(
+        models[name] = ModelCapabilities(
             told.whole("pages", 1),
             told.number("load"),
             told.by_batch("executions"),
@@ -261,5 +270,5 @@ def _read_hello(fields: Fields) -> Hello:
             )
             for signature, specs in told.table("signatures").items()
         }
-    offer = Offer(fields.whole("pages"), models, fields.texts("loaded"))
+    offer = Capabilities(fields.whole("pages"), models, fields.texts("loaded"))
     return Hello(fields.text("worker"), offer, signatures, fields.whole("protocol"))

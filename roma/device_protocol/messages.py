@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from roma.device_protocol.tensors import Array, Signature
-from roma.domain.actions import Action, Offer, Outcome
+from roma.domain.actions import Action, ActionOutcome, Capabilities
 
 PROTOCOL = 1
 """Raised by one whenever a peer of the version before could not understand."""
@@ -23,7 +23,7 @@ class Hello:
     """The worker's answer: its device, its models, and what each takes and gives."""
 
     worker: str
-    offer: Offer
+    offer: Capabilities
     signatures: Mapping[str, Mapping[str, Signature]]
     """By model, by signature name."""
     protocol: int = PROTOCOL
@@ -61,11 +61,11 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
+class ActionResult:
     """What became of an action; an Infer that is OK has its outputs."""
 
-    outcome: Outcome
+    outcome: ActionOutcome
     outputs: Mapping[str, Array] = field(default_factory=dict)
 
 
-Message = Connect | Hello | Refused | Ping | Pong | Submit | Result
+Message = Connect | Hello | Refused | Ping | Pong | Submit | ActionResult

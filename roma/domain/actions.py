@@ -28,7 +28,7 @@ def pages_of(weights: float) -> int:
     return max(1, math.ceil(weights / PAGE))
 
 
-class Status(StrEnum):
+class ActionStatus(StrEnum):
     """How an action ended."""
 
     OK = "ok"
@@ -81,11 +81,11 @@ Action = Infer | Load | Unload
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionOutcome:
     """What became of an action: when it began and ended; both are its end if it never began."""
 
     id: int
-    status: Status
+    status: ActionStatus
     began: float
     ended: float
     detail: str = ""
@@ -97,7 +97,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOffer:
+class ModelCapabilities:
     """A model as a worker measured it: `load` and `executions` (by batch size) in seconds.
 
     `any_batch`: it runs batches of every size up to the largest of these, not of these alone.
@@ -126,9 +126,9 @@ class ModelOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Capabilities:
     """What a device can do: its pages, its models, and which of them are loaded now."""
 
     pages: int
-    models: Mapping[str, ModelOffer]
+    models: Mapping[str, ModelCapabilities]
     loaded: tuple[str, ...] = field(default=())

@@ -101,11 +101,11 @@ class BackendError(RomaError):
     """An executable did not give an answer."""
 
 
-class BackendUnreached(BackendError):
+class BackendUnreachable(BackendError):
     """The request was never sent, so running it elsewhere cannot run it twice."""
 
 
-class BackendSilent(BackendUnreached):
+class BackendSilent(BackendUnreachable):
     """Nobody took or refused the connection in time: it is gone, or packets were lost."""
 
 

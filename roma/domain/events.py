@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.model import ExecutorSpec, ModelSpec, Request
 
 
@@ -100,7 +100,7 @@ class LoadEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionUnreached:
+class ExecutionUnreachable:
     """The executable never received the requests: they may run elsewhere, once.
 
     `gone` if it refused the connection; if nobody answered, a packet may have been lost.
@@ -125,7 +125,7 @@ class ExecutorReady:
     """
 
     executor: str
-    offer: Offer | None = None
+    offer: Capabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ Event = (
     | RequestCancelled
     | ExecutionEnded
     | ExecutionMissed
-    | ExecutionUnreached
+    | ExecutionUnreachable
     | LoadEnded
     | ExecutorEvent
     | ModelEvent

@@ -56,7 +56,7 @@ class ExchangeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ExchangeRefusal:
     """Dispatcher to supervisor: `supervisor` is the one that speaks for this worker."""
 
     error: str
@@ -145,7 +145,7 @@ T = TypeVar("T")
 
 REQUEST = TypeAdapter(ExchangeRequest)
 REPLY = TypeAdapter(ExchangeReply)
-REFUSAL = TypeAdapter(Refusal)
+REFUSAL = TypeAdapter(ExchangeRefusal)
 
 
 def parse_request(body: bytes) -> ExchangeRequest:
@@ -158,7 +158,7 @@ def parse_reply(body: bytes) -> ExchangeReply:
     return _parse(REPLY, body)
 
 
-def parse_refusal(body: bytes) -> Refusal:
+def parse_refusal(body: bytes) -> ExchangeRefusal:
     """Parse a dispatcher's 409; raise `ExchangeError` naming the field at fault."""
     return _parse(REFUSAL, body)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from roma.domain.variants import Terms, Variant
+from roma.domain.variants import RequestOptions, Variant
 
 
 class Statistic(StrEnum):
@@ -159,7 +159,7 @@ class Request:
     deadline: float
     strict: bool
     priority: Priority
-    terms: Terms | None
+    terms: RequestOptions | None
     size: int
 
     def __init__(
@@ -171,7 +171,7 @@ class Request:
         *,
         strict: bool = False,
         priority: Priority = _INTERACTIVE,
-        terms: Terms | None = None,
+        terms: RequestOptions | None = None,
         size: int = 0,
     ) -> None:
         self.id = id

@@ -19,7 +19,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RequestOptions:
     """What a client asks of the quality of an answer, beyond what its model has for all.
 
     `soft` is the point on the core's clock until which an answer has its full value; `variant` the

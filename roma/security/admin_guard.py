@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class TokenGuard:
     """What lets a caller in: nothing, or a token as bearer, or in browsers as password."""
 
     token: Watched[Token] | None
     browser: bool = False
 
-    def opens(self, authorization: str | None) -> bool:
+    def allows(self, authorization: str | None) -> bool:
         """Return whether an Authorization header lets its sender in."""
         if self.token is None:
             return True
@@ -54,13 +54,13 @@ class Door:
         return 'Basic realm="ROMA", charset="UTF-8"' if self.browser else 'Bearer realm="ROMA"'
 
 
-def guard(names: Iterable[str], doors: Mapping[str, Door], default: Door) -> Middleware:
+def guard(names: Iterable[str], doors: Mapping[str, TokenGuard], default: TokenGuard) -> Middleware:
     """Return the middleware of an application whose routes have these doors, by path.
 
     Made in a running loop. What it refuses is logged, a line a second.
     """
     known = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
-    said = logs.Limited(log, asyncio.get_running_loop())
+    said = logs.RateLimitedLogger(log, asyncio.get_running_loop())
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -73,7 +73,7 @@ def guard(names: Iterable[str], doors: Mapping[str, Door], default: Door) -> Mid
             said.log("doors: name", logging.WARNING, "%s: refused: %s", request.remote, why)
             return web.json_response({"error": why}, status=421)
         door = default if path is None else doors.get(path, default)
-        if not door.opens(request.headers.get(hdrs.AUTHORIZATION)):
+        if not door.allows(request.headers.get(hdrs.AUTHORIZATION)):
             message = "%s: %s %s: no valid token"
             what = (request.remote, request.method, request.path)
             said.log("doors: token", logging.WARNING, message, *what)

@@ -20,7 +20,7 @@ from aiohttp.typedefs import Handler
 
 from roma.domain.errors import LaunchError
 from roma.security.handshake import Handshake
-from roma.telemetry.logs import Limited
+from roma.telemetry.logs import RateLimitedLogger
 
 MOST = 128
 """Connections of all such ports of a program together, an eighth of its descriptors at most."""
@@ -52,13 +52,13 @@ class AdminPorts:
     def __init__(self, most: int = MOST) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = max(2, min(most, descriptors // 8))
-        self.open: dict[Handshake | Connection, None] = {}
+        self.open: dict[Handshake | AdminConnection, None] = {}
         """All connections, those in their TLS handshake included."""
         self.closed = 0
         """Connections that were closed to make room, for being idle, or for not reading."""
         self._loop = asyncio.get_running_loop()
-        self._reached = Limited(log, self._loop)
-        self._by_handler: dict[object, Connection] = {}
+        self._reached = RateLimitedLogger(log, self._loop)
+        self._by_handler: dict[object, AdminConnection] = {}
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class AdminPorts:
         except OSError as error:
             raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
 
-    def add(self, connection: "Handshake | Connection") -> bool:
+    def add(self, connection: "Handshake | AdminConnection") -> bool:
         """Count a connection, at the cost of an idle one if need be; return whether it may stay."""
         if len(self.open) >= self.most:
             idle = [c for c in self.open if isinstance(c, Handshake) or not c.is_busy]
@@ -122,11 +122,11 @@ class AdminPorts:
         self.open[connection] = None
         return True
 
-    def discard(self, connection: "Handshake | Connection") -> None:
+    def discard(self, connection: "Handshake | AdminConnection") -> None:
         """Forget a connection."""
         self.open.pop(connection, None)
 
-    def attach(self, handler: object, connection: "Connection | None") -> None:
+    def attach(self, handler: object, connection: "AdminConnection | None") -> None:
         """Know whose requests aiohttp's `handler` reads; None when the connection is lost."""
         if connection is None:
             self._by_handler.pop(handler, None)
@@ -148,12 +148,12 @@ class AdminPorts:
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
         now = self._loop.time()
-        for connection in [c for c in self.open if isinstance(c, Connection) and c.due <= now]:
+        for connection in [c for c in self.open if isinstance(c, AdminConnection) and c.due <= now]:
             self.closed += 1
             connection.abort()
 
 
-class Connection(asyncio.Protocol):
+class AdminConnection(asyncio.Protocol):
     """A connection; its requests are read and answered by aiohttp."""
 
     def __init__(
@@ -237,13 +237,13 @@ class _Entrance:
 
     def __call__(self) -> asyncio.Protocol:
         if self._context is None:
-            return Connection(self._ports, self._server)
+            return AdminConnection(self._ports, self._server)
         return Handshake(self, self._context, HEAD_TIMEOUT)
 
-    def on_accepted(self, handshake: Handshake) -> Connection | None:
+    def on_accepted(self, handshake: Handshake) -> AdminConnection | None:
         if not self._ports.add(handshake):
             return None
-        return Connection(self._ports, self._server, handshake)
+        return AdminConnection(self._ports, self._server, handshake)
 
     def on_end(self, handshake: Handshake) -> None:
         self._ports.discard(handshake)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class HandshakeOwner(Protocol):
     """Counts connections from when they are accepted."""
 
     def on_accepted(self, handshake: "Handshake") -> Any:
@@ -36,7 +36,7 @@ class Handshake(asyncio.Protocol):
     before it.
     """
 
-    def __init__(self, owner: Owner, context: ssl.SSLContext, timeout: float) -> None:
+    def __init__(self, owner: HandshakeOwner, context: ssl.SSLContext, timeout: float) -> None:
         self._owner = owner
         self._context = context
         self._timeout = timeout

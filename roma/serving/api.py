@@ -47,7 +47,7 @@ HTTP_STATUS = {
 """`ToHTTPStatusCode` in http_server.cc."""
 
 
-class Action(StrEnum):
+class ServingAction(StrEnum):
     """What a call asks for."""
 
     STATUS = "status"
@@ -59,21 +59,21 @@ class Action(StrEnum):
     @property
     def is_inference(self) -> bool:
         """Whether the call has a body and needs a worker."""
-        return self in (Action.PREDICT, Action.CLASSIFY, Action.REGRESS)
+        return self in (ServingAction.PREDICT, ServingAction.CLASSIFY, ServingAction.REGRESS)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServingCall:
     """A parsed request line; at most one of `version` and `label` is given."""
 
-    action: Action
+    action: ServingAction
     model: str
     version: int | None = None
     label: str | None = None
 
 
 @lru_cache(maxsize=4096)
-def parse(method: str, target: str) -> Call:
+def parse(method: str, target: str) -> ServingCall:
     """Return the call that a request line makes; `target` is the raw path, query and all.
 
     Raises RequestError with TensorFlow Serving's own text: NOT_FOUND outside `/v1/`, else
@@ -89,7 +89,7 @@ def parse(method: str, target: str) -> Call:
     if match["model"] is None:
         raise RequestError("Missing model name in request.")
     label = match["label"]
-    return Call(
+    return ServingCall(
         action,
         unquote(match["model"]),
         _version(match["version"]),
@@ -103,14 +103,14 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
-def _action(method: str, word: str | None) -> Action | None:
+def _action(method: str, word: str | None) -> ServingAction | None:
     match (method, word):
         case ("POST", "predict" | "classify" | "regress"):
-            return Action(word)
+            return ServingAction(word)
         case ("GET", "metadata"):
-            return Action.METADATA
+            return ServingAction.METADATA
         case ("GET", _):
-            return Action.STATUS
+            return ServingAction.STATUS
     return None
 
 

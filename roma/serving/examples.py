@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from roma.serving.errors import RequestError
-from roma.tensors.arrays import Array, Signature, decode_b64, encode_text, is_b64, plain
+from roma.tensors.arrays import Array, ServingSignature, decode_b64, encode_text, is_b64, plain
 from roma.tensors.jsontext import Document, preview, type_name
 
 INPUT = "inputs"
@@ -43,7 +43,7 @@ def decode_examples(document: Document) -> tuple[Features, list[Features]]:
     return context, [_features(example) for example in examples or []]
 
 
-def check_classify(signature: Signature) -> None:
+def check_classify(signature: ServingSignature) -> None:
     """Refuse a signature that cannot classify; raises RequestError."""
     _check_input(signature, "classification")
     outputs = signature.outputs
@@ -56,7 +56,7 @@ def check_classify(signature: Signature) -> None:
         )
 
 
-def check_regress(signature: Signature) -> None:
+def check_regress(signature: ServingSignature) -> None:
     """Refuse a signature that cannot regress; raises RequestError."""
     _check_input(signature, "regression")
     if len(signature.outputs) != 1:
@@ -111,7 +111,7 @@ def encode_values(values: Array) -> bytes:
     return _results(plain(values))
 
 
-def _check_input(signature: Signature, kind: str) -> None:
+def _check_input(signature: ServingSignature, kind: str) -> None:
     if len(signature.inputs) != 1:
         raise RequestError("Expected one input Tensor.")
     if INPUT not in signature.inputs:

@@ -23,7 +23,7 @@ from roma.serving.health import NAME as HEALTH
 from roma.serving.health import Health
 from roma.serving.models import Models
 from roma.serving.rpc import Method, services
-from roma.serving.workers import Workers
+from roma.serving.workers import ComputeThreads
 
 MAX_ERROR_TEXT = 1024
 """Characters of an error's text: it travels in a header. TensorFlow Serving's own limit."""
@@ -43,9 +43,9 @@ class GrpcServer:
         models: Models,
         methods: Sequence[Method],
         *,
-        workers: Workers,
-        clerk: Workers,
-        loader: Workers,
+        workers: ComputeThreads,
+        clerk: ComputeThreads,
+        loader: ComputeThreads,
         max_bytes: int,
     ) -> None:
         self._models = models

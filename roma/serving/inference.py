@@ -7,15 +7,15 @@ return. TensorFlow Serving's JSON has the shortest way there and stands here too
 from collections.abc import Callable, Mapping
 
 from roma.serving import examples, session
-from roma.serving.api import Action
+from roma.serving.api import ServingAction
 from roma.serving.errors import RequestError
 from roma.serving.session import LoadedModel
 from roma.tensors import tfjson
-from roma.tensors.arrays import Array, Signature
+from roma.tensors.arrays import Array, ServingSignature
 from roma.tensors.jsontext import Document
 
 
-def infer(model: LoadedModel, action: Action, document: Document) -> bytes:
+def infer(model: LoadedModel, action: ServingAction, document: Document) -> bytes:
     """Answer a predict, classify or regress body; raises RequestError."""
     return _INFER[action](model, document)
 
@@ -59,14 +59,14 @@ def _regress(model: LoadedModel, document: Document) -> bytes:
     return examples.encode_values(regress(model, tfjson.signature_name(document), rows))
 
 
-def _signature(model: LoadedModel, name: str) -> Signature:
+def _signature(model: LoadedModel, name: str) -> ServingSignature:
     if name not in model.signatures:
         raise RequestError(f"No signature was found with the name: {name}")
     return model.signatures[name]
 
 
-_INFER: Mapping[Action, Callable[[LoadedModel, Document], bytes]] = {
-    Action.PREDICT: _predict,
-    Action.CLASSIFY: _classify,
-    Action.REGRESS: _regress,
+_INFER: Mapping[ServingAction, Callable[[LoadedModel, Document], bytes]] = {
+    ServingAction.PREDICT: _predict,
+    ServingAction.CLASSIFY: _classify,
+    ServingAction.REGRESS: _regress,
 }

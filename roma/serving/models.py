@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from roma.serving import session, versions
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import Code, ModelLoadError, RequestError
 from roma.serving.metrics import Meter
 from roma.serving.session import LoadedModel
@@ -29,7 +29,7 @@ from roma.serving.warmup import warm_up
 _log = logging.getLogger(__name__)
 
 
-class State(StrEnum):
+class VersionState(StrEnum):
     """A version's life: tensorflow_serving/apis/get_model_status.proto."""
 
     START = "START"
@@ -45,7 +45,7 @@ class Version:
     name: str
     number: int
     path: Path
-    state: State = State.START
+    state: VersionState = VersionState.START
     code: Code = Code.OK
     message: str = ""
     model: LoadedModel | None = None
@@ -112,7 +112,11 @@ class Models:
             for name, served in table.items():
                 for number, version in served.items():
                     old = self._models.get(name, {}).get(number)
-                    if old is not None and old.path == version.path and old.state is not State.END:
+                    if (
+                        old is not None
+                        and old.path == version.path
+                        and old.state is not VersionState.END
+                    ):
                         served[number] = old
                     else:
                         new.append(version)
@@ -124,7 +128,7 @@ class Models:
                 self._load(version)
             self._models = {
                 name: served
-                if any(v.state is State.AVAILABLE for v in served.values())
+                if any(v.state is VersionState.AVAILABLE for v in served.values())
                 else self._with_former(name, served)
                 for name, served in table.items()
             }
@@ -136,7 +140,9 @@ class Models:
     def _with_former(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
         """Return a model's versions, highest first, with those that serve it now."""
         former = self._models.get(name, {})
-        known = {n: v for n, v in former.items() if v.state is State.AVAILABLE} | dict(served)
+        known = {n: v for n, v in former.items() if v.state is VersionState.AVAILABLE} | dict(
+            served
+        )
         return {number: known[number] for number in sorted(known, reverse=True)}
 
     def _load(self, version: Version) -> None:
@@ -145,7 +151,7 @@ class Models:
 
     def available(self) -> list[str]:
         """Return what answers calls, as `name/version`."""
-        return [f"{v.name}/{v.number}" for v in self._all() if v.state is State.AVAILABLE]
+        return [f"{v.name}/{v.number}" for v in self._all() if v.state is VersionState.AVAILABLE]
 
     def is_ready(self, name: str | None = None) -> bool | None:
         """Whether a model answers calls, or, without a name, whether the server is ready.
@@ -155,17 +161,21 @@ class Models:
         """
         if name is None:
             return not self._draining and self._loaded and bool(self.available())
-        return self.is_callable(Call(Action.STATUS, name)) if name in self._models else None
+        return (
+            self.is_callable(ServingCall(ServingAction.STATUS, name))
+            if name in self._models
+            else None
+        )
 
-    def is_callable(self, call: Call) -> bool:
+    def is_callable(self, call: ServingCall) -> bool:
         """Whether a call would be computed now; raises RequestError if its model is not served."""
         known = self.status(call)
-        return not self._draining and any(v.state is State.AVAILABLE for v in known)
+        return not self._draining and any(v.state is VersionState.AVAILABLE for v in known)
 
     def versions(self, name: str) -> list[int]:
         """Return the versions of a model that answer calls, lowest first."""
         served = self._models.get(name, {}).values()
-        return sorted(v.number for v in served if v.state is State.AVAILABLE)
+        return sorted(v.number for v in served if v.state is VersionState.AVAILABLE)
 
     def drain(self) -> None:
         """From now on nothing is ready; calls that come all the same are answered."""
@@ -175,12 +185,12 @@ class Models:
     def close(self) -> None:
         """Free every model; no call may be running."""
         for version in self._all():
-            version.state = State.END
+            version.state = VersionState.END
             model, version.model = version.model, None
             if model is not None:
                 model.close()
 
-    def find(self, call: Call) -> tuple[int, LoadedModel]:
+    def find(self, call: ServingCall) -> tuple[int, LoadedModel]:
         """Return the version and the model that a call means.
 
         Raises RequestError: NOT_FOUND if it is not there or not yet AVAILABLE.
@@ -190,7 +200,7 @@ class Models:
             version.number: model
             for version in self._models.get(call.model, {}).values()
             # Read once: it may go at any moment.
-            if (model := version.model) is not None and version.state is State.AVAILABLE
+            if (model := version.model) is not None and version.state is VersionState.AVAILABLE
         }
         # Latest is the latest that is loaded; the versions are in falling order.
         wanted = next(iter(loaded), None) if number is None else number
@@ -202,7 +212,9 @@ class Models:
         return wanted, loaded[wanted]
 
     @contextlib.contextmanager
-    def serving(self, call: Call, api: str, entrypoint: str) -> Iterator[tuple[int, LoadedModel]]:
+    def serving(
+        self, call: ServingCall, api: str, entrypoint: str
+    ) -> Iterator[tuple[int, LoadedModel]]:
         """Find what a call means, as `find` does, and count what becomes of it in the block.
 
         `api` and `entrypoint` are the metrics' labels.
@@ -219,7 +231,7 @@ class Models:
             seconds = time.monotonic() - began
             self.meter.count(call.model, api, entrypoint, status.name, seconds)
 
-    def status(self, call: Call) -> list[Version]:
+    def status(self, call: ServingCall) -> list[Version]:
         """Return the versions that a status call means, highest first; raises RequestError."""
         served = self._models.get(call.model, {})
         if not served:
@@ -233,7 +245,7 @@ class Models:
             )
         return [served[number]]
 
-    def _number(self, call: Call) -> int | None:
+    def _number(self, call: ServingCall) -> int | None:
         if call.label is None:
             return call.version
         source = self._sources.get(call.model)
@@ -247,17 +259,17 @@ class Models:
 
 
 def _load(version: Version, intra_op: int) -> None:
-    version.state = State.LOADING
+    version.state = VersionState.LOADING
     try:
         model = session.load(version.path, intra_op)
         warm_up(model, version.path)
     except Exception as error:  # whatever a model's graph or file may raise is its own end only
         version.code, version.message = session.failure(error)
-        version.state = State.END
+        version.state = VersionState.END
         _log.error("%s version %d: %s", version.name, version.number, version.message)
     else:
         version.model = model
-        version.state = State.AVAILABLE
+        version.state = VersionState.AVAILABLE
 
 
 def status_json(found: list[Version]) -> dict[str, Any]:
@@ -274,7 +286,7 @@ def status_json(found: list[Version]) -> dict[str, Any]:
     }
 
 
-def metadata_json(call: Call, number: int, model: LoadedModel) -> dict[str, Any]:
+def metadata_json(call: ServingCall, number: int, model: LoadedModel) -> dict[str, Any]:
     """Return the JSON form of GetModelMetadataResponse."""
     return {
         "model_spec": {"name": call.model, "signature_name": "", "version": str(number)},

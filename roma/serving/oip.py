@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from roma.serving import versions
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import Code, RequestError
 from roma.serving.models import Models
 from roma.serving.oip_tensors import BY_TENSORFLOW, Header, brief
 from roma.serving.session import LoadedModel
-from roma.tensors.arrays import Array, TensorSpec, check_shape
+from roma.tensors.arrays import Array, ServingTensorSpec, check_shape
 from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 SERVER = "roma"
@@ -35,7 +35,7 @@ REFUSED_OF_TENSOR = ("shared_memory_region", "classification")
 class InferRequest:
     """A request to compute; without `outputs` all of them are wanted."""
 
-    call: Call
+    call: ServingCall
     signature: str
     inputs: Sequence[tuple[Header, Array]]
     outputs: Sequence[str]
@@ -58,13 +58,13 @@ class Metadata:
     outputs: Sequence[tuple[str, str, Sequence[int]]]
 
 
-def call_of(action: Action, model: str, version: str) -> Call:
+def call_of(action: ServingAction, model: str, version: str) -> ServingCall:
     """Return the call that a model's name and a version, which may be empty, make."""
     if not version:
-        return Call(action, model)
+        return ServingCall(action, model)
     number = versions.number(version)
     # A number beyond those that versions have is a label that nobody gave.
-    return Call(action, model, number, version if number is None else None)
+    return ServingCall(action, model, number, version if number is None else None)
 
 
 def check_parameters(parameters: Mapping[str, Any], refused: Collection[str], where: str) -> None:
@@ -88,7 +88,7 @@ def infer(models: Models, request: InferRequest, entrypoint: str) -> InferAnswer
         return InferAnswer(number, _computed(model, request))
 
 
-def metadata(models: Models, call: Call) -> Metadata:
+def metadata(models: Models, call: ServingCall) -> Metadata:
     """Return what is told of a model; raises RequestError."""
     _, model = models.find(call)
     versions = models.versions(call.model)
@@ -134,14 +134,14 @@ def _computed(model: LoadedModel, request: InferRequest) -> list[tuple[Header, A
     return [_output(signature.outputs[o], values[o]) for o in wanted]
 
 
-def _check(head: Header, array: Array, spec: TensorSpec) -> None:
+def _check(head: Header, array: Array, spec: ServingTensorSpec) -> None:
     if head.datatype.tensorflow != spec.dtype:
         expected = _name_of(spec)
         raise RequestError(f'Input "{spec.name}" is {head.datatype.name}, expected {expected}')
     check_shape(array, spec)
 
 
-def _output(spec: TensorSpec, array: Array) -> tuple[Header, Array]:
+def _output(spec: ServingTensorSpec, array: Array) -> tuple[Header, Array]:
     datatype = BY_TENSORFLOW.get(spec.dtype)
     if datatype is None:
         text = f'Output "{spec.name}" is {spec.dtype}, which the protocol cannot carry'
@@ -149,11 +149,11 @@ def _output(spec: TensorSpec, array: Array) -> tuple[Header, Array]:
     return Header(spec.name, datatype, array.shape), array
 
 
-def _tell(spec: TensorSpec) -> tuple[str, str, Sequence[int]]:
+def _tell(spec: ServingTensorSpec) -> tuple[str, str, Sequence[int]]:
     return spec.name, _name_of(spec), (-1,) if spec.shape is None else spec.shape
 
 
-def _name_of(spec: TensorSpec) -> str:
+def _name_of(spec: ServingTensorSpec) -> str:
     # A type that the protocol has no name for keeps TensorFlow's: it can be told, not sent.
     datatype = BY_TENSORFLOW.get(spec.dtype)
     return datatype.name if datatype else spec.dtype

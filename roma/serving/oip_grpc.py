@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roma.serving import oip, oip_tensors
-from roma.serving.api import Action
+from roma.serving.api import ServingAction
 from roma.serving.errors import Code, RequestError
 from roma.serving.messages import Message, parse
 from roma.serving.metrics import GRPC
@@ -73,7 +73,7 @@ def decode_request(message: Message) -> InferRequest:
     for name, entry in zip(names, message.outputs, strict=True):
         oip.check_parameters(_parameters(entry), oip.REFUSED_OF_TENSOR, f'Output "{name}"')
     return InferRequest(
-        oip.call_of(Action.PREDICT, message.model_name, message.model_version),
+        oip.call_of(ServingAction.PREDICT, message.model_name, message.model_version),
         oip.signature_of(parameters),
         inputs,
         names,
@@ -162,7 +162,7 @@ def _model_ready(models: Models, request: bytes, _most_bytes: int) -> bytes:
     messages = load_messages()
     message = parse(messages.ModelReadyRequest(), request)
     try:
-        ready = models.is_callable(oip.call_of(Action.STATUS, message.name, message.version))
+        ready = models.is_callable(oip.call_of(ServingAction.STATUS, message.name, message.version))
     except RequestError as error:
         if error.code is not Code.NOT_FOUND:
             raise
@@ -173,7 +173,7 @@ def _model_ready(models: Models, request: bytes, _most_bytes: int) -> bytes:
 def _metadata(models: Models, request: bytes, _most_bytes: int) -> bytes:
     messages = load_messages()
     message = parse(messages.ModelMetadataRequest(), request)
-    told = oip.metadata(models, oip.call_of(Action.METADATA, message.name, message.version))
+    told = oip.metadata(models, oip.call_of(ServingAction.METADATA, message.name, message.version))
     response = messages.ModelMetadataResponse(
         name=message.name,
         versions=[str(number) for number in told.versions],

@@ -24,15 +24,15 @@ import numpy as np
 import orjson
 
 from roma.serving import oip, oip_tensors
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import Code, RequestError
 from roma.serving.metrics import REST
 from roma.serving.models import Models
 from roma.serving.oip import InferAnswer, InferRequest
 from roma.serving.oip_tensors import Header
-from roma.serving.route import Answer, Route
+from roma.serving.route import RestResponse, RestRoute
 from roma.tensors import jsontext
-from roma.tensors.arrays import Array, TensorSpec, decode, is_finite, plain
+from roma.tensors.arrays import Array, ServingTensorSpec, decode, is_finite, plain
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Where the JSON ends and the binary data begins."""
@@ -50,7 +50,7 @@ def owns(target: str) -> bool:
     return path == "/v2" or path.startswith("/v2/")
 
 
-def route(method: str, target: str) -> Route:
+def route(method: str, target: str) -> RestRoute:
     """Return how a request is answered; raises RequestError."""
     path = target.partition("?")[0].rstrip("/")
     match = _MODEL.fullmatch(path)
@@ -60,22 +60,24 @@ def route(method: str, target: str) -> Route:
     if method != ("POST" if computes else "GET"):
         raise RequestError(f"Malformed request: {method} {path}")
     if match is None:
-        return Route(_SERVER[path])
+        return RestRoute(_SERVER[path])
     model, version = unquote(match["model"]), unquote(match["version"] or "")
-    call = oip.call_of(Action.PREDICT if computes else Action.METADATA, model, version)
-    return Route(partial(_ABOUT[match["about"]], call), computes)
+    call = oip.call_of(
+        ServingAction.PREDICT if computes else ServingAction.METADATA, model, version
+    )
+    return RestRoute(partial(_ABOUT[match["about"]], call), computes)
 
 
-def _server(_models: Models, _body: bytes, _headers: Mapping[str, str]) -> Answer:
+def _server(_models: Models, _body: bytes, _headers: Mapping[str, str]) -> RestResponse:
     version = oip.server_version()
     return _json({"name": oip.SERVER, "version": version, "extensions": oip.EXTENSIONS})
 
 
-def _live(_models: Models, _body: bytes, _headers: Mapping[str, str]) -> Answer:
+def _live(_models: Models, _body: bytes, _headers: Mapping[str, str]) -> RestResponse:
     return _json({"live": True})
 
 
-def _ready(models: Models, _body: bytes, _headers: Mapping[str, str]) -> Answer:
+def _ready(models: Models, _body: bytes, _headers: Mapping[str, str]) -> RestResponse:
     ready = bool(models.is_ready())
     return _json({"ready": ready}, 200 if ready else 503)
 
@@ -83,12 +85,16 @@ def _ready(models: Models, _body: bytes, _headers: Mapping[str, str]) -> Answer:
 _SERVER = {"/v2": _server, "/v2/health/live": _live, "/v2/health/ready": _ready}
 
 
-def _model_ready(call: Call, models: Models, _body: bytes, _headers: Mapping[str, str]) -> Answer:
+def _model_ready(
+    call: ServingCall, models: Models, _body: bytes, _headers: Mapping[str, str]
+) -> RestResponse:
     ready = models.is_callable(call)
     return _json({"name": call.model, "ready": ready}, 200 if ready else 503)
 
 
-def _metadata(call: Call, models: Models, _body: bytes, _headers: Mapping[str, str]) -> Answer:
+def _metadata(
+    call: ServingCall, models: Models, _body: bytes, _headers: Mapping[str, str]
+) -> RestResponse:
     told = oip.metadata(models, call)
     tensors = {
         side: [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in of]
@@ -98,7 +104,9 @@ def _metadata(call: Call, models: Models, _body: bytes, _headers: Mapping[str, s
     return _json({"name": call.model, "versions": versions, "platform": oip.PLATFORM} | tensors)
 
 
-def _infer(call: Call, models: Models, body: bytes, headers: Mapping[str, str]) -> Answer:
+def _infer(
+    call: ServingCall, models: Models, body: bytes, headers: Mapping[str, str]
+) -> RestResponse:
     request, form = decode_request(call, body, headers)
     return encode_answer(call.model, oip.infer(models, request, REST), form)
 
@@ -107,7 +115,7 @@ _ABOUT = {None: _metadata, "/ready": _model_ready, "/infer": _infer}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerFormat:
     """How a request wants its answer: its id, and which outputs are binary."""
 
     id: str | None
@@ -117,8 +125,8 @@ class Form:
 
 
 def decode_request(
-    call: Call, body: bytes, headers: Mapping[str, str]
-) -> tuple[InferRequest, Form]:
+    call: ServingCall, body: bytes, headers: Mapping[str, str]
+) -> tuple[InferRequest, AnswerFormat]:
     """Return what a body asks for; raises RequestError."""
     length = _header_length(headers, len(body))
     document = jsontext.parse(body[:length])
@@ -144,10 +152,10 @@ def decode_request(
     if request_id is not None and not isinstance(request_id, str):
         raise RequestError(f"id = {jsontext.preview(request_id)}: expected a string")
     request = InferRequest(call, oip.signature_of(parameters), inputs, names)
-    return request, Form(request_id, binary, bool(parameters.get("binary_data_output")))
+    return request, AnswerFormat(request_id, binary, bool(parameters.get("binary_data_output")))
 
 
-def encode_answer(model: str, answer: InferAnswer, form: Form) -> Answer:
+def encode_answer(model: str, answer: InferAnswer, form: AnswerFormat) -> RestResponse:
     """Return the answer; raises RequestError for bytes that JSON cannot carry."""
     outputs: list[dict[str, Any]] = []
     parts = [b""]
@@ -168,9 +176,9 @@ def encode_answer(model: str, answer: InferAnswer, form: Form) -> Answer:
         root["id"] = form.id
     parts[0] = _dump(root | {"outputs": outputs})
     if len(parts) == 1:
-        return Answer(parts[0])
+        return RestResponse(parts[0])
     kind = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(parts[0]))}
-    return Answer(b"".join(parts), headers=kind)
+    return RestResponse(b"".join(parts), headers=kind)
 
 
 def from_json(head: Header, value: Any, *, exact_types: bool) -> Array:
@@ -179,7 +187,7 @@ def from_json(head: Header, value: Any, *, exact_types: bool) -> Array:
     `exact_types` must be true if a boolean may be among the values.
     """
     dtype = _WIDE.get(head.datatype.name, head.datatype.tensorflow)
-    array = decode(value, TensorSpec(head.name, dtype, head.shape), exact_types=exact_types)
+    array = decode(value, ServingTensorSpec(head.name, dtype, head.shape), exact_types=exact_types)
     oip_tensors.check_count(head, array.size)
     # Empty lists hide the sizes within them.
     if array.size and array.shape not in (head.shape, (head.count,)):
@@ -269,5 +277,5 @@ def _parameters(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
     return parameters
 
 
-def _json(value: dict[str, Any], status: int = 200) -> Answer:
-    return Answer(orjson.dumps(value), status)
+def _json(value: dict[str, Any], status: int = 200) -> RestResponse:
+    return RestResponse(orjson.dumps(value), status)

@@ -15,7 +15,7 @@ model_servers/{server_core, get_model_status_impl}.cc (2.19); error texts are th
 from collections.abc import Callable
 
 from roma.serving import predict_messages, session
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import RequestError
 from roma.serving.messages import Message, parse
 from roma.serving.metrics import GRPC
@@ -40,7 +40,7 @@ def _predict(models: Models, request: bytes, most_bytes: int) -> bytes:
 
     message = parse(predict_pb2.PredictRequest(), request)
     response = predict_pb2.PredictResponse()
-    with models.serving(_call(Action.PREDICT, message), "Predict", GRPC) as (number, model):
+    with models.serving(_call(ServingAction.PREDICT, message), "Predict", GRPC) as (number, model):
         predict_messages.predict(model, message, response, most_bytes)
     _echo(message.model_spec, number, response.model_spec)
     return _bytes(response)
@@ -51,7 +51,10 @@ def _classify(models: Models, request: bytes, _most_bytes: int) -> bytes:
 
     message = parse(classification_pb2.ClassificationRequest(), request)
     response = classification_pb2.ClassificationResponse()
-    with models.serving(_call(Action.CLASSIFY, message), "Classify", GRPC) as (number, model):
+    with models.serving(_call(ServingAction.CLASSIFY, message), "Classify", GRPC) as (
+        number,
+        model,
+    ):
         predict_messages.classify(model, message, response)
     _echo(message.model_spec, number, response.model_spec)
     return _bytes(response)
@@ -62,7 +65,7 @@ def _regress(models: Models, request: bytes, _most_bytes: int) -> bytes:
 
     message = parse(regression_pb2.RegressionRequest(), request)
     response = regression_pb2.RegressionResponse()
-    with models.serving(_call(Action.REGRESS, message), "Regress", GRPC) as (number, model):
+    with models.serving(_call(ServingAction.REGRESS, message), "Regress", GRPC) as (number, model):
         predict_messages.regress(model, message, response)
     _echo(message.model_spec, number, response.model_spec)
     return _bytes(response)
@@ -75,7 +78,7 @@ def _multi_inference(models: Models, request: bytes, _most_bytes: int) -> bytes:
     response = inference_pb2.MultiInferenceResponse()
     # The first task says which version; without a task there is no name, which is refused.
     first = message.tasks[0] if message.tasks else inference_pb2.InferenceTask()
-    call = _call_of(Action.CLASSIFY, first.model_spec)
+    call = _call_of(ServingAction.CLASSIFY, first.model_spec)
     with models.serving(call, "MultiInference", GRPC) as (number, model):
         predict_messages.infer_tasks(model, message, response)
     for task, result in zip(message.tasks, response.results, strict=True):
@@ -87,7 +90,7 @@ def _metadata(models: Models, request: bytes, _most_bytes: int) -> bytes:
     from tensorflow_serving.apis import get_model_metadata_pb2  # noqa: PLC0415
 
     message = parse(get_model_metadata_pb2.GetModelMetadataRequest(), request)
-    call = _call(Action.METADATA, message)
+    call = _call(ServingAction.METADATA, message)
     if not message.metadata_field:
         raise RequestError("GetModelMetadataRequest must specify at least one metadata_field")
     for field in message.metadata_field:
@@ -112,7 +115,7 @@ def _status(models: Models, request: bytes, _most_bytes: int) -> bytes:
         raise RequestError("Missing ModelSpec")
     response = get_model_status_pb2.GetModelStatusResponse()
     states = get_model_status_pb2.ModelVersionStatus.State
-    for version in models.status(_call_of(Action.STATUS, message.model_spec)):
+    for version in models.status(_call_of(ServingAction.STATUS, message.model_spec)):
         response.model_version_status.add(
             version=version.number,
             state=states.Value(version.state.value),
@@ -121,21 +124,21 @@ def _status(models: Models, request: bytes, _most_bytes: int) -> bytes:
     return _bytes(response)
 
 
-def _call(action: Action, message: Message) -> Call:
+def _call(action: ServingAction, message: Message) -> ServingCall:
     if not message.HasField("model_spec"):
         raise RequestError("Missing ModelSpec")
     return _call_of(action, message.model_spec)
 
 
-def _call_of(action: Action, spec: Message) -> Call:
-    if not spec.name and action is not Action.STATUS:
+def _call_of(action: ServingAction, spec: Message) -> ServingCall:
+    if not spec.name and action is not ServingAction.STATUS:
         raise RequestError("ModelSpec has no name specified.")
     match spec.WhichOneof("version_choice"):
         case "version":
-            return Call(action, spec.name, version=spec.version.value)
+            return ServingCall(action, spec.name, version=spec.version.value)
         case "version_label":
-            return Call(action, spec.name, label=spec.version_label)
-    return Call(action, spec.name)
+            return ServingCall(action, spec.name, label=spec.version_label)
+    return ServingCall(action, spec.name)
 
 
 def _echo(asked: Message, number: int, answered: Message) -> None:

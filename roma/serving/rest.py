@@ -16,8 +16,8 @@ from roma.config.sockets import SocketFile, refuse_taken
 from roma.serving import api, deadline, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
-from roma.serving.route import Answer, Route
-from roma.serving.workers import Workers
+from roma.serving.route import RestResponse, RestRoute
+from roma.serving.workers import ComputeThreads
 from roma.tensors.inflate import inflate
 
 BODY_TIMEOUT = 60.0
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class RestServer:
     """Serves the REST protocols over `models`; `workers` compute."""
 
-    def __init__(self, models: Models, workers: Workers, max_body_bytes: int) -> None:
+    def __init__(self, models: Models, workers: ComputeThreads, max_body_bytes: int) -> None:
         self._models = models
         self._workers = workers
         self._max_body_bytes = max_body_bytes
@@ -93,19 +93,21 @@ class RestServer:
             route = protocol.route(request.method, request.raw_path)
             answer = await self._follow(route, request, began)
         except RequestError as error:
-            answer = Answer(api.error_body(str(error)), api.HTTP_STATUS[error.code])
+            answer = RestResponse(api.error_body(str(error)), api.HTTP_STATUS[error.code])
         except (web.HTTPRequestEntityTooLarge, BodyTooLarge):
             text = f"Request body is larger than {self._max_body_bytes} bytes"
-            answer = Answer(api.error_body(text), 413)
+            answer = RestResponse(api.error_body(text), 413)
         except Exception:
             _log.exception("%s %s", request.method, request.raw_path)
-            answer = Answer(api.error_body("Internal error"), api.HTTP_STATUS[Code.INTERNAL])
+            answer = RestResponse(api.error_body("Internal error"), api.HTTP_STATUS[Code.INTERNAL])
         response = web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         if self._draining:
             response.force_close()
         return response
 
-    async def _follow(self, route: Route, request: web.BaseRequest, began: float) -> Answer:
+    async def _follow(
+        self, route: RestRoute, request: web.BaseRequest, began: float
+    ) -> RestResponse:
         if not route.computes:
             return route.answer(self._models, b"", request.headers)
         seconds = deadline.seconds_left(request.headers)
@@ -129,7 +131,7 @@ class RestServer:
             late = f"request body took longer than {BODY_TIMEOUT:g} s"
             raise RequestError(late, Code.DEADLINE_EXCEEDED) from None
 
-    def _answer(self, route: Route, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _answer(self, route: RestRoute, body: bytes, headers: Mapping[str, str]) -> RestResponse:
         if headers.get("Content-Encoding", "").lower() in ("gzip", "deflate"):
             body = inflate(body, self._max_body_bytes)
         return route.answer(self._models, body, headers)

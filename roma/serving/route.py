@@ -12,7 +12,7 @@ JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RestResponse:
     """The answer to one request."""
 
     body: bytes
@@ -21,12 +21,12 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class RestRoute:
     """How to answer one request line.
 
     `answer` takes the models, the body and the headers; it raises RequestError. If it computes, it
     runs in a worker; otherwise at once, without a body.
     """
 
-    answer: Callable[[Models, bytes, Mapping[str, str]], Answer]
+    answer: Callable[[Models, bytes, Mapping[str, str]], RestResponse]
     computes: bool = False

@@ -19,7 +19,7 @@ from roma.serving import oip_grpc, predict_grpc
 from roma.serving.errors import ListenError, ModelDirectoryError
 from roma.serving.models import Models, Source
 from roma.serving.rest import RestServer
-from roma.serving.workers import Workers
+from roma.serving.workers import ComputeThreads
 from roma.tensors import frameworks
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ class ModelServer:
             raise ModelDirectoryError(f"labels of {name}: there is no such model")
         sources = {n: Source(p, settings.labels.get(n, {})) for n, p in settings.models.items()}
         self._models = Models(sources, may_follow=settings.allow_reload)
-        self._workers = Workers(settings.inter_op, "infer")
+        self._workers = ComputeThreads(settings.inter_op, "infer")
         # Status and metadata are told while every worker computes.
-        self._clerk = Workers(1, "describe")
-        self._loader = Workers(1, "load")
+        self._clerk = ComputeThreads(1, "describe")
+        self._loader = ComputeThreads(1, "load")
         self._rest = RestServer(self._models, self._workers, settings.max_body_bytes)
         self._grpc: GrpcServer | None = None
         self.loading: asyncio.Future[None]

@@ -3,34 +3,38 @@
 import orjson
 
 from roma.serving import api, metrics
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.inference import infer
 from roma.serving.models import Models, metadata_json, status_json
-from roma.serving.route import Answer, Route
+from roma.serving.route import RestResponse, RestRoute
 from roma.tensors.jsontext import parse
 from roma.tensors.tfjson import signature_name
 
 _METRICS = {"Content-Type": metrics.CONTENT_TYPE}
 
 
-def route(method: str, target: str) -> Route:
+def route(method: str, target: str) -> RestRoute:
     """Return how a request is answered; raises RequestError."""
     if method == "GET" and target.partition("?")[0] == metrics.PATH:
-        return Route(lambda models, _body, _headers: Answer(models.meter.text(), headers=_METRICS))
+        return RestRoute(
+            lambda models, _body, _headers: RestResponse(models.meter.text(), headers=_METRICS)
+        )
     call = api.parse(method, target)
     if not call.action.is_inference:
-        return Route(lambda models, _body, _headers: Answer(_describe(models, call)))
-    return Route(lambda models, body, _headers: Answer(_infer(models, call, body)), computes=True)
+        return RestRoute(lambda models, _body, _headers: RestResponse(_describe(models, call)))
+    return RestRoute(
+        lambda models, body, _headers: RestResponse(_infer(models, call, body)), computes=True
+    )
 
 
-def _describe(models: Models, call: Call) -> bytes:
-    if call.action is Action.STATUS:
+def _describe(models: Models, call: ServingCall) -> bytes:
+    if call.action is ServingAction.STATUS:
         return orjson.dumps(status_json(models.status(call)))
     number, model = models.find(call)
     return orjson.dumps(metadata_json(call, number, model))
 
 
-def _infer(models: Models, call: Call, body: bytes) -> bytes:
+def _infer(models: Models, call: ServingCall, body: bytes) -> bytes:
     # In TensorFlow Serving's order: a body that is no JSON is refused before the model is sought.
     document = parse(body)
     signature_name(document)

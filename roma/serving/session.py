@@ -23,7 +23,7 @@ from roma.serving.errors import Code, RequestError
 from roma.serving.examples import Features
 from roma.serving.quiet import LEVEL, without_notices
 from roma.tensors import frameworks
-from roma.tensors.arrays import Array, Signature, TensorSpec
+from roma.tensors.arrays import Array, ServingSignature, ServingTensorSpec
 
 SERVE_TAG = "serve"
 _IMPORTING = threading.Lock()
@@ -42,7 +42,7 @@ class LoadedModel:
         self._session = session
         # Copies: a message inside another keeps that one, and the graph in it, in memory.
         self.signature_defs = {name: _copy(signature_defs[name]) for name in sorted(signature_defs)}
-        self.signatures: Mapping[str, Signature] = {
+        self.signatures: Mapping[str, ServingSignature] = {
             name: _signature(name, definition)
             for name, definition in self.signature_defs.items()
             if _can_run(definition)
@@ -168,13 +168,13 @@ def _copy(message: Any) -> Any:
     return copy
 
 
-def _signature(name: str, definition: Any) -> Signature:
-    return Signature(name, _specs(definition.inputs), _specs(definition.outputs))
+def _signature(name: str, definition: Any) -> ServingSignature:
+    return ServingSignature(name, _specs(definition.inputs), _specs(definition.outputs))
 
 
-def _specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
+def _specs(infos: Mapping[str, Any]) -> dict[str, ServingTensorSpec]:
     return {
-        name: TensorSpec(
+        name: ServingTensorSpec(
             name,
             _dtype(infos[name]),
             None

@@ -11,7 +11,7 @@ import numpy as np
 
 from roma.serving.errors import RequestError
 from roma.serving.messages import Message
-from roma.tensors.arrays import Array, TensorSpec
+from roma.tensors.arrays import Array, ServingTensorSpec
 
 _FIELDS = {
     "float": "float_val",
@@ -33,7 +33,7 @@ _BITS = ("half", "bfloat16")
 """Types whose field holds bit patterns."""
 
 
-def decode(tensor: Message, spec: TensorSpec, most_bytes: int) -> Array:
+def decode(tensor: Message, spec: ServingTensorSpec, most_bytes: int) -> Array:
     """Return a tensor of the type that `spec` asks for; raises RequestError.
 
     Its shape is the graph's to refuse, as in TensorFlow Serving. A few bytes may stand for a huge
@@ -66,7 +66,7 @@ def decode(tensor: Message, spec: TensorSpec, most_bytes: int) -> Array:
     return array
 
 
-def encode(array: Array, spec: TensorSpec, tensor: Message) -> None:
+def encode(array: Array, spec: ServingTensorSpec, tensor: Message) -> None:
     """Write an array into an empty TensorProto."""
     import tensorflow as tf  # noqa: PLC0415
 
@@ -83,13 +83,13 @@ def encode(array: Array, spec: TensorSpec, tensor: Message) -> None:
     getattr(tensor, _FIELDS[spec.dtype]).extend(values.tolist())
 
 
-def _type(spec: TensorSpec) -> Message:
+def _type(spec: ServingTensorSpec) -> Message:
     import tensorflow as tf  # noqa: PLC0415
 
     return tf.dtypes.as_dtype(spec.dtype)
 
 
-def _sent(tensor: Message, spec: TensorSpec) -> int:
+def _sent(tensor: Message, spec: ServingTensorSpec) -> int:
     """Return how many values a tensor holds, as far as they cost the sender something."""
     field = _FIELDS.get(spec.dtype)
     return len(tensor.tensor_content) or (len(getattr(tensor, field)) if field else 0)

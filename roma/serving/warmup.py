@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from roma.serving import predict_messages, session
-from roma.serving.api import Action
+from roma.serving.api import ServingAction
 from roma.serving.errors import Code, RequestError
 from roma.serving.inference import infer
 from roma.serving.session import LoadedModel
-from roma.tensors.arrays import NUMPY_TYPES, Array, Signature
+from roma.tensors.arrays import NUMPY_TYPES, Array, ServingSignature
 from roma.tensors.jsontext import parse
 from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
@@ -48,7 +48,7 @@ def warm_up(model: LoadedModel, path: Path) -> None:
         _try_zeros(model, path)
 
 
-def invent(signature: Signature) -> dict[str, Array] | None:
+def invent(signature: ServingSignature) -> dict[str, Array] | None:
     """Return zeros in the shape of one example, or None where none can be invented."""
     inputs: dict[str, Array] = {}
     for spec in signature.inputs.values():
@@ -61,7 +61,7 @@ def invent(signature: Signature) -> dict[str, Array] | None:
 
 def _answer(model: LoadedModel, file: Path) -> None:
     try:
-        infer(model, Action.PREDICT, parse(file.read_bytes()))
+        infer(model, ServingAction.PREDICT, parse(file.read_bytes()))
     except RequestError as error:
         raise RequestError(f"{file}: {error}", error.code) from error
 

@@ -12,7 +12,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Workers:
+class ComputeThreads:
     """`count` threads; at most that many calls compute at once, the others wait in order."""
 
     def __init__(self, count: int, name: str) -> None:

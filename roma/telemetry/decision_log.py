@@ -34,7 +34,7 @@ def decisions(worker: str) -> str:
     return f"decisions-{worker}"
 
 
-class Chronicle:
+class DecisionLog:
     """Appends records to files of a directory; `fresh` begins them anew."""
 
     def __init__(self, directory: Path, *, fresh: bool = False, largest: int = LARGEST) -> None:

@@ -128,7 +128,7 @@ class _Window:
     suppressed: int = 0
 
 
-class Limited:
+class RateLimitedLogger:
     """A logger for what can come in floods: of each label one line per `interval` seconds.
 
     How many were left out is said in the next one. Labels must be few: they are kept that long.

@@ -40,7 +40,7 @@ def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Me
     return family
 
 
-class Buckets(Protocol):
+class BucketCounts(Protocol):
     """Counts by upper bound of a `roma.domain.stats.Histogram`, the last one above them all."""
 
     bounds: tuple[float, ...]
@@ -52,7 +52,7 @@ def histogram(
     name: str,
     help: str,  # noqa: A002 - as above
     labels: Sequence[str],
-    samples: Iterable[tuple[Sequence[str], Buckets]],
+    samples: Iterable[tuple[Sequence[str], BucketCounts]],
 ) -> Metric:
     """Return the histogram `roma_NAME`: cumulative counts by `le`, their sum and their number."""
     family = HistogramMetricFamily(f"roma_{name}", help, labels=labels)
@@ -63,7 +63,7 @@ def histogram(
     return family
 
 
-class _Found(Collector):
+class _Collected(Collector):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
@@ -78,7 +78,7 @@ async def encoded(accept: str, metrics: Iterable[Metric]) -> tuple[bytes, str]:
     for a turn of the interpreter, not for all of it.
     """
     encode, content_type = choose_encoder(accept)
-    return await asyncio.to_thread(encode, _Found(list(metrics))), content_type
+    return await asyncio.to_thread(encode, _Collected(list(metrics))), content_type
 
 
 async def response(request: web.BaseRequest, metrics: Iterable[Metric]) -> web.Response:

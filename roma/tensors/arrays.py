@@ -32,7 +32,7 @@ BYTES_SUFFIX = "_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class ServingTensorSpec:
     """What a signature says of one tensor.
 
     `dtype` is TensorFlow's name (`float`, `int64`, `string`…). `shape` has -1 where any size will
@@ -45,12 +45,12 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class ServingSignature:
     """One entry point of a model: the tensors it takes and gives, by name."""
 
     name: str
-    inputs: Mapping[str, TensorSpec]
-    outputs: Mapping[str, TensorSpec]
+    inputs: Mapping[str, ServingTensorSpec]
+    outputs: Mapping[str, ServingTensorSpec]
 
 
 def _is_number(value: Any) -> bool:
@@ -96,7 +96,7 @@ _ACCEPTS: Mapping[str, Callable[[Any], bool]] = {
 _KINDS = {"float": "fiu", "double": "fiu", "bool": "b", **dict.fromkeys(_INTEGERS, "iu")}
 
 
-def decode(value: Any, spec: TensorSpec, *, exact_types: bool) -> Array:
+def decode(value: Any, spec: ServingTensorSpec, *, exact_types: bool) -> Array:
     """Return a JSON value as the array that `spec` asks for, in the value's own shape.
 
     `exact_types` must be true if a boolean may be among the values. Raises RequestError.
@@ -108,7 +108,7 @@ def decode(value: Any, spec: TensorSpec, *, exact_types: bool) -> Array:
     return array
 
 
-def decode_item(value: Any, spec: TensorSpec) -> tuple[tuple[int, ...], list[Any]]:
+def decode_item(value: Any, spec: ServingTensorSpec) -> tuple[tuple[int, ...], list[Any]]:
     """Walk a JSON value; return its shape and its leaves in row-major order."""
     if spec.dtype not in _ACCEPTS:
         text = f"Conversion of JSON Value: {preview(value)} to type: {spec.dtype}"
@@ -127,7 +127,7 @@ def decode_item(value: Any, spec: TensorSpec) -> tuple[tuple[int, ...], list[Any
     return tuple(shape), leaves
 
 
-def from_leaves(leaves: list[Any], shape: tuple[int, ...], spec: TensorSpec) -> Array:
+def from_leaves(leaves: list[Any], shape: tuple[int, ...], spec: ServingTensorSpec) -> Array:
     """Return the array of `shape` that holds `leaves`, which `decode_item` has checked."""
     array: Array = np.empty(len(leaves), dtype=NUMPY_TYPES[spec.dtype])
     with np.errstate(over="ignore"):  # 1e300 is inf as a float, here as in C++
@@ -135,7 +135,7 @@ def from_leaves(leaves: list[Any], shape: tuple[int, ...], spec: TensorSpec) -> 
     return array.reshape(shape)
 
 
-def check_shape(array: Array, spec: TensorSpec) -> None:
+def check_shape(array: Array, spec: ServingTensorSpec) -> None:
     """Refuse an array that the signature does not allow; raises RequestError.
 
     For the Open Inference Protocol and for planned devices: TensorFlow Serving's own APIs leave
@@ -175,7 +175,7 @@ def plain(array: Array, *, as_bytes: bool = False) -> Any:
     return array.tolist()
 
 
-def _decode_whole(value: Any, spec: TensorSpec) -> Array | None:
+def _decode_whole(value: Any, spec: ServingTensorSpec) -> Array | None:
     """Return the array if NumPy alone can be trusted with it, else None."""
     if spec.dtype not in _KINDS:
         return None
@@ -195,7 +195,7 @@ def _decode_whole(value: Any, spec: TensorSpec) -> Array | None:
 
 
 def _walk(
-    value: Any, level: int, shape: tuple[int, ...], spec: TensorSpec, leaves: list[Any]
+    value: Any, level: int, shape: tuple[int, ...], spec: ServingTensorSpec, leaves: list[Any]
 ) -> None:
     if not isinstance(value, list):
         if level != len(shape):
@@ -214,7 +214,7 @@ def _walk(
         _walk(item, level + 1, shape, spec, leaves)
 
 
-def _leaf(value: Any, spec: TensorSpec) -> Any:
+def _leaf(value: Any, spec: ServingTensorSpec) -> Any:
     if isinstance(value, dict) and spec.dtype == "string":
         return decode_b64(value)
     if not _ACCEPTS[spec.dtype](value):
@@ -269,7 +269,7 @@ def _shortest(array: Array) -> Array:
     return doubles
 
 
-def _named(text: str, spec: TensorSpec) -> str:
+def _named(text: str, spec: ServingTensorSpec) -> str:
     return f'{text} (input "{spec.name}")'
 
 

@@ -20,8 +20,8 @@ import orjson
 from roma.tensors.arrays import (
     NUMPY_TYPES,
     Array,
-    Signature,
-    TensorSpec,
+    ServingSignature,
+    ServingTensorSpec,
     decode,
     decode_item,
     from_leaves,
@@ -54,7 +54,9 @@ def signature_name(document: Document) -> str:
     return name or DEFAULT_SIGNATURE
 
 
-def decode_predict(document: Document, signature: Signature) -> tuple[dict[str, Array], Layout]:
+def decode_predict(
+    document: Document, signature: ServingSignature
+) -> tuple[dict[str, Array], Layout]:
     """Return the input arrays, by name, of a predict body; raises RequestError.
 
     Types are checked, shapes are not: as in TensorFlow Serving they are the graph's to refuse.
@@ -114,7 +116,7 @@ def encode_predict(outputs: Mapping[str, Array], layout: Layout) -> bytes:
 
 
 def _decode_rows(
-    root: dict[str, Any], signature: Signature, *, exact_types: bool
+    root: dict[str, Any], signature: ServingSignature, *, exact_types: bool
 ) -> dict[str, Array]:
     rows = root["instances"]
     if not isinstance(rows, list):
@@ -142,7 +144,7 @@ def _decode_rows(
     return {name: _stack(rows, spec, "", exact_types)}
 
 
-def _stack(items: list[Any], spec: TensorSpec, key: str, exact_types: bool) -> Array:
+def _stack(items: list[Any], spec: ServingTensorSpec, key: str, exact_types: bool) -> Array:
     """Return the items as one array with the batch first; all items have the same shape."""
     try:
         return decode(items, spec, exact_types=exact_types)
@@ -173,7 +175,7 @@ def _check_same(shape: tuple[int, ...], first: tuple[int, ...]) -> None:
         raise RequestError(f"Expecting shape {texts[0]} but got: {texts[1]}")
 
 
-def _check_names(rows: list[Any], specs: Mapping[str, TensorSpec]) -> None:
+def _check_names(rows: list[Any], specs: Mapping[str, ServingTensorSpec]) -> None:
     for number, row in enumerate(rows):
         if not _is_named(row):
             raise RequestError(f"Expecting object but got list at item {number} of input list")
@@ -192,7 +194,9 @@ def _check_names(rows: list[Any], specs: Mapping[str, TensorSpec]) -> None:
         )
 
 
-def _decode_columns(value: Any, signature: Signature, *, exact_types: bool) -> dict[str, Array]:
+def _decode_columns(
+    value: Any, signature: ServingSignature, *, exact_types: bool
+) -> dict[str, Array]:
     specs = signature.inputs
     if not _is_named(value):
         if len(specs) > 1:

@@ -34,7 +34,7 @@ Over time the rate is the profile's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RateStep:
     """A constant rate, in requests per second, held for a duration in seconds."""
 
     rate: float
@@ -51,7 +51,7 @@ class Step:
 class Profile:
     """A load that changes in steps, like column *Workload* of Table 1 in the ROMA paper."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RateStep, ...]
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -75,7 +75,7 @@ class Profile:
                     f"profile {text!r}, step {position}: {part!r} is not a rate; "
                     "expected numbers >= 0 joined by '-', like 20-20-80"
                 ) from None
-            steps.append(Step(rate, step))
+            steps.append(RateStep(rate, step))
         return cls(tuple(steps))
 
     @property
@@ -90,7 +90,7 @@ class Profile:
 
     def scaled(self, factor: float) -> "Profile":
         """Return the profile with every rate multiplied by `factor`."""
-        return Profile(tuple(Step(step.rate * factor, step.duration) for step in self.steps))
+        return Profile(tuple(RateStep(step.rate * factor, step.duration) for step in self.steps))
 
     def warp(self, positions: Iterable[float]) -> Iterator[float]:
         """Map ascending positions of a process of rate 1 onto this profile, until it ends.
@@ -102,7 +102,7 @@ class Profile:
         return _warp(self.steps, positions)
 
 
-def _warp(steps: Iterable[Step], positions: Iterable[float]) -> Iterator[float]:
+def _warp(steps: Iterable[RateStep], positions: Iterable[float]) -> Iterator[float]:
     upcoming = iter(positions)
     position = next(upcoming, math.inf)
     start = base = 0.0
@@ -140,7 +140,7 @@ def poisson_rates(rates: Iterable[float], *, seed: int) -> Iterator[float]:
     It reads the rates as it goes: neither they nor the times are kept.
     """
     draw = random.Random(seed)
-    steps = (Step(rate, 1.0) for rate in rates)
+    steps = (RateStep(rate, 1.0) for rate in rates)
     return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
 
 
@@ -174,7 +174,7 @@ def mmpp_stream(profile: Profile, *, seed: int) -> Iterator[float]:
     return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
 
 
-def _switched(steps: Iterable[Step], draw: random.Random) -> Iterator[Step]:
+def _switched(steps: Iterable[RateStep], draw: random.Random) -> Iterator[RateStep]:
     """Split steps where the level changes; each is as likely at first as it is in the long run."""
     (_, low), (_, high) = LEVELS
     level = 0 if draw.random() < low / (low + high) else 1
@@ -182,11 +182,11 @@ def _switched(steps: Iterable[Step], draw: random.Random) -> Iterator[Step]:
     for step in steps:
         left = step.duration
         while stay < left:
-            yield Step(step.rate * LEVELS[level][0], stay)
+            yield RateStep(step.rate * LEVELS[level][0], stay)
             left -= stay
             level = 1 - level
             stay = draw.expovariate(1 / LEVELS[level][1])
-        yield Step(step.rate * LEVELS[level][0], left)
+        yield RateStep(step.rate * LEVELS[level][0], left)
         stay -= left
 
 

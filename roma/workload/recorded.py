@@ -22,7 +22,7 @@ VARIABLE = "ROMA_TRACES"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class TraceFile:
     """A trace file and what its lines are; `column` of a CSV file."""
 
     file: str
@@ -30,15 +30,15 @@ class Recorded:
     column: str | None = None
 
 
-RECORDED: Mapping[str, Recorded] = {
-    "diurnal": Recorded("autothrottle_diurnal.txt", TraceKind.COUNTS),
-    "bursty": Recorded("autothrottle_bursty.txt", TraceKind.COUNTS),
-    "llm": Recorded("azure_llm_2023_code.csv", TraceKind.TIMESTAMPS, "TIMESTAMP"),
+RECORDED: Mapping[str, TraceFile] = {
+    "diurnal": TraceFile("autothrottle_diurnal.txt", TraceKind.COUNTS),
+    "bursty": TraceFile("autothrottle_bursty.txt", TraceKind.COUNTS),
+    "llm": TraceFile("azure_llm_2023_code.csv", TraceKind.TIMESTAMPS, "TIMESTAMP"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TraceWindow:
     """`seconds` of a run, from second `offset` of the trace on.
 
     Each second of the run stands for `speed` recorded ones, at their mean rate: 12 makes five
@@ -72,7 +72,9 @@ def directory(option: Path | None, environment: Mapping[str, str]) -> Path:
     return named
 
 
-def rates(name: str, traces: Path, window: Window, *, rate: float | None = None) -> Sequence[float]:
+def rates(
+    name: str, traces: Path, window: TraceWindow, *, rate: float | None = None
+) -> Sequence[float]:
     """Return the recorded load of a window in requests per second, one value per second.
 
     With `rate` its mean over the window, in req/s, else as recorded. Raises WorkloadError for an
@@ -96,7 +98,7 @@ def rates(name: str, traces: Path, window: Window, *, rate: float | None = None)
 
 
 def arrivals(
-    name: str, traces: Path, window: Window, *, seed: int, rate: float | None = None
+    name: str, traces: Path, window: TraceWindow, *, seed: int, rate: float | None = None
 ) -> Iterator[float]:
     """Yield send times: a Poisson process with the rates of the window (see `rates`).
 

@@ -30,7 +30,7 @@ from supervisor.broker.containers import (
 )
 from supervisor.broker.engine import Engine, NotFound
 from supervisor.core import Reading
-from supervisor.sharing import Want, share
+from supervisor.sharing import CoreRequest, share
 
 log = logging.getLogger(__name__)
 
@@ -272,6 +272,6 @@ class Broker:
 def safe_shares(executables: Iterable[Executable], capacity: float) -> dict[str, float]:
     """Return what each gets while nobody controls: as much as it may, all cut alike to fit."""
     controlled = [e for e in executables if e.controlled]
-    wants = [Want(min(e.max_cores, capacity), e.min_cores) for e in controlled]
+    wants = [CoreRequest(min(e.max_cores, capacity), e.min_cores) for e in controlled]
     granted = share(wants, capacity, sharing=Sharing.PROPORTIONAL).granted
     return {e.name: cores for e, cores in zip(controlled, granted, strict=True)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from roma.config.placement import CONTAINER_GRPC_PORT, CONTAINER_PORT, Executable
 from roma.config.schema import Config, ModelConfig
-from roma.config.workers import ModelServer, WorkerConfig
+from roma.config.workers import ServerKind, WorkerConfig
 from roma.domain import units
 from roma.domain.errors import BrokerRefused, EngineError
 from roma.domain.model import Device
@@ -159,9 +159,9 @@ def _environment(*, on_gpu: bool) -> list[str]:
     return quiet if on_gpu else [*quiet, "NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES=-1"]
 
 
-def _program(config: Config, server: ModelServer, executable: Executable) -> dict[str, Any]:
+def _program(config: Config, server: ServerKind, executable: Executable) -> dict[str, Any]:
     threads, concurrency = executable.spec.threads, executable.concurrency
-    if server is ModelServer.ROMA:
+    if server is ServerKind.ROMA:
         models = [f"--model={name}={MODELS}/{name}" for name in executable.spec.models]
         listen = ["--host=0.0.0.0", f"--port={CONTAINER_PORT}"]
         if executable.grpc is not None:
@@ -184,9 +184,9 @@ def _program(config: Config, server: ModelServer, executable: Executable) -> dic
     return {"Entrypoint": ["/bin/sh", "-c"], "Cmd": [command]}
 
 
-def _models_file(server: ModelServer, models: Sequence[str]) -> list[str]:
+def _models_file(server: ServerKind, models: Sequence[str]) -> list[str]:
     """Return TensorFlow Serving's model_config_file (ModelServerConfig) as an environment."""
-    if server is not ModelServer.TENSORFLOW_SERVING:
+    if server is not ServerKind.TENSORFLOW_SERVING:
         return []
     configs = [
         f'config {{ name: "{name}" base_path: "{MODELS}/{name}" model_platform: "tensorflow" }}'

@@ -20,7 +20,7 @@ from aiohttp.typedefs import Middleware
 from roma.domain.errors import StoryError
 from roma.domain.stats import quantile
 from roma.telemetry import prometheus, wallclock
-from supervisor.core import Status
+from supervisor.core import ExecutableStatus
 from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import Limit, contended_by, explain, limit
 from supervisor.live import metrics
@@ -55,16 +55,16 @@ def application(
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    asking: asyncio.Task[Sequence[GpuReading]] | None = None
+    pending_readings: asyncio.Task[Sequence[GpuReading]] | None = None
 
     async def scrape(request: web.Request) -> web.Response:
         # A GPU that sleeps answers after seconds: ticks must not wait for it, and one that never
         # answers is asked once, not once per scrape.
-        nonlocal asking
-        if asking is None or asking.done():
-            asking = asyncio.create_task(asyncio.to_thread(gpus.read))
-        await asyncio.wait([asking], timeout=GPU_LIMIT)
-        readings = asking.result() if asking.done() else ()
+        nonlocal pending_readings
+        if pending_readings is None or pending_readings.done():
+            pending_readings = asyncio.create_task(asyncio.to_thread(gpus.read))
+        await asyncio.wait([pending_readings], timeout=GPU_LIMIT)
+        readings = pending_readings.result() if pending_readings.done() else ()
         return await prometheus.response(request, metrics.collect(loop, worker, readings))
 
     app = web.Application(middlewares=middlewares)
@@ -95,7 +95,7 @@ def snapshot(loop: ControlLoop, worker: str, mode: str) -> dict[str, Any]:
     }
 
 
-def _status(status: Status) -> dict[str, Any]:
+def _status(status: ExecutableStatus) -> dict[str, Any]:
     last = status.story[-1] if status.story else None
     return {
         "model": status.managed.model.name,

@@ -13,11 +13,11 @@ from roma.config.watched_file import keep_looking
 from roma.config.workers import Backend, WorkerConfig
 from roma.domain.errors import ActuationNotPermitted, TakenError
 from roma.security import exposure, peers
-from roma.security.admin_guard import Door, guard
+from roma.security.admin_guard import TokenGuard, guard
 from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.docker import DockerActuator, Meters
@@ -129,7 +129,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
             worker=worker.name,
             period=period,
             law=control.law,
-            chronicle=None if control.story is None else Chronicle(control.story),
+            chronicle=None if control.story is None else DecisionLog(control.story),
             host=_unknown_host if _is_remote(worker) else read_host,
         )
         following = asyncio.create_task(
@@ -139,7 +139,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         context = None if control.tls is None else server_context(control.tls, "control.tls")
         files = [f for f in (shared, scraping, context, calling_tls) if f is not None]
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
-        door = guard(peers.names(config), {"/metrics": Door(scraping)}, Door(shared))
+        door = guard(peers.names(config), {"/metrics": TokenGuard(scraping)}, TokenGuard(shared))
         app = api.application(loop, gpus, worker=worker.name, mode=mode, middlewares=[door])
         ports = AdminPorts()
         stack.callback(ports.close)

@@ -15,7 +15,7 @@ from roma.domain.errors import ActuationError, ExchangeError, TakenError
 from roma.domain.exchange import ExchangeReply, ExchangeRequest, silence
 from roma.domain.stats import Histogram, decades
 from roma.telemetry import decision_log as chronicles
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
@@ -48,7 +48,7 @@ class ControlLoop:
         worker: str,
         period: float,
         law: str = "",
-        chronicle: Chronicle | None = None,
+        chronicle: DecisionLog | None = None,
         host: Callable[[], HostReading | None] = lambda: None,
     ) -> None:
         self.core = core

@@ -6,11 +6,11 @@ from prometheus_client.core import Metric
 
 from roma.telemetry.prometheus import counter, gauge, histogram
 from supervisor.contention import Contention
-from supervisor.core import Status
+from supervisor.core import ExecutableStatus
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 
-Value = Callable[[Status], float | None]
+Value = Callable[[ExecutableStatus], float | None]
 
 _CORES: Sequence[tuple[str, str, Value]] = (
     ("demanded", "Cores that the controller asks for.", lambda s: s.demand),
@@ -76,7 +76,7 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
     yield from _gpus(worker, gpus)
 
 
-def _read(status: Status, value: float) -> float | None:
+def _read(status: ExecutableStatus, value: float) -> float | None:
     """Return a value that comes from the kernel once there is one: a 0 would look like a reset."""
     return None if status.reading is None else value
 

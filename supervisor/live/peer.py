@@ -55,7 +55,7 @@ class Peer:
         if refusal is not None:
             raise WorkerHeld(f"{self.url}: {refusal.error}")
 
-    async def _confirm(self, message: exchange.ExchangeRequest) -> exchange.Refusal | None:
+    async def _confirm(self, message: exchange.ExchangeRequest) -> exchange.ExchangeRefusal | None:
         url = f"{self.url}/control/v1/applied"
         body = exchange.REQUEST.dump_json(message)
         try:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.live.auth import access as live
 from dispatcher.live.auth.access import Access, Credentials, Denied
-from dispatcher.live.auth.rate_limit import Allowance
+from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.gateway import GatewayConfig
 from roma.config.security import Limits
 from roma.config.watched_file import Watched, keep_looking
@@ -271,7 +271,7 @@ ARRIVALS = st.lists(st.floats(0, 5, allow_nan=False), max_size=200)
 @given(ARRIVALS, st.floats(0.1, 50), st.none() | st.integers(1, 20))
 def test_a_bucket_never_lets_in_more_than_rate_times_time_and_a_burst(gaps, rate, burst):
     limits = Limits(rate=rate, burst=burst)
-    allowance = Allowance(limits)
+    allowance = RateLimit(limits)
     now, let_in = 0.0, []
     for gap in gaps:
         now += gap
@@ -284,7 +284,7 @@ def test_a_bucket_never_lets_in_more_than_rate_times_time_and_a_burst(gaps, rate
 
 @given(ARRIVALS, st.floats(0.1, 50))
 def test_whoever_comes_when_he_was_told_to_is_let_in(gaps, rate):
-    allowance = Allowance(Limits(rate=rate, burst=1))
+    allowance = RateLimit(Limits(rate=rate, burst=1))
     now = 0.0
     for gap in gaps:
         now += gap
@@ -295,7 +295,7 @@ def test_whoever_comes_when_he_was_told_to_is_let_in(gaps, rate):
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=1))
 def test_a_clock_that_jumps_back_gives_nobody_anything(times):
-    allowance = Allowance(Limits(rate=1, burst=1))
+    allowance = RateLimit(Limits(rate=1, burst=1))
     let_in = sum(allowance.refusal(now) is None for now in times)
     highest = -math.inf
     risen = 0.0

@@ -13,13 +13,13 @@ from hypothesis.extra import numpy as hnp
 
 from roma.device_protocol import (
     DTYPES,
+    ActionResult,
     Connect,
     Decoder,
     Hello,
     Ping,
     Pong,
     Refused,
-    Result,
     Signature,
     Submit,
     TensorSpec,
@@ -27,7 +27,15 @@ from roma.device_protocol import (
     encode,
 )
 from roma.device_protocol.fields import LARGEST
-from roma.domain.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.domain.actions import (
+    ActionOutcome,
+    ActionStatus,
+    Capabilities,
+    Infer,
+    Load,
+    ModelCapabilities,
+    Unload,
+)
 from roma.domain.errors import TensorError, WireError
 
 times = st.floats(-LARGEST, LARGEST)
@@ -57,7 +65,10 @@ signatures = st.builds(
     Signature, st.lists(specs, max_size=3).map(tuple), st.lists(specs, max_size=3).map(tuple)
 )
 offers = st.builds(
-    ModelOffer, st.integers(1, 9), times, st.dictionaries(st.integers(1, 64), times, max_size=5)
+    ModelCapabilities,
+    st.integers(1, 9),
+    times,
+    st.dictionaries(st.integers(1, 64), times, max_size=5),
 )
 
 
@@ -65,7 +76,7 @@ offers = st.builds(
 def hellos(draw):
     models = draw(st.dictionaries(names, st.tuples(offers, st.dictionaries(names, signatures))))
     loaded = tuple(draw(st.lists(st.sampled_from(sorted(models)), unique=True)) if models else ())
-    offer = Offer(draw(st.integers(0, 4096)), {n: m for n, (m, _) in models.items()}, loaded)
+    offer = Capabilities(draw(st.integers(0, 4096)), {n: m for n, (m, _) in models.items()}, loaded)
     return Hello(draw(names), offer, {n: s for n, (_, s) in models.items()})
 
 
@@ -77,7 +88,9 @@ messages = (
     | st.builds(Pong, times, times)
     | st.builds(Submit, actions, names, tensors)
     | st.builds(
-        Result, st.builds(Outcome, ids, st.sampled_from(Status), times, times, names), tensors
+        ActionResult,
+        st.builds(ActionOutcome, ids, st.sampled_from(ActionStatus), times, times, names),
+        tensors,
     )
 )
 
@@ -94,7 +107,7 @@ def wire(message):
 
 def assert_same(found, sent):
     assert type(found) is type(sent)
-    if not isinstance(sent, Submit | Result):
+    if not isinstance(sent, Submit | ActionResult):
         assert found == sent
         return
     told = (

@@ -19,7 +19,7 @@ from roma.config import schema
 from roma.config.gateway import GatewayConfig
 from roma.config.workers import WorkerConfig
 from roma.lab.experiments import output
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.workload.arrivals import Profile, RateStep, poisson
 
 PAGE = Path(__file__).parents[2] / "docs/experiments/promise.md"
 ROUNDS = [Round(100.0, (0.95, 0.7), (0.001, 0.002)), Round(102.0, (0.93, 0.8), (0.003, 0.001))]
@@ -45,7 +45,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def test_requests_of_the_lead_are_sent_and_not_counted():
-    arrivals = poisson(Profile((Step(100.0, 0.6),)), seed=5)
+    arrivals = poisson(Profile((RateStep(100.0, 0.6),)), seed=5)
     after = sum(t >= 0.4 for t in arrivals)
     assert 0 < after < len(arrivals)
     stream = Stream(name="s", method="GET", target="/", body="", rate=100.0)

@@ -6,7 +6,7 @@ import pytest
 
 from bench.readers import LARGE, SMALL
 from bench.variants import Run, Setting, Told, _by_load, _overall, during, quality, read, row
-from roma.tools.load import Outcome, Result
+from roma.tools.load import RequestEnd, RequestResult
 
 TIMES = {
     LARGE: {1: 0.02, 2: 0.03, 4: 0.04, 8: 0.08, 16: 0.1, 32: 0.2},
@@ -66,12 +66,12 @@ def test_where_nothing_was_answered_nothing_is_said_of_answers():
 def test_a_result_is_read_by_who_gave_it_and_by_its_highest_score():
     body = json.dumps({"predictions": [[0.1, 3.0, -2.0]]}).encode()
     answer = f"{SMALL}\n".encode() + body
-    good = Result("digits", 3, Outcome.ANSWERED, 1.0, 1.0, 1.25, 200, answer=answer)
+    good = RequestResult("digits", 3, RequestEnd.ANSWERED, 1.0, 1.0, 1.25, 200, answer=answer)
     assert read(good, [0, 1]) == Told(1.0, 0.25, 200, SMALL, is_right=True)
     assert not read(good, [0, 2]).is_right
-    late = Result("digits", 4, Outcome.REJECTED, 1.0, 1.0, 1.5, 504)
+    late = RequestResult("digits", 4, RequestEnd.REJECTED, 1.0, 1.0, 1.5, 504)
     assert read(late, [0, 1]) == Told(1.0, 0.5, 504)
-    lost = Result("digits", 5, Outcome.FAILED, 1.0, 1.0, 1.5, reason="timeout")
+    lost = RequestResult("digits", 5, RequestEnd.FAILED, 1.0, 1.0, 1.5, reason="timeout")
     assert read(lost, [0, 1]) == Told(1.0, 0.5, 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from roma.domain.errors import ConfigError
 from roma.telemetry import decision_log
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 
 
 def lines(directory, name="models"):
@@ -15,11 +15,11 @@ def lines(directory, name="models"):
 
 
 def test_a_run_appends_to_the_last_one_unless_it_begins_anew(tmp_path):
-    Chronicle(tmp_path).write("models", [{"a": 1}])
-    again = Chronicle(tmp_path)
+    DecisionLog(tmp_path).write("models", [{"a": 1}])
+    again = DecisionLog(tmp_path)
     again.write("models", [{"a": 2}, {"a": 3}])
     assert lines(tmp_path) == [{"a": 1}, {"a": 2}, {"a": 3}]
-    anew = Chronicle(tmp_path, fresh=True)
+    anew = DecisionLog(tmp_path, fresh=True)
     anew.write("models", [{"a": 4}])
     anew.write("models", [{"a": 5}])
     assert lines(tmp_path) == [{"a": 4}, {"a": 5}]
@@ -27,7 +27,7 @@ def test_a_run_appends_to_the_last_one_unless_it_begins_anew(tmp_path):
 
 
 def test_a_full_file_makes_room_and_the_one_before_goes(tmp_path):
-    story = Chronicle(tmp_path, largest=40)
+    story = DecisionLog(tmp_path, largest=40)
     for n in range(12):
         story.write("models", [{"n": n}])
     kept = [line["n"] for line in lines(tmp_path)]
@@ -38,7 +38,7 @@ def test_a_full_file_makes_room_and_the_one_before_goes(tmp_path):
 
 def test_what_cannot_be_written_is_said_once_and_goes_on_later(tmp_path, caplog):
     directory = tmp_path / "story"
-    story = Chronicle(directory)
+    story = DecisionLog(directory)
     directory.rmdir()
     directory.touch()  # a file where the directory was
     story.write("models", [{"n": 1}])
@@ -51,7 +51,7 @@ def test_what_cannot_be_written_is_said_once_and_goes_on_later(tmp_path, caplog)
 
 
 async def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypatch, caplog):
-    story, gate, began = Chronicle(tmp_path), threading.Event(), threading.Event()
+    story, gate, began = DecisionLog(tmp_path), threading.Event(), threading.Event()
     write = story.write
 
     def hang(name, records):
@@ -71,7 +71,7 @@ async def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypa
 
 async def test_a_disk_that_hangs_for_good_does_not_hold_up_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(decision_log, "LAST", 0.05)
-    story, gate = Chronicle(tmp_path), threading.Event()
+    story, gate = DecisionLog(tmp_path), threading.Event()
     monkeypatch.setattr(story, "write", lambda name, records: gate.wait(30))
     story.offer("models", [{"n": 1}])
     await story.close("models", [{"n": 2}])
@@ -82,4 +82,4 @@ async def test_a_disk_that_hangs_for_good_does_not_hold_up_the_end(tmp_path, mon
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"story = .*file/x: cannot be written"):
-        Chronicle(tmp_path / "file" / "x")
+        DecisionLog(tmp_path / "file" / "x")

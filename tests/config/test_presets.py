@@ -118,7 +118,7 @@ def test_the_demo_is_what_is_shipped(tmp_path):
     paths = {model.name: tmp_path for model in plan.MODELS}
     for law, expected in (("late_share", set()), ("rules", {"law"})):
         file = tmp_path / "roma.yaml"
-        machine = plan.Machine(2.0, 0.6)
+        machine = plan.DemoMachine(2.0, 0.6)
         plan.write_config(file, machine, paths, law=law, ports=(9000, 9001, 9002, 9003))
         found = schema.load(file)
         assert found.control.model_fields_set & TUNING == expected

@@ -8,14 +8,14 @@ import pytest
 from controllers import registry
 from controllers.cost import Cost
 from controllers.design import closed_loop, plant, robustness, tune
-from controllers.design.closed_loop import Scenario
+from controllers.design.closed_loop import LoopScenario
 from controllers.design.plant import OperatingPoint, Sampling
 from controllers.design.vector import decode, encode
 from controllers.error import ErrorForm
 from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
-from controllers.rate import Rate
+from controllers.rate import RequestRate
 from roma.domain.errors import ConfigError
 
 POINT = OperatingPoint()
@@ -27,8 +27,8 @@ def tuned(form=ErrorForm.RT, point=POINT, q=0.85):
     return tune.main(system, wish)
 
 
-EQ_12 = Scenario(gains=tuple(tuned().gains.items()))
-BY_HAND = Scenario(gains=tuple(robustness.PAPER.items()))
+EQ_12 = LoopScenario(gains=tuple(tuned().gains.items()))
+BY_HAND = LoopScenario(gains=tuple(robustness.PAPER.items()))
 
 
 @pytest.mark.parametrize("form", list(ErrorForm))
@@ -37,7 +37,7 @@ def test_a_small_step_is_the_linear_theory(form, dead_time):
     """So eq. 11, the unit of K in every error form and the dead step are production's own."""
     tuning = tuned(form)
     gains = tuple(tuning.gains.items())
-    step = Scenario(
+    step = LoopScenario(
         gains=gains, set_point=1e-3 * POINT.response_time, dead_time=dead_time, age=False
     )
     run = closed_loop.main(POINT, step)
@@ -51,7 +51,7 @@ def test_gains_hold_for_the_period_they_were_tuned_for(period):
     point = OperatingPoint(period=period)
     tuning = tuned(point=point, q=0.9)
     gains = tuple(tuning.gains.items())
-    step = Scenario(gains=gains, set_point=1e-3 * point.response_time, age=False)
+    step = LoopScenario(gains=gains, set_point=1e-3 * point.response_time, age=False)
     run = closed_loop.main(point, step)
     linear = closed_loop.predicted(point, tuning.controller, step)
     assert run.response == pytest.approx(linear, abs=5e-3 * step.set_point)
@@ -64,7 +64,7 @@ def test_gains_hold_for_the_period_they_were_tuned_for(period):
 )
 def test_steps_leave_no_error_and_the_cores_that_balance(form, step, cores):
     gains = tuple(tuned(form).gains.items())
-    run = closed_loop.main(POINT, Scenario(gains=gains, seconds=300.0, **step))
+    run = closed_loop.main(POINT, LoopScenario(gains=gains, seconds=300.0, **step))
     assert run.final_error == pytest.approx(0.0, abs=1e-4)
     assert run.cores[-1] == pytest.approx(cores, abs=1e-3)
     assert run.settled_after is not None
@@ -125,13 +125,13 @@ def by_hand(law_name, gains, *, rate, periods):
 @pytest.mark.parametrize("law", ["pi", "late_share"])
 def test_the_blocks_are_the_plain_loop(law):
     response, cores = by_hand(law, {}, rate=5.0, periods=80)
-    run = closed_loop.main(POINT, Scenario(law=law, rate=5.0, seconds=80.0))
+    run = closed_loop.main(POINT, LoopScenario(law=law, rate=5.0, seconds=80.0))
     assert run.response == pytest.approx(response)
     assert run.cores == pytest.approx(cores)
 
 
 def test_the_default_law_gives_the_gpus_share_back_and_keeps_its_promise():
-    run = closed_loop.main(replace(POINT, period=0.2), Scenario(law="late_share", gpus=1.0))
+    run = closed_loop.main(replace(POINT, period=0.2), LoopScenario(law="late_share", gpus=1.0))
     assert run.cores[-1] == pytest.approx(2.5, abs=0.25)
     assert run.worst <= POINT.response_time + 1e-9
 
@@ -141,8 +141,8 @@ def test_the_default_law_gives_the_gpus_share_back_and_keeps_its_promise():
     [
         PiState(),
         PiState(0.25, Cost(0.1)),
-        LateShareState(Rate(recent=(0.0, 0.0))),
-        LateShareState(Rate(35.0, 12.0, (30.0, 33.0)), -0.5, Cost(0.1, 0.05), 3.5, 10.0),
+        LateShareState(RequestRate(recent=(0.0, 0.0))),
+        LateShareState(RequestRate(35.0, 12.0, (30.0, 33.0)), -0.5, Cost(0.1, 0.05), 3.5, 10.0),
     ],
 )
 def test_a_state_survives_the_vector(state):
@@ -153,11 +153,11 @@ def test_a_state_survives_the_vector(state):
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
-        (Scenario(law="rules"), "law = rules: must be one of pi, late_share"),
-        (Scenario(dead_time=0), "dead_time = 0: must be >= 1"),
-        (Scenario(set_point=-0.304), "set_point = -0.304"),
-        (Scenario(rate=-35.0), "rate = -35"),
-        (Scenario(gains=(("K", -1.0),)), r"control.gains.K = -1"),
+        (LoopScenario(law="rules"), "law = rules: must be one of pi, late_share"),
+        (LoopScenario(dead_time=0), "dead_time = 0: must be >= 1"),
+        (LoopScenario(set_point=-0.304), "set_point = -0.304"),
+        (LoopScenario(rate=-35.0), "rate = -35"),
+        (LoopScenario(gains=(("K", -1.0),)), r"control.gains.K = -1"),
     ],
 )
 def test_an_impossible_scenario_is_named(scenario, message):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from controllers.design import excite, identify, plant
-from controllers.design.identify import Record
+from controllers.design.identify import IdentificationRun
 from controllers.design.plant import OperatingPoint, Plant
 from roma.domain.errors import ConfigError
 
@@ -21,7 +21,7 @@ def record(truth, *, dead_time=0, noise=0.02, periods=400, seed=1):
     u = random.choice([-0.3, 0.3], periods)
     moved = control.forced_response(truth.transfer_function(dead_time), time, u).outputs
     walk = np.cumsum(random.normal(scale=noise, size=periods))
-    return Record(time, 3.5 + u, 5.0 + moved + walk, np.full(periods, 35.0))
+    return IdentificationRun(time, 3.5 + u, 5.0 + moved + walk, np.full(periods, 35.0))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,9 @@ def test_unanswered_periods_and_gaps_cost_only_their_own_differences():
     response = whole.response.copy()
     response[[50, 51, 200]] = np.nan
     kept = np.delete(np.arange(len(response)), [100, 300])
-    holed = Record(*(x[kept] for x in (whole.time, whole.applied, response, whole.throughput)))
+    holed = IdentificationRun(
+        *(x[kept] for x in (whole.time, whole.applied, response, whole.throughput))
+    )
     (fit,) = identify.main(holed, dead_time=0)
     assert fit.plant.k == pytest.approx(-0.23)
     assert fit.plant.b == pytest.approx(-0.24)

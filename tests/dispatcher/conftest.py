@@ -2,7 +2,7 @@ import pytest
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from roma.domain.events import ExecutorAdded, ExecutorReady, RequestArrived
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
@@ -20,7 +20,7 @@ class Desk:
             specs,
             gpu=registry.GPU.get(gpu, gpu) if isinstance(gpu, str) else gpu,
             cpu=registry.CPU[cpu],
-            options=Options(beta=beta, spill=spill),
+            options=PolicyOptions(beta=beta, spill=spill),
             window=window,
         )
         return self.core

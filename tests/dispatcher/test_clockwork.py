@@ -3,7 +3,7 @@
 import pytest
 
 from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.events import (
     Execute,
     ExecutionMissed,
@@ -180,7 +180,9 @@ def test_what_a_model_needs_is_asked_of_the_device_that_is_quickest():
         rig = Rig()
         quick = rig.models
         for name in order.split():
-            rig.models = {m: ModelOffer(2, 2.0, RUNS) for m in quick} if name == "slow" else quick
+            rig.models = (
+                {m: ModelCapabilities(2, 2.0, RUNS) for m in quick} if name == "slow" else quick
+            )
             rig.device(name)
         rig.models = quick
         (load,) = rig.arrive("a", 0.0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dispatcher.state.device_state import Exclusive
-from roma.domain.actions import ModelOffer, Offer
+from dispatcher.state.device_state import DeviceState
+from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     ExecutorLost,
     LoadEnded,
@@ -22,7 +22,7 @@ TIGHT = LOAD + RUNS[1] + 0.005
 def offering(rig, name, *, load, **kw):
     """A device that loads models within `load` seconds."""
     models = rig.models
-    rig.models = {m: ModelOffer(2, load, RUNS) for m in models}
+    rig.models = {m: ModelCapabilities(2, load, RUNS) for m in models}
     rig.device(name, **kw)
     rig.models = models
 
@@ -151,7 +151,7 @@ def test_who_holds_a_model_while_another_becomes_slower_is_compared_with_all():
     policy = rig.core.policies.active[0]
     x, y, z = (policy._gpus[name].device for name in "xyz")
     found = policy._loading
-    assert found.coldest("a") is x
+    assert found.fastest_cold_start("a") is x
     for number, (device, slower) in enumerate(((x, 1.9), (y, 1.7)), start=1):
         found.begins("a", device)
         device.begin_load(number, "a", 0.0)
@@ -159,7 +159,7 @@ def test_who_holds_a_model_while_another_becomes_slower_is_compared_with_all():
     for device in (y, x):
         device.unload("a")
         found.ends("a", device)
-    assert found.coldest("a") is z
+    assert found.fastest_cold_start("a") is z
 
 
 def test_requests_that_left_leave_no_demand_behind():
@@ -190,7 +190,7 @@ def test_nor_do_those_that_would_have_been_refused():
 
 
 def test_a_doubted_load_is_something_new_once():
-    device = Exclusive(Offer(2, {"a": ModelOffer(2, LOAD, RUNS)}, ()))
+    device = DeviceState(Capabilities(2, {"a": ModelCapabilities(2, LOAD, RUNS)}, ()))
     device.begin_load(1, "a", 0.0)
     device.end_load(1, "a", LoadEnded(1, True, 1.5 * LOAD), 0.03)
     assert not device.doubt("a", 5.0)
@@ -205,7 +205,7 @@ def test_a_doubted_load_is_something_new_once():
     [(0, 0.0), (1, RUNS[1]), (2, RUNS[2]), (5, 5 * RUNS[4] / 4), (40, 40 * RUNS[16] / 16)],
 )
 def test_requests_are_worth_what_they_take_in_batches_that_they_fill(requests, seconds):
-    device = Exclusive(Offer(2, {"a": ModelOffer(2, LOAD, RUNS)}, ()))
+    device = DeviceState(Capabilities(2, {"a": ModelCapabilities(2, LOAD, RUNS)}, ()))
     assert device.work("a", requests) == pytest.approx(seconds)
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from dispatcher import reports
-from dispatcher.schedulers.base import Drop, GpuScheduler, Run, WaitUntil
+from dispatcher.schedulers.base import DropChoice, GpuScheduler, RunChoice, WaitUntil
 from roma.domain.errors import InvalidTransition
 from roma.domain.events import (
     Abort,
     CoresApplied,
     Execute,
     ExecutionEnded,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
@@ -246,11 +246,11 @@ def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(de
     mine = [run.execution for run in runs if run.executor == "m@a"]
     core.handle(ExecutionEnded(mine[0], Result.TIMEOUT), now=30.0)
     executor = core.executors["m@a"]
-    assert (executor.is_on_trial, executor.is_ejected) == (True, False)
+    assert (executor.probing, executor.ejected) == (True, False)
     core.handle(ExecutionEnded(mine[1], Result.TIMEOUT), now=30.1)
-    assert (executor.is_on_trial, executor.is_ejected) == (False, True)
+    assert (executor.probing, executor.ejected) == (False, True)
     core.handle(Woken(), now=31.2)
-    assert (executor.is_on_trial, executor.is_ejected) == (True, False)
+    assert (executor.probing, executor.ejected) == (True, False)
 
 
 def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(desk):
@@ -353,10 +353,10 @@ def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(desk):
     desk.cpu("m@b", "m")
     for i in range(3):
         desk.arrive("m", i / 10)
-    assert core.handle(ExecutionUnreached(1), now=0.5) == []  # back at the head, m@b is busy
+    assert core.handle(ExecutionUnreachable(1), now=0.5) == []  # back at the head, m@b is busy
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == [Execute(3, "m@b", "m", (1,))]
     core.handle(ExecutorReady("m@a"), now=0.7)
-    commands = core.handle(ExecutionUnreached(3), now=0.8)
+    commands = core.handle(ExecutionUnreachable(3), now=0.8)
     assert Fail(1, "executable m@b cannot be reached") in commands
 
 
@@ -366,7 +366,7 @@ def test_only_a_share_of_the_requests_runs_a_second_time(desk):
 
     def runs_again(now):
         (first,) = desk.arrive("m", now)
-        core.handle(ExecutionUnreached(first.execution, gone=False), now=now)
+        core.handle(ExecutionUnreachable(first.execution, gone=False), now=now)
         commands = core.handle(ExecutorReady("m@w"), now=now)
         if commands:
             core.handle(ExecutionEnded(commands[0].execution, Result.OK), now=now)
@@ -388,7 +388,7 @@ def test_a_connection_that_nobody_takes_costs_no_other_request(desk):
     desk.cpu("m@a", "m", cores=2)
     desk.arrive("m", 0.0)
     desk.arrive("m", 0.1)
-    assert core.handle(ExecutionUnreached(1, gone=False), now=1.6) == []  # it waits for a look
+    assert core.handle(ExecutionUnreachable(1, gone=False), now=1.6) == []  # it waits for a look
     assert [e.id for e in core.running()] == [2]
     assert core.handle(ExecutionEnded(2, Result.OK), now=1.7) == []
     assert core.handle(ExecutorReady("m@a"), now=1.8) == [Execute(3, "m@a", "m", (1,))]
@@ -433,8 +433,8 @@ class Batches(GpuScheduler):
         if now < 10.0:
             return WaitUntil(10.0)
         if queue.head is not None and queue.head.id == 1:
-            return Drop("m", (1,), Reason.PREDICTED_LATE, "not worth it")
-        return Run("gpu", "m", 2) if len(queue) >= 2 else None
+            return DropChoice("m", (1,), Reason.PREDICTED_LATE, "not worth it")
+        return RunChoice("gpu", "m", 2) if len(queue) >= 2 else None
 
 
 def test_a_policy_can_wait_drop_and_batch(desk):

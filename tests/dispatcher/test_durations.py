@@ -9,7 +9,7 @@ from dispatcher.live.admin.metrics import collect
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
@@ -122,7 +122,7 @@ def test_an_executable_is_busy_while_at_least_one_execution_runs(desk):
     assert executor.busy(300.0) == 8.0
     core.handle(ExecutorReady("a@w"), now=300.0)
     unreached = started(desk.arrive("a", 400.0))
-    core.handle(ExecutionUnreached(unreached), now=401.0)
+    core.handle(ExecutionUnreachable(unreached), now=401.0)
     assert executor.busy(500.0) == 9.0
     assert values(core, 500.0)["roma_executable_busy_seconds_total", "a@w", "cpu"] == 9.0
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from dispatcher.guards.outlier_ejection import ANSWERS, ERRORS, LONGEST
+from dispatcher.guards.outlier_ejection import ANSWERS, ERRORS, MAX_EJECTION_TIME
 from roma.domain.events import Execute, ExecutionEnded, ExecutorLost, ExecutorReady, Result, Woken
 
 
@@ -52,11 +52,11 @@ def test_after_a_while_one_request_tries_it(desk, pair):
     assert sorted(c.executor for c in taken) == ["bad", "good"]
     trial = next(c for c in taken if c.executor == "bad")
     pair.handle(ExecutionEnded(trial.execution, Result.ERROR), now=1.1)
-    assert pair.executors["bad"].is_ejected  # at once, and for twice as long
+    assert pair.executors["bad"].ejected  # at once, and for twice as long
     assert pair.next_wakeup() == pytest.approx(3.1)
     pair.handle(Woken(), now=3.2)
     assert "bad" in targets(desk, 4, 3.2)
-    assert not pair.executors["bad"].is_on_trial
+    assert not pair.executors["bad"].probing
 
 
 def test_a_trial_is_one_request_however_many_slots_there_are(desk):
@@ -79,7 +79,9 @@ def test_ejections_grow_no_longer_than_the_longest(desk, pair):
         now = end
         pair.handle(Woken(), now=now)
         fail(desk, 1, now=now)
-    assert spans == pytest.approx([1, 2, 4, 8, 16, LONGEST, LONGEST, LONGEST])
+    assert spans == pytest.approx(
+        [1, 2, 4, 8, 16, MAX_EJECTION_TIME, MAX_EJECTION_TIME, MAX_EJECTION_TIME]
+    )
 
 
 def test_the_last_one_of_a_model_is_never_ejected(desk):
@@ -121,14 +123,14 @@ def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(de
     bad = [c.execution for c in running if c.executor == "bad"]
     for execution in bad[:ERRORS]:
         core.handle(ExecutionEnded(execution, Result.ERROR), now=0.1)
-    assert core.executors["bad"].is_ejected
+    assert core.executors["bad"].ejected
     for execution in bad[ERRORS:]:  # they began before it was
         core.handle(ExecutionEnded(execution, Result.OK), now=0.2)
-    assert core.executors["bad"].is_ejected
+    assert core.executors["bad"].ejected
     core.handle(Woken(), now=1.1)
     (trial,) = [c for _ in range(2) for c in desk.arrive("m", 1.1) if c.executor == "bad"]
     core.handle(ExecutionEnded(trial.execution, Result.OK), now=1.2)
-    assert not core.executors["bad"].is_on_trial
+    assert not core.executors["bad"].probing
 
 
 def run(desk, count, is_bad, now=0.0):
@@ -147,7 +149,7 @@ def run(desk, count, is_bad, now=0.0):
 
 def test_inputs_that_fail_everywhere_eject_nobody(desk, pair):
     run(desk, 100, lambda number, executor: True)
-    assert not any(e.is_ejected for e in pair.executors)
+    assert not any(e.ejected for e in pair.executors)
     assert pair.queues["m"].failed == 100  # but nobody's promise was kept
 
 
@@ -155,21 +157,21 @@ def test_inputs_that_fail_everywhere_eject_nobody(desk, pair):
 def test_inputs_that_fail_now_and_then_eject_nobody(desk, pair, seed):
     bad = random.Random(seed)
     run(desk, 500, lambda number, executor: bad.random() < 0.5)
-    assert not any(e.is_ejected for e in pair.executors)
+    assert not any(e.ejected for e in pair.executors)
 
 
 def test_one_that_fails_what_others_answer_is_ejected(desk, pair):
     run(desk, 2 * ANSWERS, lambda number, executor: executor == "bad")
-    assert not pair.executors["bad"].is_ejected
+    assert not pair.executors["bad"].ejected
     run(desk, 4 * ANSWERS, lambda number, executor: executor == "bad")
-    assert pair.executors["bad"].is_ejected
+    assert pair.executors["bad"].ejected
     failed = pair.queues["m"].failed
     run(desk, 20, lambda number, executor: executor == "bad")
     assert pair.queues["m"].failed == failed
     # It is tried with one request, and ejected again if that fails too.
     pair.handle(Woken(), now=1.0)
     run(desk, 20, lambda number, executor: executor == "bad", now=1.0)
-    assert (pair.queues["m"].failed, pair.executors["bad"].is_ejected) == (failed + 1, True)
+    assert (pair.queues["m"].failed, pair.executors["bad"].ejected) == (failed + 1, True)
     # One answer, and it is trusted.
     pair.handle(Woken(), now=4.0)
     run(desk, 20, lambda number, executor: False, now=4.0)
@@ -192,14 +194,14 @@ def test_one_that_idles_is_asked_before_another_is_ejected(desk, idle_pair):
 
     assert run(desk, 18, is_bad) == {"bad": 18}  # the policy asks nobody else
     assert run(desk, 40, is_bad) == {"bad": 1, "good": 39}
-    assert idle_pair.executors["bad"].is_ejected
+    assert idle_pair.executors["bad"].ejected
     idle_pair.handle(Woken(), now=1.0)
     assert run(desk, 20, lambda number, executor: False, now=1.0) == {"bad": 20}
 
 
 def test_one_that_idles_is_asked_little_where_the_inputs_fail(desk, idle_pair):
     ran = run(desk, 200, lambda number, executor: True)
-    assert not any(e.is_ejected for e in idle_pair.executors)
+    assert not any(e.ejected for e in idle_pair.executors)
     assert 0 < ran["good"] <= ANSWERS
 
 
@@ -213,7 +215,7 @@ def test_what_idles_is_compared_with_a_gpu_too(desk):
     desk.gpu()
     desk.cpu("cpu", "m")
     ran = run(desk, 60, lambda number, executor: executor == "gpu")
-    assert core.executors["gpu"].is_ejected
+    assert core.executors["gpu"].ejected
     assert ran == {"gpu": 19, "cpu": 41}
 
 
@@ -223,7 +225,7 @@ def test_one_is_ejected_beside_another_that_came_after_its_first_failure(desk):
     run(desk, 5, lambda number, executor: True)
     desk.cpu("good", "m")
     run(desk, 6 * ANSWERS, lambda number, executor: executor == "bad")
-    assert core.executors["bad"].is_ejected
+    assert core.executors["bad"].ejected
 
 
 def test_one_that_answers_nothing_is_no_reason_to_eject_another(desk):
@@ -236,7 +238,7 @@ def test_one_that_answers_nothing_is_no_reason_to_eject_another(desk):
         core.handle(ExecutionEnded(bad.execution, Result.FAILURE), now=0.0)
         (bad,) = desk.arrive("m", 0.0)
         assert bad.executor == "bad"
-    assert not core.executors["bad"].is_ejected
+    assert not core.executors["bad"].ejected
 
 
 def test_what_fails_of_one_model_is_not_compared_with_another(desk):
@@ -250,7 +252,7 @@ def test_what_fails_of_one_model_is_not_compared_with_another(desk):
         for command in running:
             result = Result.OK if command.model == "a" else Result.FAILURE
             core.handle(ExecutionEnded(command.execution, result), now=0.0)
-    assert not any(e.is_ejected for e in core.executors)
+    assert not any(e.ejected for e in core.executors)
 
 
 def test_a_failure_that_is_explained_ends_a_row_of_errors(desk, pair):
@@ -260,4 +262,4 @@ def test_a_failure_that_is_explained_ends_a_row_of_errors(desk, pair):
         result = left.pop() if left and command.executor == "bad" else Result.OK
         pair.handle(ExecutionEnded(command.execution, result), now=0.0)
     assert left == []
-    assert not pair.executors["bad"].is_ejected
+    assert not pair.executors["bad"].ejected

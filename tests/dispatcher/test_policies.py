@@ -7,7 +7,7 @@ from tests.dispatcher.conftest import model
 
 
 class Listener(Scheduler):
-    knows_requests = True
+    request_aware = True
 
     def __init__(self, state, options):
         super().__init__(state, options)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.schedulers.qos.base import Rate
+from dispatcher.schedulers.qos.base import ArrivalRate
 from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.optimal import QosOpt
-from dispatcher.state.device_state import UNSEEN, Exclusive
+from dispatcher.state.device_state import IDLE_PREDICTION_AGE, DeviceState
 from dispatcher.state.utility import UTILITIES, linear, value
-from roma.domain.actions import ModelOffer, Offer
+from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
@@ -26,7 +26,7 @@ from roma.domain.events import (
     Result,
     Woken,
 )
-from roma.domain.variants import Terms
+from roma.domain.variants import RequestOptions
 from tests.support.variants import RUNS, Rig, busy, executes
 
 # What an answer is worth (eq. 1)
@@ -56,7 +56,7 @@ def test_value_is_from_0_to_1_and_never_grows(name, soft, more, ended, later):
 def test_quality_of_an_answer_is_accuracy_times_value():
     rig = Rig(Fixed)
     rig.device()
-    (first,) = rig.arrive(0.0, Terms(soft=0.5, variant="tiny"))
+    (first,) = rig.arrive(0.0, RequestOptions(soft=0.5, variant="tiny"))
     rig.end(first.execution, 1.25)  # half of the time from soft to hard deadline has passed
     queue = rig.core.queues["yolo"]
     assert queue.quality == pytest.approx(0.5 * 0.5)
@@ -181,7 +181,7 @@ def test_a_large_batch_is_answered_by_whoever_gives_it_more_quality():
 
 
 def test_the_rate_is_of_the_window_and_of_a_second_at_least():
-    rate = Rate(5.0)
+    rate = ArrivalRate(5.0)
     assert rate.at(0.0) == 0.0
     for i in range(20):
         rate.add(10.0 + i * 0.1)
@@ -198,8 +198,8 @@ def test_a_pinned_variant_and_a_least_accuracy_are_kept():
     rig = Rig(Fixed)
     rig.device()
     (first,) = rig.arrive(0.0)
-    rig.arrive(0.1, Terms(variant="tiny"))
-    rig.arrive(0.2, Terms(accuracy=0.9))
+    rig.arrive(0.1, RequestOptions(variant="tiny"))
+    rig.arrive(0.2, RequestOptions(accuracy=0.9))
     (second,) = rig.end(first.execution, 0.3)
     assert (second.variant, second.requests) == ("tiny", (2,))
     (third,) = rig.end(second.execution, 0.4)
@@ -211,8 +211,8 @@ def test_requests_that_allow_a_variant_share_its_batch_in_order_of_deadline():
     rig.device()
     (first,) = rig.arrive(0.0)
     rig.arrive(0.1)
-    rig.arrive(0.1, Terms(variant="full", soft=0.5))
-    rig.arrive(0.1, Terms(variant="tiny", soft=9.0))
+    rig.arrive(0.1, RequestOptions(variant="full", soft=0.5))
+    rig.arrive(0.1, RequestOptions(variant="tiny", soft=9.0))
     (second,) = rig.end(first.execution, 0.3)
     assert second.requests == (3, 2)
 
@@ -221,8 +221,8 @@ def test_the_earliest_soft_deadline_goes_first():
     rig = Rig(Fixed)
     rig.device()
     (first,) = rig.arrive(0.0)
-    rig.arrive(0.1, Terms(soft=1.5))
-    rig.arrive(0.2, Terms(soft=0.5))
+    rig.arrive(0.1, RequestOptions(soft=1.5))
+    rig.arrive(0.2, RequestOptions(soft=0.5))
     (second,) = rig.end(first.execution, 0.3)
     assert second.requests == (3, 2)
 
@@ -232,7 +232,7 @@ def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
     rig.device(pages=1, loaded=("full",))
     for i in range(200):
         rig.core.handle(Woken(), now=i * 0.1)
-        rig.arrive(i * 0.1, Terms(variant="tiny"), hard=0.5)
+        rig.arrive(i * 0.1, RequestOptions(variant="tiny"), hard=0.5)
     (line,) = rig.core.policies.active[0].books["yolo"].lines.values()
     assert len(line) <= 6
 
@@ -241,7 +241,7 @@ def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
 def test_qos_opt_lets_nobody_wait_for_the_small_variant(loaded):
     rig = Rig(QosOpt)
     rig.device(loaded=loaded, pages=len(loaded))
-    terms = Terms(variant="tiny") if "full" in loaded else None
+    terms = RequestOptions(variant="tiny") if "full" in loaded else None
     assert [c.variant for c in rig.arrive(0.0, terms)] == ["tiny"]
 
 
@@ -251,9 +251,9 @@ def test_qos_opt_gives_up_nobody_where_nobody_is_behind():
     rig.device(loaded=("tiny",), pages=1)
     (first,) = rig.arrive(0.0)
     for _ in range(3):
-        rig.arrive(0.01, Terms(variant="tiny", soft=0.02))
+        rig.arrive(0.01, RequestOptions(variant="tiny", soft=0.02))
     for _ in range(900):
-        rig.arrive(0.02, Terms(variant="full"))
+        rig.arrive(0.02, RequestOptions(variant="full"))
     commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.7)
     assert not [c for c in commands if isinstance(c, Reject)]
     assert [c.requests[0] for c in executes(commands)] == [2]
@@ -420,8 +420,10 @@ class Timed:
     """A device whose batches take `factor` times what was offered."""
 
     def __init__(self):
-        offers = {name: ModelOffer(1, 0.1, runs, any_batch=True) for name, runs in RUNS.items()}
-        self.device = Exclusive(Offer(9, offers, ("full", "tiny")))
+        offers = {
+            name: ModelCapabilities(1, 0.1, runs, any_batch=True) for name, runs in RUNS.items()
+        }
+        self.device = DeviceState(Capabilities(9, offers, ("full", "tiny")))
         self.executions = 0
 
     def run(self, model, batch, factor, now=0.0):
@@ -461,7 +463,7 @@ def test_a_variant_that_was_slow_and_does_not_run_is_given_another_chance():
     for i in range(10):
         timed.run("tiny", 4, 1.5, now=0.1 * i)
     assert timed.slowness("full") == {4.0}
-    timed.run("tiny", 4, 1.5, now=0.1 + UNSEEN)
+    timed.run("tiny", 4, 1.5, now=0.1 + IDLE_PREDICTION_AGE)
     assert timed.slowness("full") == {1.5}
-    timed.run("full", 2, 1.1, now=0.2 + UNSEEN)
+    timed.run("full", 2, 1.1, now=0.2 + IDLE_PREDICTION_AGE)
     assert timed.slowness("full") == {1.1}

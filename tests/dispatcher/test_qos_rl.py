@@ -3,11 +3,11 @@
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos.learned import AWAY, QosRl
 from dispatcher.state.utility import QualityOptions
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
@@ -19,7 +19,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
-from roma.domain.variants import Terms
+from roma.domain.variants import RequestOptions
 from tests.support.policy import FAST, GOOD, WAIT, number, offers, policy
 
 SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))
@@ -27,7 +27,7 @@ SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))
 
 class Scene:
     def __init__(self, policy, kind=QosRl):
-        options = Options(quality=QualityOptions(policy=policy))
+        options = PolicyOptions(quality=QualityOptions(policy=policy))
         self.core = Dispatcher([SPEC], gpu=kind, cpu=CpuRoundRobin, options=options)
         self.last = 0
 
@@ -36,7 +36,9 @@ class Scene:
         if name not in self.core.executors:
             self.core.handle(ExecutorAdded(spec), now=now)
         pages = len(loaded)
-        return self.core.handle(ExecutorReady(name, Offer(pages, offers(kind), loaded)), now=now)
+        return self.core.handle(
+            ExecutorReady(name, Capabilities(pages, offers(kind), loaded)), now=now
+        )
 
     def waited(self, count, now, **terms):
         """Let so many wait for the device, and let it be free then; return what it runs."""
@@ -47,7 +49,7 @@ class Scene:
 
     def arrive(self, now, *, soft=1.0, **terms):
         self.last += 1
-        wanted = Terms(soft=now + soft, **terms)
+        wanted = RequestOptions(soft=now + soft, **terms)
         request = Request(self.last, "m", now, now + 2.0, terms=wanted)
         return self.core.handle(RequestArrived(request), now=now)
 
@@ -146,20 +148,20 @@ def test_batch_size_0_waits_and_what_comes_meanwhile_does_not_ask_again():
 
 def test_other_devices_are_refused_and_one_too_many():
     core = Scene(policy()).core
-    slower = Offer(2, offers("slow", good=1.25))
+    slower = Capabilities(2, offers("slow", good=1.25))
     assert core.refusal("a", slower) == (
         "not a device that the policy was trained for; "
         "slow: models.good: batch 1 = 0.25 s: must be 0.16 to 0.24; "
         "quick: models.good: batch sizes = 1, 2: must be 1, 2, 4"
     )
-    lacking = Offer(2, {"good": offers("slow")["good"]})
+    lacking = Capabilities(2, {"good": offers("slow")["good"]})
     assert "slow: models = good: must have fast" in core.refusal("a", lacking)
-    assert core.refusal("a", Offer(2, offers("slow", good=1.15))) is None
+    assert core.refusal("a", Capabilities(2, offers("slow", good=1.15))) is None
     scene = Scene(policy())
     scene.device("a", "slow")
-    assert scene.core.refusal("a", Offer(2, offers("slow"))) is None  # itself, again
-    assert scene.core.refusal("b", Offer(2, offers("slow"))) == (
+    assert scene.core.refusal("a", Capabilities(2, offers("slow"))) is None  # itself, again
+    assert scene.core.refusal("b", Capabilities(2, offers("slow"))) == (
         "devices of type slow = 2: must be ≤ 1 (the policy's)"
     )
     scene.core.handle(ExecutorLost("a"), now=1.0)
-    assert scene.core.refusal("b", Offer(2, offers("slow"))) is None
+    assert scene.core.refusal("b", Capabilities(2, offers("slow"))) is None

@@ -6,7 +6,7 @@ from roma.domain.events import (
     CoresApplied,
     Execute,
     ExecutionEnded,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorLost,
     Result,
     Woken,
@@ -331,7 +331,7 @@ def test_a_spilled_request_that_was_not_reached_returns_to_its_place(desk):
     spilled = [c for _ in range(5) for c in desk.arrive("m0", 10.0)][-1]
     assert spilled.executor == "m0@w"
     desk.arrive("m0", 10.1)
-    core.handle(ExecutionUnreached(spilled.execution), now=10.1)
+    core.handle(ExecutionUnreachable(spilled.execution), now=10.1)
     waiting = list(core.queues["m0"].waiting)
     assert spilled.requests[0] in waiting
     assert waiting == sorted(waiting)

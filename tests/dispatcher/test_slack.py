@@ -1,6 +1,6 @@
 """Batch requests use what interactive ones leave over, and nothing else."""
 
-from dispatcher.guards.low_priority import PATIENCE
+from dispatcher.guards.low_priority import RECHECK_INTERVAL
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
@@ -58,7 +58,7 @@ def test_a_model_that_hardly_keeps_its_promise_takes_no_batch_until_it_does(desk
     desk.arrive("m", 0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.9)
     assert batch(desk, "m", 1.0) == []
-    assert core.next_wakeup() == 1.0 + PATIENCE
+    assert core.next_wakeup() == 1.0 + RECHECK_INTERVAL
     assert core.handle(Woken(), now=1.5) == []
     assert core.handle(Woken(), now=2.0) == [Execute(2, "m@w", "m", (2,))]  # out of the window
 

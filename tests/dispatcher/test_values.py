@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.schedulers.qos.values import BRIEF, BURSTS, Action, Traffic, Values
+from dispatcher.schedulers.qos.values import BRIEF, BURSTS, BatchOption, Traffic, Values
 from dispatcher.state.utility import linear
 from tests.support.variants import FULL, RUNS, TINY
 
 
 def values(**more):
     actions = [
-        Action(size, v.accuracy, seconds)
+        BatchOption(size, v.accuracy, seconds)
         for v in (FULL, TINY)
         for size, seconds in RUNS[v.name].items()
     ]
@@ -116,6 +116,6 @@ def test_who_asks_first_does_not_look_ahead_and_waits_for_no_evaluation():
 
 
 def test_values_of_other_options_are_none_to_begin_with():
-    before = Values([Action(1, 1.0, 0.1)], linear, soft=1.0, hard=2.0)
+    before = Values([BatchOption(1, 1.0, 0.1)], linear, soft=1.0, hard=2.0)
     before.at(5.0)
     assert values(like=before).at(100.0).gain == values().at(100.0).gain

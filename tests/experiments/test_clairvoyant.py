@@ -13,7 +13,7 @@ from roma.config.plant import LoadConfig
 from roma.lab.experiments import clairvoyant, systems
 from roma.lab.experiments.clairvoyant import Infeasible, ModelLoad, bound
 from roma.lab.experiments.lab import clairvoyant_bound
-from roma.lab.experiments.workloads import Model, Service, Workload
+from roma.lab.experiments.workloads import Model, RequestCost, Workload
 from roma.lab.sim.simulation import Simulation
 
 ONE = ModelLoad([0.0], cost=1.0, gpu_time=None, response_time=1.0, minimum=0.0, maximum=10.0)
@@ -358,8 +358,12 @@ SHARED = Workload(
     "shared",
     "Two models, two workers, one GPU each",
     (
-        Model("a", 0.38, Service(0.10, 0.05, noise=0.0, gpu_noise=0.0), LoadConfig(profile="30")),
-        Model("b", 0.54, Service(0.25, 0.06, noise=0.0, gpu_noise=0.0), LoadConfig(profile="14")),
+        Model(
+            "a", 0.38, RequestCost(0.10, 0.05, noise=0.0, gpu_noise=0.0), LoadConfig(profile="30")
+        ),
+        Model(
+            "b", 0.54, RequestCost(0.25, 0.06, noise=0.0, gpu_noise=0.0), LoadConfig(profile="14")
+        ),
     ),
     duration=12.0,
 )
@@ -371,7 +375,7 @@ def test_a_quota_serves_from_its_first_period_to_its_last():
     def twice_a_second(duration, seed):
         return iter([k + part for k in range(round(duration)) for part in (0.05, 0.55)])
 
-    service = Service(0.1, 0.05, noise=0.0)
+    service = RequestCost(0.1, 0.05, noise=0.0)
     alone = replace(SHARED, models=(Model("a", 0.38, service, twice_a_second),), workers=1, gpus=0)
     played = Simulation(alone.scenario(NO_BURST, 1, script={"a@w1": [0.2] * 12})).run()
     assert played.late_share == 0

@@ -26,9 +26,9 @@ from roma.lab.experiments import (
 )
 from roma.lab.experiments.base import Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.clairvoyant import Infeasible
-from roma.lab.experiments.lab import Case, Lab, Summary
+from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.registry import EXPERIMENTS
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 
 SHORT = tuple(replace(w, duration=20.0) for w in (workloads.SKY_GNET, workloads.NOISY))
 
@@ -77,7 +77,7 @@ def test_table2_on_short_tests():
 
 @pytest.mark.parametrize(("over", "holds"), [((1, 2, 3), True), ((1, 3, 2), False)])
 def test_the_order_of_the_papers_systems_is_looked_at(over, holds):
-    summary = Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
+    summary = CaseSummary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
     found = {
         ("test", system): replace(summary, windows_over=v)
         for system, v in zip(table2.ORDER, over, strict=True)
@@ -89,7 +89,7 @@ def test_the_order_of_the_papers_systems_is_looked_at(over, holds):
 def test_the_paper_s_claims_hold():
     lab = Lab((11,))
     cases = [
-        Case(w, s)
+        LabCase(w, s)
         for w in workloads.TABLE1
         for s in (systems.SHIPPED, systems.RR_RULES, systems.ROMA_CODE)
     ]
@@ -201,12 +201,12 @@ def system_fields():
 
 
 def test_more_seeds_are_averaged_and_processes_change_nothing():
-    case = Case(SHORT[0], systems.RR_RULES)
+    case = LabCase(SHORT[0], systems.RR_RULES)
     one, two = (Lab((seed,)).run([case])[0] for seed in (1, 2))
     both = Lab((1, 2)).run([case])[0]
     assert both.core_seconds == pytest.approx((one.core_seconds + two.core_seconds) / 2)
     assert both.worst == max(one.worst, two.worst)
-    assert isinstance(both.results[0], Result)
+    assert isinstance(both.results[0], SimulationResult)
     assert both.results[0] == one.results[0]
 
 

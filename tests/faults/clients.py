@@ -3,7 +3,7 @@
 import asyncio
 
 from roma.tools.load.errors import NoAnswerError
-from roma.tools.load.outcomes import Answer
+from roma.tools.load.outcomes import HttpAnswer
 
 PAUSE = 0.05
 """Seconds between two attempts."""
@@ -22,7 +22,7 @@ class Retrying:
         self._client = client
         self.repeated = 0
 
-    async def predict(self, model: str, body: bytes) -> Answer:
+    async def predict(self, model: str, body: bytes) -> HttpAnswer:
         attempt = 0
         while True:
             numbered = body.replace(b'"]', b'.%d"]' % attempt)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roma.tools.load import Load, Outcome, Stream
+from roma.tools.load import LoadRun, RequestEnd, Stream
 from roma.tools.load.client import RestClient
 from tests.faults.clients import Retrying
 from tests.support.ground import Ground
@@ -112,7 +112,7 @@ class Seen:
 
     def take(self, result) -> None:
         self.results.append(result)
-        self.ends[result.index] = result.outcome is Outcome.ANSWERED
+        self.ends[result.index] = result.outcome is RequestEnd.ANSWERED
 
     def calm_since(self, first: int) -> bool:
         """Whether the last requests were all answered, all of them sent at or after `first`."""
@@ -133,7 +133,7 @@ async def drive(fault: Fault, directory: Path) -> Row:
         client = await stack.enter_async_context(RestClient(ground.url))
         attempts = Retrying(client) if fault.retries else client
         stream = Stream("m", steady, lambda index: b'{"instances": ["%d"]}' % index)
-        load = Load([stream], attempts, on_result=seen.take)
+        load = LoadRun([stream], attempts, on_result=seen.take)
         running = asyncio.create_task(load.run())
 
         async def until(condition) -> None:
@@ -163,7 +163,7 @@ def _recovery(seen: Seen, over: float) -> float:
     harmed = (
         result.done
         for result in seen.results
-        if result.outcome is not Outcome.ANSWERED or result.response_time > PROMISE
+        if result.outcome is not RequestEnd.ANSWERED or result.response_time > PROMISE
     )
     return max(0.0, max(harmed, default=0.0) - over)
 
@@ -179,11 +179,11 @@ async def _check(fault: Fault, ground: Ground, total, seen: Seen) -> None:
     assert all(
         json.loads(r.answer)["predictions"] == [str(r.index)]
         for r in seen.results
-        if r.outcome is Outcome.ANSWERED and not fault.retries
+        if r.outcome is RequestEnd.ANSWERED and not fault.retries
     )
     computed = ground.computed()
     assert max(computed.values()) == 1, computed.most_common(3)
-    answered = {str(r.index) for r in seen.results if r.outcome is Outcome.ANSWERED}
+    answered = {str(r.index) for r in seen.results if r.outcome is RequestEnd.ANSWERED}
     assert answered <= {number.partition(".")[0] for number in computed}
     if not fault.restarts:
         expected = as_counted(total.statuses, total.reasons)

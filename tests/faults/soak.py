@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from roma.tools.load import Load, Stream
+from roma.tools.load import LoadRun, Stream
 from roma.tools.load.client import RestClient
 from tests.faults.drive import Steady, as_counted
 from tests.faults.hostile import MODEL, TIMEOUTS, Hostile, surprises
@@ -123,7 +123,7 @@ async def soak(directory, seconds):
             rate, hostile = RATE * (1 - HOSTILE), Hostile(ground.port, RATE * HOSTILE, BURST)
             steady = Steady(rate, int(rate * seconds))
             stream = Stream("m", steady, lambda index: b'{"instances": ["%d"]}' % index)
-            running = asyncio.create_task(Load([stream], client).run())
+            running = asyncio.create_task(LoadRun([stream], client).run())
             others = [asyncio.create_task(act) for act in (_strike(ground), _look(ground))]
             attacking = asyncio.create_task(hostile.run())
             try:

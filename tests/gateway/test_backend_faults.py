@@ -9,7 +9,7 @@ from aiohttp import web
 
 from dispatcher.live import health_checks
 from dispatcher.live.health_checks import MOST_STATUS, watch
-from dispatcher.live.http.messages import Message, Response, form
+from dispatcher.live.http.messages import Message, Response, request_template
 from roma.domain.errors import BackendLost
 from roma.domain.events import Reason
 
@@ -22,7 +22,7 @@ class Watched:
     """A driver that notes what the watch of one executable reports."""
 
     def __init__(self):
-        self.doubts = {"m@w": asyncio.Event()}
+        self.suspects = {"m@w": asyncio.Event()}
         self._seen = asyncio.Queue()
 
     def on_ready(self, executor):
@@ -160,7 +160,7 @@ async def test_a_status_that_is_nonsense_is_that_executables_trouble(stage, body
     await stage.open(backends=2)
     broken, healthy = stage.backends
     broken.status_body = body
-    for doubt in stage.service.driver.doubts.values():
+    for doubt in stage.service.driver.suspects.values():
         doubt.set()
     await stage.until(lambda: len([e for e in stage.core.executors if e.live]) == 1)
     assert [(await stage.predict())[0] for _ in range(4)] == [200] * 4
@@ -310,7 +310,7 @@ async def test_closing_the_connections_ends_what_is_in_flight(stage):
     (endpoint,) = stage.service.endpoints.values()
     pool = endpoint.pool
     call = asyncio.get_running_loop().create_future()
-    pool.send(Message(form("/v1/models/m:predict"), b"{}"), call.set_result, timeout=60)
+    pool.send(Message(request_template("/v1/models/m:predict"), b"{}"), call.set_result, timeout=60)
     await stage.until(lambda: backend.running == 1)
     await pool.close()
     lost = await asyncio.wait_for(call, 10)
@@ -320,7 +320,7 @@ async def test_closing_the_connections_ends_what_is_in_flight(stage):
 
 async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
     driver = Watched()
-    doubt = driver.doubts["m@w"]
+    doubt = driver.suspects["m@w"]
 
     class Dying:
         looks = 0
@@ -384,7 +384,7 @@ async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
     await asyncio.sleep(0)
     (connection,) = [c for c in pool._all if c not in pool._idle]
     await stage.until(lambda: connection in pool._idle)  # answered, but the task has not run on
-    send(Message(form("/v1/models/m:predict"), b"{}"), answered.set_result, timeout=5)
+    send(Message(request_template("/v1/models/m:predict"), b"{}"), answered.set_result, timeout=5)
     looking.cancel()
     assert (await asyncio.wait_for(answered, 10)).status == 200
 
@@ -404,7 +404,7 @@ async def test_a_server_that_calls_a_wrong_input_500_breaks_no_promise(stage):
     answers = [await stage.predict(path="/v2/models/m/infer") for _ in range(12)]
     assert {(status, json.loads(body)["error"]) for status, body, _ in answers} == {(500, TRITON)}
     assert (stage.queue.invalid, stage.queue.failed, stage.queue.late) == (12, 0, 0)
-    assert not any(e.is_ejected for e in stage.core.executors)
+    assert not any(e.ejected for e in stage.core.executors)
 
 
 async def test_what_a_working_server_fails_is_late_and_ejects_nobody(stage):
@@ -418,7 +418,7 @@ async def test_what_a_working_server_fails_is_late_and_ejects_nobody(stage):
     for _ in range(30):
         await stage.predict()
     assert (stage.queue.invalid, stage.queue.failed) == (0, 30)
-    assert not any(e.is_ejected for e in stage.core.executors)
+    assert not any(e.ejected for e in stage.core.executors)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roma.device_protocol import Signature, TensorSpec
-from roma.domain.actions import Status
+from roma.domain.actions import ActionStatus
 from roma.domain.errors import TensorError
 from roma.security import api_keys
 from tests.support.exclusive import PAIR, Ground, doubled
@@ -389,6 +389,6 @@ async def test_an_infer_ends_in_the_books_of_both(ground):
     await asyncio.gather(*(ground.ask((i, i)) for i in range(20)))
     asked = {m.action.id for m in ground.tap.asked}
     assert sorted(asked) == sorted(m.outcome.id for m in ground.tap.told)
-    assert {m.outcome.status for m in ground.tap.told} == {Status.OK}
+    assert {m.outcome.status for m in ground.tap.told} == {ActionStatus.OK}
     device = ground.executor.exclusive
     assert (len(device.infers), len(device.loads), device.free) == (0, 0, 3)

@@ -11,8 +11,8 @@ import pytest
 
 from dispatcher.live.planned import client, translation
 from roma.config.watched_file import Watched
-from roma.device_protocol import Connect, Hello, Pong, Result, Submit, encode
-from roma.domain.actions import Infer, Load, ModelOffer, Status
+from roma.device_protocol import ActionResult, Connect, Hello, Pong, Submit, encode
+from roma.domain.actions import ActionStatus, Infer, Load, ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.security.tokens import Token
 from tests.support.exclusive import Ground, Worker, doubled, passed
@@ -88,7 +88,7 @@ async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(stage)
     status, words = await told(late)
     assert status == 504
     assert "m" in words
-    assert ground.tap.told[-1].outcome.status is Status.MISSED
+    assert ground.tap.told[-1].outcome.status is ActionStatus.MISSED
     for row in range(3):  # on a busy machine one may be late as well
         status, found = await told(ground.ask((row, row)))
         if status == 200:
@@ -108,7 +108,7 @@ async def test_a_device_that_sleeps_misses_what_comes_after(stage):
     assert (await told(slow))[0] == 200  # late, but it ran
     assert (await told(late))[0] == 504
     statuses = [m.outcome.status for m in ground.tap.told[-2:]]
-    assert statuses == [Status.OK, Status.MISSED]
+    assert statuses == [ActionStatus.OK, ActionStatus.MISSED]
     assert stage.core.live == 0
 
 
@@ -130,7 +130,7 @@ async def test_a_load_without_pages_ends_and_the_state_is_read_back(stage):
     assert (await told(ground.ask((1, 1))))[0] == 200
     asking = ground.ask((1, 1), model="n")
     await stage.until(lambda: ground.executor.losses >= 1)
-    assert ground.tap.told[-1].outcome.status is Status.NO_PAGES
+    assert ground.tap.told[-1].outcome.status is ActionStatus.NO_PAGES
     ground.tap.change = lambda message: message
     assert (await told(asking))[0] == 503  # it waited when the state was read again
     await stage.until(lambda: ground.executor.live and ground.executor.exclusive.offer.pages == 1)
@@ -148,9 +148,9 @@ async def test_a_model_that_fits_on_no_device_is_refused_in_time(stage):
 
 async def test_a_model_that_was_not_loaded_after_all(ground):
     def change(message):
-        if isinstance(message, Result) and message.outcome.id == number:
-            outcome = dataclasses.replace(message.outcome, status=Status.NOT_LOADED)
-            return Result(outcome)
+        if isinstance(message, ActionResult) and message.outcome.id == number:
+            outcome = dataclasses.replace(message.outcome, status=ActionStatus.NOT_LOADED)
+            return ActionResult(outcome)
         return message
 
     await ground.ask((1, 1))
@@ -223,8 +223,8 @@ async def test_windows_are_told_on_the_workers_clock(stage):
 
 async def test_a_result_that_nobody_asked_for_ends_the_connection(ground, caplog):
     def change(message):
-        if isinstance(message, Result):
-            return Result(dataclasses.replace(message.outcome, id=10**6))
+        if isinstance(message, ActionResult):
+            return ActionResult(dataclasses.replace(message.outcome, id=10**6))
         return message
 
     ground.tap.change = change
@@ -265,13 +265,16 @@ async def test_what_is_no_protocol_is_told_once(stage, caplog):
         ({"loaded": ("m", "m")}, "loaded: names a model twice"),
         ({"loaded": ("other",)}, "loaded: names other"),
         ({"pages": 1, "loaded": ("m", "n")}, "loaded = 2 pages: must be ≤ 1"),
-        ({"m": ModelOffer(1, -1.0, {1: 1.0})}, "models.m.load = -1.0: must be seconds, ≥ 0"),
-        ({"m": ModelOffer(1, 1.0, {1: -1.0})}, "models.m: batch 1 = -1.0: must be seconds, > 0"),
+        ({"m": ModelCapabilities(1, -1.0, {1: 1.0})}, "models.m.load = -1.0: must be seconds, ≥ 0"),
         (
-            {"m": ModelOffer(1, 1.0, {1: 1.0, 65: 1.0})},
+            {"m": ModelCapabilities(1, 1.0, {1: -1.0})},
+            "models.m: batch 1 = -1.0: must be seconds, > 0",
+        ),
+        (
+            {"m": ModelCapabilities(1, 1.0, {1: 1.0, 65: 1.0})},
             "models.m: batch = 65: must be from 1 to 64",
         ),
-        ({"m": ModelOffer(1, 1.0, {2: 1.0})}, "models.m: batch sizes: must have 1"),
+        ({"m": ModelCapabilities(1, 1.0, {2: 1.0})}, "models.m: batch sizes: must have 1"),
     ],
 )
 async def test_an_offer_that_does_not_hold_together_is_refused(stage, caplog, change, words):

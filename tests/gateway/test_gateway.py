@@ -285,8 +285,8 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
 async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(stage):
     await stage.open()
     closing = asyncio.create_task(stage.close_gateway())
-    await stage.until(lambda: stage.service.leaving)
-    assert stage.service.unready() == "draining"  # who asks goes elsewhere
+    await stage.until(lambda: stage.service.shutting_down)
+    assert stage.service.not_ready_reason() == "draining"  # who asks goes elsewhere
     await asyncio.sleep(0.2)  # longer than an empty dispatcher takes to drain
     answer = await raw(stage, b"", keep=stage.idle_connection)
     assert answer.startswith(b"HTTP/1.1 200")

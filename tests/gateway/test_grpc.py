@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from dispatcher.live import app as dispatcher_app
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.methods import METHODS, OIP, SERVICES, Passed
-from dispatcher.live.grpc.server import GrpcServer
+from dispatcher.live.grpc.server import GatewayGrpcServer
 from roma.domain.errors import LaunchError
 from roma.domain.events import Reason
 from roma.tools.demo.ports import free_ports
@@ -361,12 +361,12 @@ async def test_a_taken_port_is_named(stage):
 async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
     (port,) = free_ports(1)
     await stage.open(speaks_grpc=True)
-    doors = [GrpcServer(stage.service, stage.server, shared=True) for _ in range(2)]
+    doors = [GatewayGrpcServer(stage.service, stage.server, shared=True) for _ in range(2)]
     for door in doors:
         door.bind("127.0.0.1", port)
         await door.start()
     with pytest.raises(OSError, match="in use"):
-        GrpcServer(stage.service, stage.server).bind("127.0.0.1", port)
+        GatewayGrpcServer(stage.service, stage.server).bind("127.0.0.1", port)
     for door in doors:
         await door.close(0)
 

@@ -135,7 +135,7 @@ async def test_a_call_without_a_message_is_told_so(stage):
 async def test_health_questions_that_are_held_back_make_room_for_others(guarded, raw, monkeypatch):
     monkeypatch.setattr(call_limits, "BRIEF", 60.0)
     slow = []
-    for path in [CHECK, WATCH] * (call_limits.STRANGERS // 2):
+    for path in [CHECK, WATCH] * (call_limits.UNAUTHENTICATED_CALLS // 2):
         slow.append(await raw())
         slow[-1].begin(path)
         slow[-1].announce(LARGE)
@@ -164,7 +164,9 @@ async def test_who_watches_without_a_key_holds_nothing(guarded):
         watch = health.Watch(health_pb2.HealthCheckRequest(service="m"))
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         assert guarded.server.buffered == 0
-        long = health.Watch(health_pb2.HealthCheckRequest(service="m" * call_limits.SHORT))
+        long = health.Watch(
+            health_pb2.HealthCheckRequest(service="m" * call_limits.MAX_HEALTH_MESSAGE)
+        )
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await long.read()
         assert error.value.code() is Code.RESOURCE_EXHAUSTED

@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.live.backends.backend_address import GrpcMessage
 from dispatcher.live.grpc.channel import GrpcChannel
-from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreached
+from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreachable
 from tests.gateway.test_grpc import PREDICT, STATUS, asking
 
 Code = grpc.StatusCode
@@ -98,7 +98,7 @@ async def test_a_server_that_is_unavailable_by_its_own_word_is_not_suspected(sta
         Code.UNAVAILABLE,
         "warming up",
     )
-    assert not any(executor.suspect for executor in stage.core.executors)
+    assert not any(executor.suspected for executor in stage.core.executors)
 
 
 async def test_an_answer_beyond_its_bound_is_that_executables_fault(stage):
@@ -148,7 +148,7 @@ async def test_errors_say_whether_the_call_may_have_run(reached):
     await backend.stop()
     assert isinstance(await answer, BackendLost)
     _, answer = post(channel)
-    assert isinstance(await answer, BackendUnreached)
+    assert isinstance(await answer, BackendUnreachable)
 
 
 async def test_what_is_given_up_tells_nobody_but_the_model_server(reached):
@@ -178,4 +178,4 @@ async def test_closing_ends_what_is_in_flight(reached):
     assert isinstance(lost, BackendLost)
     assert "given up" in str(lost)
     _, answer = post(channel)
-    assert isinstance(await answer, BackendUnreached)
+    assert isinstance(await answer, BackendUnreachable)

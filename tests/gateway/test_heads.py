@@ -9,11 +9,19 @@ from random import Random
 import pytest
 
 from dispatcher.live.backends.http_client import MOST_ANSWER, Pool
-from dispatcher.live.backends.http_client import Connection as Behind
+from dispatcher.live.backends.http_client import BackendConnection as Behind
 from dispatcher.live.http.connection import LARGE, Connection
 from dispatcher.live.http.handler import Handler
-from dispatcher.live.http.header_cache import AGAIN, MOST, PATIENCE, USUAL, Habit, Heads, Known
-from dispatcher.live.http.messages import Kind, Response, form
+from dispatcher.live.http.header_cache import (
+    CACHE_SIZE,
+    MAX_CONSECUTIVE_MISSES,
+    MAX_HEADER_BYTES,
+    RECHECK_EVERY,
+    CachedHeader,
+    HeaderCache,
+    MissStreak,
+)
+from dispatcher.live.http.messages import Response, ResponseTemplate, request_template
 from dispatcher.live.http.server import Server
 from roma.config.gateway import LimitsConfig
 from tests.support.mutations import LINES, connection, pieces
@@ -75,7 +83,7 @@ class Echo(Handler):
         self.waits = waits
         self.refuses = False
 
-    def screen(self, request):
+    def check_before_body(self, request):
         return Response(403, "text/plain", None, b"no", close=True) if self.refuses else None
 
     def handle(self, request, connection):
@@ -101,7 +109,7 @@ def talk(server, reads, *, forgets=False):
     one.connection_made(transport)
     for data in reads:
         if forgets:
-            server.heads = Heads()
+            server.heads = HeaderCache()
         one.data_received(data)
         if server.handler.waits and server.handler.seen:
             server.handler.answer(one)
@@ -133,7 +141,7 @@ def read(reads, pool, *, forgets=False):
     one.connection_made(transport)
     for data in reads:
         if forgets:
-            pool.kinds = Heads()
+            pool.kinds = HeaderCache()
         if not transport.closed:
             if len(pool._idle):
                 pool._idle.remove(one)
@@ -180,7 +188,7 @@ BROKEN = (
 @pytest.mark.parametrize("seed", range(4))
 async def test_answers_are_what_the_parser_makes_of_them(seed):
     random, pool = Random(seed), Pool("::1", 1)
-    pool.kinds = Heads()
+    pool.kinds = HeaderCache()
     for _ in range(400):
         good = [answer(b"[%d]" % random.randint(1, 20)) for _ in range(random.randint(0, 3))]
         reads = [*good, random.choice(BROKEN), answer(b"[1]")]
@@ -199,7 +207,7 @@ async def test_a_second_answer_ends_the_connection_however_little_of_it_came():
 
 async def test_an_answer_of_a_known_head_needs_no_parser():
     pool = Pool("::1", 1)
-    pool.kinds = Heads()
+    pool.kinds = HeaderCache()
     length = b"Inference-Header-Content-Length: 1"
     ended, _ = read([answer(b"[1]", length), answer(b"[2]", length)], pool)
     assert [result.body for result in ended] == [b"[1]", b"[2]"]
@@ -209,7 +217,7 @@ async def test_an_answer_of_a_known_head_needs_no_parser():
 
 async def test_clients_get_what_an_answer_says_beside_what_its_like_have_in_common():
     server = serve(Echo(waits=True))
-    kind = Kind(Response(200, "text/plain", None, b"[1]"))
+    kind = ResponseTemplate(Response(200, "text/plain", None, b"[1]"))
 
     def answered(*lines, more="", version=b"1.1"):
         transport, one = Transport(), Connection(server)
@@ -231,7 +239,7 @@ async def test_clients_get_what_an_answer_says_beside_what_its_like_have_in_comm
 
 async def test_the_answer_to_head_has_no_body_however_well_it_is_known():
     server = serve(Echo(waits=True))
-    kind = Kind(Response(200, "text/plain", None, b"[1]"))
+    kind = ResponseTemplate(Response(200, "text/plain", None, b"[1]"))
     for method in (b"POST", b"HEAD"):
         transport, one = Transport(), Connection(server)
         one.connection_made(transport)
@@ -243,7 +251,7 @@ async def test_the_answer_to_head_has_no_body_however_well_it_is_known():
 
 async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
     server, body = serve(Echo(waits=True)), b"x" * 100_000
-    kind = Kind(Response(200, "text/plain", None, body))
+    kind = ResponseTemplate(Response(200, "text/plain", None, body))
     for _ in range(2):
         transport, one = Transport(), Connection(server)
         one.connection_made(transport)
@@ -257,13 +265,13 @@ async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
 async def test_a_head_is_remembered_with_the_first_request_that_has_it():
     server = serve(Echo())
     talk(server, [post(b"[1]")])
-    head = server.heads.of(post(b"[2]"), Habit())
+    head = server.heads.of(post(b"[2]"), MissStreak())
     assert (head.method, head.target) == ("POST", "/v1/models/m:predict")
     assert (head.size, head.length) == (len(post(b"")), 3)
     for other in (post(b"[22]"), post(b"[2]") + b"G", post(b"[2]")[:-1], post(b"[2]", b"X: y")):
-        assert server.heads.of(other, Habit()) is None
+        assert server.heads.of(other, MissStreak()) is None
     for guess in (1, len(post(b"")), 1000):
-        habit = Habit()
+        habit = MissStreak()
         habit.size = guess
         assert server.heads.of(post(b"[2]"), habit) is head
     talk(server, [post(b"[3]"), post(b"[4]")])
@@ -279,7 +287,7 @@ async def test_a_head_is_remembered_with_the_first_request_that_has_it():
         post(b"[1]", b"X-Request-Start: t=1"),
         post(b"[1]", b"Expect: 100-continue"),
         post(b"[1]", b"Connection: close"),
-        post(b"[1]", b"X: " + b"y" * USUAL),
+        post(b"[1]", b"X: " + b"y" * MAX_HEADER_BYTES),
         post(b"[1]") * 2,
         post(b"[1]") + b"POST",
         post(b"[1]") + b"\r\n",
@@ -292,7 +300,7 @@ async def test_a_head_that_will_not_come_again_or_may_end_elsewhere_is_not(read)
     server = serve(Echo())
     talk(server, [read])
     assert server.handler.seen
-    assert server.heads.of(read, Habit()) is None
+    assert server.heads.of(read, MissStreak()) is None
 
 
 async def test_what_is_known_is_no_request_where_a_body_is_due():
@@ -338,7 +346,7 @@ async def test_a_head_that_was_refused_is_not_remembered():
     server = serve(Echo())
     server.handler.refuses = True
     talk(server, [post(b"[1]")])
-    assert server.heads.of(post(b"[1]"), Habit()) is None
+    assert server.heads.of(post(b"[1]"), MissStreak()) is None
 
 
 async def test_a_head_that_was_not_screened_yet_is_not_remembered():
@@ -348,14 +356,14 @@ async def test_a_head_that_was_not_screened_yet_is_not_remembered():
     one.pause_writing()
     one.data_received(post(b"[1]"))
     assert not server.handler.seen
-    assert server.heads.of(post(b"[1]"), Habit()) is None
+    assert server.heads.of(post(b"[1]"), MissStreak()) is None
     one.connection_lost(None)
 
 
 async def test_long_forms_and_what_is_made_of_them_are_not_remembered():
-    usual, long = form("/m"), form("/m", "x" * 300)
-    assert usual is form("/m")
-    assert long is not form("/m", "x" * 300)
+    usual, long = request_template("/m"), request_template("/m", "x" * 300)
+    assert usual is request_template("/m")
+    assert long is not request_template("/m", "x" * 300)
     pool = Pool("::1", 1)
     assert [len(pool._prefixes) for made in (usual, long) if pool._prefix(made)] == [1, 1]
 
@@ -389,36 +397,44 @@ async def test_a_head_that_is_known_is_screened_and_bounded_like_any_other():
     ],
 )
 def test_a_head_that_others_may_read_in_another_way_is_not_remembered(head):
-    heads = Heads()
-    heads.keep(head + b"body", 4, Known())
-    assert heads.of(head + b"body", Habit()) is None
+    heads = HeaderCache()
+    heads.keep(head + b"body", 4, CachedHeader())
+    assert heads.of(head + b"body", MissStreak()) is None
 
 
 def test_what_is_remembered_is_bounded():
-    heads = Heads()
-    for i in range(MOST + 1):
-        heads.keep(b"%d\r\n\r\n" % i, 0, Known())
-    known = [i for i in range(MOST + 1) if heads.of(b"%d\r\n\r\n" % i, Habit()) is not None]
-    assert known == [MOST]
-    heads.keep(b"x" * USUAL + b"\r\n\r\n", 0, Known())
-    assert heads.of(b"x" * USUAL + b"\r\n\r\n", Habit()) is None
+    heads = HeaderCache()
+    for i in range(CACHE_SIZE + 1):
+        heads.keep(b"%d\r\n\r\n" % i, 0, CachedHeader())
+    known = [
+        i for i in range(CACHE_SIZE + 1) if heads.of(b"%d\r\n\r\n" % i, MissStreak()) is not None
+    ]
+    assert known == [CACHE_SIZE]
+    heads.keep(b"x" * MAX_HEADER_BYTES + b"\r\n\r\n", 0, CachedHeader())
+    assert heads.of(b"x" * MAX_HEADER_BYTES + b"\r\n\r\n", MissStreak()) is None
 
 
 def test_who_says_something_new_each_time_is_looked_at_now_and_then():
-    heads, sender, looked = Heads(), Habit(), []
-    for i in range(3 * AGAIN):
-        if sender.may_repeat:
+    heads, sender, looked = HeaderCache(), MissStreak(), []
+    for i in range(3 * RECHECK_EVERY):
+        if sender.worth_caching:
             looked.append(i)
         assert heads.of(b"%d\r\n\r\n" % i, sender) is None
-    often = list(range(PATIENCE))
-    assert looked == [*often, AGAIN, AGAIN + 1, 2 * AGAIN, 2 * AGAIN + 1]
+    often = list(range(MAX_CONSECUTIVE_MISSES))
+    assert looked == [
+        *often,
+        RECHECK_EVERY,
+        RECHECK_EVERY + 1,
+        2 * RECHECK_EVERY,
+        2 * RECHECK_EVERY + 1,
+    ]
 
 
 async def test_who_takes_to_repeating_is_known_soon():
     server = serve(Echo())
     new = [post(b"[1]", b"X: %d" % i) for i in range(100)]
-    talk(server, [*new, *[post(b"[1]")] * (AGAIN + 2)])
-    shared = server.heads.of(post(b"[1]"), Habit())
+    talk(server, [*new, *[post(b"[1]")] * (RECHECK_EVERY + 2)])
+    shared = server.heads.of(post(b"[1]"), MissStreak())
     known = [seen[3] is shared.headers for seen in server.handler.seen]
     assert not any(known[:100])
     assert known[-1]

@@ -382,7 +382,7 @@ async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage
     assert "RuntimeError: bug" in caplog.text
     assert (await stage.predict())[0] == 200
     executor = next(iter(stage.core.executors))
-    assert (executor.losses, executor.suspect, stage.server.buffered) == (0, False, 0)
+    assert (executor.losses, executor.suspected, stage.server.buffered) == (0, False, 0)
 
 
 async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
@@ -593,7 +593,7 @@ async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time
     backend.gate = asyncio.Event()
     answers = await asyncio.gather(*(stage.predict() for _ in range(3)))
     assert [answer[0] for answer in answers] == [502] * 3
-    await stage.until(lambda: not stage.core.executors["m.0@local"].suspect)
+    await stage.until(lambda: not stage.core.executors["m.0@local"].suspected)
     stage.service.driver._timeout = 30.0  # what follows is slow, not silent
     backend.gate.set()
     await stage.until(lambda: backend.running == 0)
@@ -609,7 +609,7 @@ async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time
     assert backend.most_running == 1
     held.set()
     assert [(await call)[0] for call in calls] == [200] * 3
-    assert not stage.core.executors["m.0@local"].is_on_trial
+    assert not stage.core.executors["m.0@local"].probing
 
 
 async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):

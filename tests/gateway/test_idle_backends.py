@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from dispatcher.live.backends.http_client import Pool
-from dispatcher.live.http.messages import Message, Response, form
+from dispatcher.live.http.messages import Message, Response, request_template
 from roma.domain.errors import BackendError, BackendLost
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -32,7 +32,7 @@ class Server:
         self.results = []
 
     def send(self, body=b"{}"):
-        message = Message(form("/v1/models/m:predict"), body)
+        message = Message(request_template("/v1/models/m:predict"), body)
         return self.pool.send(message, self.results.append, timeout=10)
 
     async def accept(self):

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.live.driver import Call
-from dispatcher.live.http.messages import Message, form
+from dispatcher.live.http.messages import Message, request_template
 from roma.config import schema
 from roma.domain.errors import ConfigError
 from roma.tensors.inflate import MOST, inflated_size
@@ -106,7 +106,10 @@ async def test_a_request_at_which_the_core_fails_is_not_kept(stage):
     await stage.open()
     for _ in range(6):
         assert (await stage.predict())[0] == 200
-    driver, call = stage.service.driver, Call("m", Message(form("/v1/models/m:predict"), SMALL))
+    driver, call = (
+        stage.service.driver,
+        Call("m", Message(request_template("/v1/models/m:predict"), SMALL)),
+    )
     call.size = 2**40
     with pytest.raises(IndexError):
         driver.submit(call)

@@ -4,16 +4,16 @@ import pytest
 
 from dispatcher.live.planned.capabilities import checked, readable
 from roma.device_protocol import Hello, Signature, TensorSpec
-from roma.domain.actions import ModelOffer, Offer
+from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.errors import WireError
 from roma.tensors import arrays
 
 
 def hello(*dims, executions=None, name="m"):
     spec = (TensorSpec("x", "float32", (-1, *dims)),)
-    model = ModelOffer(1, 0.5, executions or {1: 0.1, 2: 0.2})
+    model = ModelCapabilities(1, 0.5, executions or {1: 0.1, 2: 0.2})
     signatures = {"serving_default": Signature(spec, spec)}
-    return Hello("w", Offer(4, {name: model}, (name,)), {name: signatures})
+    return Hello("w", Capabilities(4, {name: model}, (name,)), {name: signatures})
 
 
 def test_a_sound_offer_is_taken_as_it_is():
@@ -44,4 +44,4 @@ def test_times_are_seconds(seconds):
 def test_types_are_called_as_tensorflow_does(dtype, name):
     signature = Signature((TensorSpec("x", dtype, (-1, 2)),), ())
     found = readable({"serving_default": signature})["serving_default"]
-    assert found.inputs == {"x": arrays.TensorSpec("x", name, (-1, 2))}
+    assert found.inputs == {"x": arrays.ServingTensorSpec("x", name, (-1, 2))}

@@ -89,8 +89,8 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
     reading, handler = asyncio.Event(), town.server.handler
 
     class Watched(Passing):
-        def screen(self, request):
-            refusal = handler.screen(request)
+        def check_before_body(self, request):
+            refusal = handler.check_before_body(request)
             reading.set()
             return refusal
 
@@ -154,7 +154,7 @@ async def test_a_model_whose_server_says_why_it_cannot_load_is_unavailable_for_t
     )
     assert (await town.get("/readyz"))[0] == 200
     # Nobody needs a key for that, so it has no paths of models.
-    town.service.joining.clear()
+    town.service.warming_up.clear()
     status, body = await town.get("/readyz")
     assert (status, json.loads(body)["error"]) == (503, "no executable is ready for: c")
     # Put right, it is forgotten; what only starts has no fault.

@@ -4,7 +4,7 @@ import pytest
 
 from dispatcher.live.planned import request_options
 from roma.domain.model import ModelSpec, Sla
-from roma.domain.variants import Terms, Variant
+from roma.domain.variants import RequestOptions, Variant
 from roma.tensors.errors import RequestError
 
 VARIANTS = (Variant("large", 1.0), Variant("small", 0.93))
@@ -22,11 +22,11 @@ def read(spec=SPEC, deadline=None, **headers):
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
-        ({"roma_variant": "small"}, Terms(None, "small", 0.0)),
-        ({"roma_min_accuracy": "0.93"}, Terms(None, None, 0.93)),
-        ({"roma_min_accuracy": "1"}, Terms(None, None, 1.0)),
-        ({"roma_variant": "small", "roma_min_accuracy": "0.9"}, Terms(None, "small", 0.9)),
-        ({"request_soft_timeout_ms": "250"}, Terms(100.25, None, 0.0)),
+        ({"roma_variant": "small"}, RequestOptions(None, "small", 0.0)),
+        ({"roma_min_accuracy": "0.93"}, RequestOptions(None, None, 0.93)),
+        ({"roma_min_accuracy": "1"}, RequestOptions(None, None, 1.0)),
+        ({"roma_variant": "small", "roma_min_accuracy": "0.9"}, RequestOptions(None, "small", 0.9)),
+        ({"request_soft_timeout_ms": "250"}, RequestOptions(100.25, None, 0.0)),
     ],
 )
 def test_terms_are_what_headers_say(headers, expected):

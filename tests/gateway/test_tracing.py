@@ -319,7 +319,7 @@ async def test_a_second_way_is_a_second_pair_of_spans(stage, collector):
     )
     assert (len(first), len(second)) == (1, 2)
     failed, ran = [s for s in collector.named("execute") if s.start in second]
-    assert (failed.error, failed.attributes["error.type"]) == (True, "BackendUnreached")
+    assert (failed.error, failed.attributes["error.type"]) == (True, "BackendUnreachable")
     assert failed.attributes["roma.executable"] == dead
     assert not ran.error
     queues = [s for s in collector.named("queue") if s.parent == failed.parent]

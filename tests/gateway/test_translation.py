@@ -12,7 +12,7 @@ from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.context import carried
 from dispatcher.live.http import routes
 from dispatcher.live.http.messages import Message
-from dispatcher.live.http.request import WANTED, Request
+from dispatcher.live.http.request import WANTED, HttpRequest
 from roma.domain.model import Priority
 from tests.support.grammar import Read, accepted
 
@@ -57,7 +57,7 @@ async def sent(request, route, context, timeout):
 @example({b"content-type": "a\tb", b"x-request-id": "a b", b"tracestate": "\xff"}, b"")
 @example({b"inference-header-content-length": "1, 2"}, b"GET / HTTP/1.1\r\n\r\n")
 def test_whatever_a_head_says_a_model_server_gets_one_request(headers, body):
-    request = Request("::1")
+    request = HttpRequest("::1")
     request.body, head = body, request.head
     head.headers = {name: value.strip().encode("latin-1") for name, value in headers.items()}
     route = routes.parse("POST", "/v1/models/m:predict?x")

@@ -9,15 +9,15 @@ import pytest
 import uvloop
 
 from dispatcher.live.backends.http_client import Pool
-from dispatcher.live.http.messages import Message, form
+from dispatcher.live.http.messages import Message, request_template
 from roma.config import schema
-from roma.domain.errors import BackendError, BackendSilent, BackendUnreached, ConfigError
+from roma.domain.errors import BackendError, BackendSilent, BackendUnreachable, ConfigError
 
 
 async def sent(pool):
     """What becomes of a message."""
     ended = asyncio.get_running_loop().create_future()
-    pool.send(Message(form("/v1/models/m:predict"), b"{}"), ended.set_result, timeout=5)
+    pool.send(Message(request_template("/v1/models/m:predict"), b"{}"), ended.set_result, timeout=5)
     try:
         return await ended
     finally:
@@ -42,7 +42,7 @@ async def test_a_socket_without_a_server_was_not_reached(sockets, left):
     if left != "nothing":
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
-    assert type(await sent(Pool("localhost", 0, path))) is BackendUnreached
+    assert type(await sent(Pool("localhost", 0, path))) is BackendUnreachable
 
 
 async def test_what_is_no_socket_is_named(sockets):

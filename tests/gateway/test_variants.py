@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher.live.planned import translation
 from roma.device_protocol import Signature, TensorSpec
-from roma.domain.actions import ModelOffer
-from roma.domain.variants import Terms
+from roma.domain.actions import ModelCapabilities
+from roma.domain.variants import RequestOptions
 from tests.support.exclusive import PAIR, TIMES, Ground, doubled
 
 NAMES = ("large", "small")
@@ -19,7 +19,7 @@ ACCURACY = {"large": {"accuracy": 1}, "small": {"accuracy": 0.75}}
 
 def offers(large=TIMES, small=TIMES, **how):
     return {
-        name: ModelOffer(1, 0.001, times, **how)
+        name: ModelCapabilities(1, 0.001, times, **how)
         for name, times in zip(NAMES, (large, small), strict=True)
     }
 
@@ -105,7 +105,7 @@ async def test_terms_and_time_on_the_way_are_the_requests_own(ground):
     await ground.waiting(3)
     *examples, other = ground.stage.queue.waiting.values()
     for request in examples:
-        assert request.terms == Terms(request.terms.soft, "small", 0.75)
+        assert request.terms == RequestOptions(request.terms.soft, "small", 0.75)
         # 30 and 60, less the 10 on the way, which the header says in whole milliseconds.
         assert request.terms.soft - request.arrived <= 20.001
         assert request.deadline - request.arrived <= 50.001

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from roma.device.runtimes.tensorflow import save_sample
-from roma.device_protocol import Hello, Result
+from roma.device_protocol import ActionResult, Hello
 from roma.domain.actions import BATCHES
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
@@ -61,7 +61,7 @@ def direct(saved):
 
 def slow(message):
     """Let the worker say that it needs longer, so that one batch fills it."""
-    if isinstance(message, Result):
+    if isinstance(message, ActionResult):
         outcome = message.outcome
         longer = dataclasses.replace(outcome, ended=outcome.began + TIMES[1])
         return dataclasses.replace(message, outcome=longer)

@@ -16,8 +16,8 @@ from roma.config.placement import executables
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream
 from roma.tools.load.client import RestClient
-from roma.tools.load.generator import Load
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.tools.load.generator import LoadRun
+from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import find_hierarchy
 from tests.gateway.conftest import ModelServer
 from tests.support.patient import Patient
@@ -79,10 +79,10 @@ class Town:
 
     async def load(self, rate, seconds):
         """Send; return the report, and how often a connection was lost and the request sent anew."""
-        stream = Stream("m", poisson(Profile((Step(rate, seconds),)), seed=1), [BODY])
+        stream = Stream("m", poisson(Profile((RateStep(rate, seconds),)), seed=1), [BODY])
         async with RestClient(self.up.url) as client:
             patient = Patient(client)
-            report = await Load([stream], patient).run()
+            report = await LoadRun([stream], patient).run()
         return report.total, patient.again
 
 

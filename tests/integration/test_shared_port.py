@@ -14,8 +14,8 @@ import pytest
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream
 from roma.tools.load.client import RestClient
-from roma.tools.load.generator import Load
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.tools.load.generator import LoadRun
+from roma.workload.arrivals import Profile, RateStep, poisson
 from tests.support.patient import Patient
 
 STANDIN = Path(__file__).parents[1] / "support" / "standin.py"
@@ -106,8 +106,8 @@ async def test_dispatchers_take_turns_on_one_port_and_no_request_fails(town):
 
 async def load(client, *, seed):
     """Send requests for two seconds, and return what became of them."""
-    arrivals = poisson(Profile((Step(60, 2),)), seed=seed)
-    return (await Load([Stream("m", arrivals, [b'{"instances": [1]}'])], client).run()).total
+    arrivals = poisson(Profile((RateStep(60, 2),)), seed=seed)
+    return (await LoadRun([Stream("m", arrivals, [b'{"instances": [1]}'])], client).run()).total
 
 
 async def roll(town):

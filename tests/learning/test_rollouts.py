@@ -6,9 +6,9 @@ import pytest
 from dispatcher.schedulers.qos.learned import QosRl
 from dispatcher.state.utility import QualityOptions
 from roma.domain.errors import ConfigError
-from roma.domain.variants import Terms
+from roma.domain.variants import RequestOptions
 from roma.lab.learning.rollouts import Explorer, Task, roll, score
-from roma.lab.sim.fleet import Arrival, Fleet, Noise, Plan
+from roma.lab.sim.fleet import Arrival, Fleet, FleetPlan, Noise
 from tests.support.policy import FAST, GOOD, offers, policy
 
 KINDS = ("slow", "quick", "quick")
@@ -16,11 +16,11 @@ KINDS = ("slow", "quick", "quick")
 
 def arrivals(seed, rate=60, seconds=20):
     times = np.sort(np.random.default_rng(seed).uniform(1, 1 + seconds, rate * seconds))
-    return [Arrival(t, t + 1.0, Terms(soft=t + 0.5)) for t in times.tolist()]
+    return [Arrival(t, t + 1.0, RequestOptions(soft=t + 0.5)) for t in times.tolist()]
 
 
 def task(kinds=KINDS, arrivals=arrivals):
-    plan = Plan(
+    plan = FleetPlan(
         models=offers(kinds[0]),
         devices=len(kinds),
         pages=2,
@@ -99,14 +99,16 @@ def test_a_cost_is_what_an_answer_lacks_and_unanswered_ones_cost_all():
     # runs, which run as long; their soft deadlines are at 0.1 and 0.2 s.
     def asked(seed):
         return [
-            Arrival(1.0, 2.0, Terms(soft=1.4)),
-            Arrival(1.05, 1.4, Terms(soft=1.2)),
-            Arrival(1.06, 1.19, Terms(soft=1.19)),
+            Arrival(1.0, 2.0, RequestOptions(soft=1.4)),
+            Arrival(1.05, 1.4, RequestOptions(soft=1.2)),
+            Arrival(1.06, 1.19, RequestOptions(soft=1.19)),
         ]
 
     one = task(("slow",), asked)
     exact = Task(
-        Plan(**{f: getattr(one.plan, f) for f in one.plan.__slots__} | {"noise": Noise(0, 0, 0)}),
+        FleetPlan(
+            **{f: getattr(one.plan, f) for f in one.plan.__slots__} | {"noise": Noise(0, 0, 0)}
+        ),
         "m",
         asked,
     )

@@ -8,12 +8,12 @@ import pytest
 from dispatcher.schedulers.qos.learned import QosRl
 from dispatcher.state.utility import QualityOptions
 from roma.config.policy_file import PolicyTraining, load, save
-from roma.domain.actions import ModelOffer
-from roma.domain.variants import Terms, Variant
+from roma.domain.actions import ModelCapabilities
+from roma.domain.variants import RequestOptions, Variant
 from roma.lab.learning import training
 from roma.lab.learning.gradient import LAMBDA, TAU, advantages
 from roma.lab.learning.rollouts import Rollout, Task, score
-from roma.lab.sim.fleet import Arrival, Noise, Plan
+from roma.lab.sim.fleet import Arrival, FleetPlan, Noise
 
 TOLD = PolicyTraining(command="a test", seed=1, hours="0-1", rounds=0, score=0, teacher=0)
 
@@ -21,17 +21,17 @@ TOLD = PolicyTraining(command="a test", seed=1, hours="0-1", rounds=0, score=0, 
 def pairs(seed):
     """Two queries at once, every second: full value for 0.6 s, none after 0.7 s."""
     times = np.repeat(np.arange(1.0, 31.0), 2) + 1e-3 * np.random.default_rng(seed).random(60)
-    return [Arrival(t, t + 0.7, Terms(soft=t + 0.6)) for t in np.sort(times).tolist()]
+    return [Arrival(t, t + 0.7, RequestOptions(soft=t + 0.6)) for t in np.sort(times).tolist()]
 
 
 def task():
     # `good` takes all the time that one answer has, `fast` next to none and is worth half. Both by
     # `fast` come to 1, one by `good` and the other too late to 1, one by each to 1.5: the optimum.
     device = {
-        "good": ModelOffer(1, 1e-3, {1: 0.45, 2: 0.9}),
-        "fast": ModelOffer(1, 1e-3, {1: 0.05, 2: 0.08}),
+        "good": ModelCapabilities(1, 1e-3, {1: 0.45, 2: 0.9}),
+        "fast": ModelCapabilities(1, 1e-3, {1: 0.05, 2: 0.08}),
     }
-    plan = Plan(
+    plan = FleetPlan(
         models=device,
         devices=1,
         pages=2,
@@ -75,7 +75,7 @@ def test_the_same_seed_is_the_same_file(tmp_path):
 
 def test_a_policy_that_knows_nothing_has_the_actions_of_all_its_devices():
     plan = task().plan
-    less = {**plan.kinds[0], "good": ModelOffer(1, 1e-3, {1: 0.9})}
+    less = {**plan.kinds[0], "good": ModelCapabilities(1, 1e-3, {1: 0.9})}
     both = replace(task(), plan=replace(plan, kinds=[less, *plan.kinds * 2], devices=3))
     found = training.empty(both, [("b", 1), ("a", 2)])
     assert [(a.batch, a.variant) for a in found.actions] == [

@@ -8,9 +8,9 @@ import pytest
 from dispatcher.core import Dispatcher
 from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.driver import Call, Driver
-from dispatcher.live.http.messages import Message, Response, form
+from dispatcher.live.http.messages import Message, Response, request_template
 from dispatcher.schedulers import registry
-from roma.domain.errors import BackendLost, BackendUnreached
+from roma.domain.errors import BackendLost, BackendUnreachable
 from roma.domain.events import ExecutorAdded, ExecutorReady, Fail, Reason, Reject, Result, Woken
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 
@@ -24,7 +24,7 @@ class Attempt:
 
 class Asked(Call):
     def __init__(self, body, **options):
-        super().__init__("m", Message(form("/v1/models/m:predict"), body), **options)
+        super().__init__("m", Message(request_template("/v1/models/m:predict"), body), **options)
         self.future = asyncio.get_running_loop().create_future()
 
     def on_outcome(self, outcome):
@@ -156,7 +156,7 @@ async def test_a_lost_answer_fails_and_is_not_repeated(looptime):
 
 async def test_an_unreached_request_runs_elsewhere(looptime):
     dead, alive = SlowPool(1.0), SlowPool(1.0)
-    dead.errors = [BackendUnreached("refused")]
+    dead.errors = [BackendUnreachable("refused")]
     driver = await build(dead, alive)
     outcome = await call(driver, b"x")
     assert outcome.body == b"x"

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from roma.tools.load.errors import LoadInputError, NoAnswerError
-from roma.tools.load.generator import Load, Stream
-from roma.tools.load.outcomes import Answer, Outcome, Progress, Result
-from roma.tools.load.report import ModelReport
+from roma.tools.load.generator import LoadRun, Stream
+from roma.tools.load.outcomes import HttpAnswer, Progress, RequestEnd, RequestResult
+from roma.tools.load.report import ModelOutcomes
 
 pytestmark = [pytest.mark.looptime, pytest.mark.asyncio]
 
-Rule = Callable[[bytes], Awaitable[Answer]]
+Rule = Callable[[bytes], Awaitable[HttpAnswer]]
 EVERY_SECOND = [float(second) for second in range(10)]
 
 
@@ -25,36 +25,36 @@ class Service:
         self._rule = rule
         self.seen: list[tuple[int, str, bytes]] = []
 
-    async def predict(self, model: str, body: bytes) -> Answer:
+    async def predict(self, model: str, body: bytes) -> HttpAnswer:
         tenths = round(asyncio.get_running_loop().time() * 10)
         self.seen.append((tenths, model, body))
         return await self._rule(body)
 
 
-async def never(_: bytes) -> Answer:
+async def never(_: bytes) -> HttpAnswer:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-async def instantly(_: bytes) -> Answer:
-    return Answer(200, b"")
+async def instantly(_: bytes) -> HttpAnswer:
+    return HttpAnswer(200, b"")
 
 
-async def after_half_a_second(_: bytes) -> Answer:
+async def after_half_a_second(_: bytes) -> HttpAnswer:
     await asyncio.sleep(0.5)
-    return Answer(200, b"yes")
+    return HttpAnswer(200, b"yes")
 
 
-def virtual(plan: Sequence[Stream], service: Service, **options: Any) -> Load:
-    return Load(plan, service, clock=asyncio.get_running_loop().time, **options)
+def virtual(plan: Sequence[Stream], service: Service, **options: Any) -> LoadRun:
+    return LoadRun(plan, service, clock=asyncio.get_running_loop().time, **options)
 
 
 def stream(model: str = "m", times: list[float] = EVERY_SECOND, **more: Any) -> Stream:
     return Stream(model, times, [b"a", b"b", b"c"], **more)
 
 
-def ends(report: ModelReport) -> dict[str, int]:
-    counts = {o.value: getattr(report, o.value) for o in Outcome if getattr(report, o.value)}
+def ends(report: ModelOutcomes) -> dict[str, int]:
+    counts = {o.value: getattr(report, o.value) for o in RequestEnd if getattr(report, o.value)}
     return counts | dict(report.reasons)
 
 
@@ -68,7 +68,7 @@ async def test_a_service_that_never_answers_does_not_stop_the_sends() -> None:
 
 
 async def test_answers_are_timed_and_handed_on() -> None:
-    results: list[Result] = []
+    results: list[RequestResult] = []
     load = virtual([stream(sla=0.4)], Service(after_half_a_second), on_result=results.append)
     report = await load.run()
     assert [result.index for result in results] == list(range(10))
@@ -95,7 +95,7 @@ async def test_streams_run_side_by_side_in_the_order_of_their_times() -> None:
 
 async def test_above_the_limit_a_request_fails_at_once_and_is_counted() -> None:
     service = Service(never)
-    results: list[Result] = []
+    results: list[RequestResult] = []
     load = virtual([stream()], service, timeout=4.5, max_outstanding=3, on_result=results.append)
     report = await load.run()
     # 0, 1 and 2 fill the limit until 4.5, 5.5 and 6.5 s; then 5, 6 and 7 take their places.
@@ -108,10 +108,10 @@ async def test_above_the_limit_a_request_fails_at_once_and_is_counted() -> None:
 
 
 async def test_every_kind_of_end_is_counted_once() -> None:
-    async def rule(body: bytes) -> Answer:
+    async def rule(body: bytes) -> HttpAnswer:
         if not body.isdigit():
             raise NoAnswerError(body.decode())
-        return Answer(int(body), b"")
+        return HttpAnswer(int(body), b"")
 
     bodies = [b"200", b"429", b"503", b"504", b"400", b"500", b"302", b"connect"]
     report = await virtual([Stream("m", [0.0] * 16, bodies)], Service(rule)).run()
@@ -179,7 +179,7 @@ async def test_a_cancelled_run_still_has_a_consistent_report() -> None:
 
 
 async def test_an_error_of_a_callback_ends_the_run_and_is_raised() -> None:
-    def on_result(result: Result) -> None:
+    def on_result(result: RequestResult) -> None:
         if result.index == 2:
             raise ZeroDivisionError
 
@@ -219,13 +219,13 @@ async def test_an_empty_plan_is_an_empty_report() -> None:
 async def test_bad_options_name_value_and_bound() -> None:
     service = Service(never)
     with pytest.raises(LoadInputError, match="timeout 0 s: must be finite and > 0"):
-        Load([], service, timeout=0)
+        LoadRun([], service, timeout=0)
     with pytest.raises(LoadInputError, match="max outstanding 0: must be >= 1"):
-        Load([], service, max_outstanding=0)
+        LoadRun([], service, max_outstanding=0)
     with pytest.raises(LoadInputError, match="streams for m, m: must be one for each model"):
-        Load([stream(), stream()], service)
+        LoadRun([stream(), stream()], service)
     with pytest.raises(LoadInputError, match="0 request bodies"):
-        Load([Stream("m", [0.0], [])], service)
+        LoadRun([Stream("m", [0.0], [])], service)
     with pytest.raises(LoadInputError, match="sla 0 s of m"):
         stream(sla=0)
     with pytest.raises(LoadInputError, match="must be >= the one before it"):
@@ -240,7 +240,7 @@ async def test_a_sleep_that_ends_early_sends_nothing_early(
     sleep = asyncio.sleep
     # As uvloop does with milliseconds, here with whole seconds, which are easier to see.
     monkeypatch.setattr(asyncio, "sleep", lambda delay: sleep(math.floor(delay + 0.5) or delay))
-    results: list[Result] = []
+    results: list[RequestResult] = []
     times = [0.0, 1.3, 2.6, 3.9]
     load = virtual([stream(times=times)], Service(instantly), on_result=results.append)
     await load.run()
@@ -255,9 +255,9 @@ async def test_a_stalled_generator_catches_up_and_blames_itself() -> None:
         now += 5.0  # a stall: making each body takes five seconds
         return b""
 
-    results: list[Result] = []
+    results: list[RequestResult] = []
     plan = [Stream("m", [0.0, 1.0, 2.0], body)]
-    load = Load(plan, Service(instantly), clock=lambda: now, on_result=results.append)
+    load = LoadRun(plan, Service(instantly), clock=lambda: now, on_result=results.append)
     report = await load.run()
     # Nothing is skipped, and the wait before the send counts as response time.
     assert report.total.answered == 3

@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 
 from roma.tools.load.client import RestClient, allow_connections
 from roma.tools.load.errors import LoadInputError, NoAnswerError
-from roma.tools.load.generator import Load, Stream, run_load
-from roma.tools.load.outcomes import Outcome, Result
+from roma.tools.load.generator import LoadRun, Stream, run_load
+from roma.tools.load.outcomes import RequestEnd, RequestResult
 
 EXPECTED = 200
 
@@ -84,10 +84,10 @@ async def test_each_request_has_one_end_and_the_counts_are_exact(
 ) -> None:
     rules = ["200", "201", "302", "400", "404", "429", "500", "502", "503", "504", "close"]
     plan = [stream(rule, 20) for rule in (*rules, "truncate")]
-    results: list[Result] = []
+    results: list[RequestResult] = []
     report = await run_load(plan, url, on_result=results.append)
     outcomes = {
-        model.model: {o.value for o in Outcome if getattr(model, o.value) == 20}
+        model.model: {o.value for o in RequestEnd if getattr(model, o.value) == 20}
         for model in report.models
     }
     assert outcomes == {
@@ -147,9 +147,9 @@ async def test_what_is_not_http_is_a_protocol_failure() -> None:
 
 
 async def test_stop_leaves_a_consistent_report(url: str, behaviour: Behaviour) -> None:
-    loads: list[Load] = []
+    loads: list[LoadRun] = []
 
-    def after_ten(result: Result) -> None:
+    def after_ten(result: RequestResult) -> None:
         if result.model == "200" and result.index == 9:
             loads[0].stop()
 

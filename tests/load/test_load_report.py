@@ -2,15 +2,15 @@ import orjson
 import pytest
 from rich.console import Console
 
-from roma.tools.load.outcomes import Outcome, Result, outcome_of
-from roma.tools.load.report import Distribution, Recorder, Report
+from roma.tools.load.outcomes import RequestEnd, RequestResult, outcome_of
+from roma.tools.load.report import Distribution, LoadReport, Recorder
 
 
-def answered(model: str, intended: float, done: float, *, lag: float = 0.0) -> Result:
-    return Result(model, 0, Outcome.ANSWERED, intended, intended + lag, done, status=200)
+def answered(model: str, intended: float, done: float, *, lag: float = 0.0) -> RequestResult:
+    return RequestResult(model, 0, RequestEnd.ANSWERED, intended, intended + lag, done, status=200)
 
 
-def recorded(model: str, sla: float | None, results: list[Result]) -> Recorder:
+def recorded(model: str, sla: float | None, results: list[RequestResult]) -> Recorder:
     recorder = Recorder(model, sla)
     for result in results:
         recorder.sent += 1
@@ -21,20 +21,20 @@ def recorded(model: str, sla: float | None, results: list[Result]) -> Recorder:
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        (200, Outcome.ANSWERED),
-        (204, Outcome.ANSWERED),
-        (302, Outcome.FAILED),
-        (400, Outcome.INVALID),
-        (404, Outcome.INVALID),
-        (413, Outcome.INVALID),
-        (429, Outcome.REJECTED),
-        (500, Outcome.FAILED),
-        (502, Outcome.FAILED),
-        (503, Outcome.REJECTED),
-        (504, Outcome.REJECTED),
+        (200, RequestEnd.ANSWERED),
+        (204, RequestEnd.ANSWERED),
+        (302, RequestEnd.FAILED),
+        (400, RequestEnd.INVALID),
+        (404, RequestEnd.INVALID),
+        (413, RequestEnd.INVALID),
+        (429, RequestEnd.REJECTED),
+        (500, RequestEnd.FAILED),
+        (502, RequestEnd.FAILED),
+        (503, RequestEnd.REJECTED),
+        (504, RequestEnd.REJECTED),
     ],
 )
-def test_a_status_has_one_outcome(status: int, outcome: Outcome) -> None:
+def test_a_status_has_one_outcome(status: int, outcome: RequestEnd) -> None:
     assert outcome_of(status) is outcome
 
 
@@ -70,7 +70,7 @@ def test_percentiles_of_few_samples_are_samples() -> None:
 
 
 @pytest.fixture
-def report() -> Report:
+def report() -> LoadReport:
     """Model a: 3 answers (0.1, 0.2 and 0.3 s; SLA 0.2), a 503 and a timeout. Model b: no SLA."""
     a = recorded(
         "a",
@@ -79,17 +79,19 @@ def report() -> Report:
             answered("a", 0.0, 0.1),
             answered("a", 0.0, 0.2, lag=0.01),
             answered("a", 0.0, 0.3, lag=0.03),
-            Result("a", 3, Outcome.REJECTED, 1.0, 1.0, 1.001, status=503),
-            Result("a", 4, Outcome.FAILED, 1.0, None, 1.0, reason="client limit"),
+            RequestResult("a", 3, RequestEnd.REJECTED, 1.0, 1.0, 1.001, status=503),
+            RequestResult("a", 4, RequestEnd.FAILED, 1.0, None, 1.0, reason="client limit"),
         ],
     )
     b = recorded(
-        "b", None, [answered("b", 0.0, 9.0), Result("b", 1, Outcome.INVALID, 0, 0, 1, status=400)]
+        "b",
+        None,
+        [answered("b", 0.0, 9.0), RequestResult("b", 1, RequestEnd.INVALID, 0, 0, 1, status=400)],
     )
-    return Report.of([a, b], elapsed=10.0, planned=8)
+    return LoadReport.of([a, b], elapsed=10.0, planned=8)
 
 
-def test_a_model_is_reported_by_hand(report: Report) -> None:
+def test_a_model_is_reported_by_hand(report: LoadReport) -> None:
     a, _ = report.models
     assert (a.sent, a.answered, a.rejected, a.invalid, a.failed, a.lost) == (5, 3, 1, 0, 1, 0)
     assert (a.statuses, a.reasons) == ({200: 3, 503: 1}, {"client limit": 1})
@@ -101,7 +103,7 @@ def test_a_model_is_reported_by_hand(report: Report) -> None:
     assert (a.send_lag.count, a.send_lag.max) == (4, pytest.approx(0.03))  # one was never sent
 
 
-def test_the_total_sums_and_counts_late_only_under_an_sla(report: Report) -> None:
+def test_the_total_sums_and_counts_late_only_under_an_sla(report: LoadReport) -> None:
     total = report.total
     assert (total.sent, total.answered, total.rejected) == (7, 4, 1)
     assert (total.invalid, total.failed, total.lost) == (1, 1, 0)
@@ -114,17 +116,17 @@ def test_the_total_sums_and_counts_late_only_under_an_sla(report: Report) -> Non
 def test_an_unrecorded_request_is_lost() -> None:
     recorder = recorded("a", None, [answered("a", 0.0, 0.1)])
     recorder.sent += 1
-    assert Report.of([recorder], elapsed=1.0, planned=2).total.lost == 1
+    assert LoadReport.of([recorder], elapsed=1.0, planned=2).total.lost == 1
 
 
 def test_without_answers_there_are_no_shares() -> None:
-    empty = Report.of([Recorder("a", 0.2)], elapsed=0.0, planned=0)
+    empty = LoadReport.of([Recorder("a", 0.2)], elapsed=0.0, planned=0)
     assert (empty.total.late_share, empty.total.response_time) == (None, None)
     assert empty.total.answered_per_s == 0.0
     assert orjson.loads(empty.to_json())["total"]["response_time_s"] is None
 
 
-def test_json_has_units_in_its_names(report: Report) -> None:
+def test_json_has_units_in_its_names(report: LoadReport) -> None:
     document = orjson.loads(report.to_json())
     assert (document["elapsed_s"], document["planned"]) == (10.0, 8)
     assert [model["model"] for model in document["models"]] == ["a", "b"]
@@ -134,7 +136,7 @@ def test_json_has_units_in_its_names(report: Report) -> None:
     assert document["total"]["lost"] == 0
 
 
-def test_the_table_shows_every_model_and_the_total(report: Report) -> None:
+def test_the_table_shows_every_model_and_the_total(report: LoadReport) -> None:
     console = Console(width=80)
     with console.capture() as capture:
         console.print(report.table())
@@ -154,5 +156,5 @@ def test_the_table_shows_every_model_and_the_total(report: Report) -> None:
 
 
 def test_one_model_needs_no_total() -> None:
-    report = Report.of([recorded("a", None, [answered("a", 0, 1)])], elapsed=1.0, planned=1)
+    report = LoadReport.of([recorded("a", None, [answered("a", 0, 1)])], elapsed=1.0, planned=1)
     assert len(report.table().columns) == 2

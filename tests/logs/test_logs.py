@@ -207,7 +207,7 @@ def test_applied_again_the_last_call_holds(capsys):
 @pytest.fixture
 async def limited(caplog):
     caplog.set_level(logging.INFO)
-    return logs.Limited(logging.getLogger("flood"), asyncio.get_running_loop())
+    return logs.RateLimitedLogger(logging.getLogger("flood"), asyncio.get_running_loop())
 
 
 def said(caplog):

@@ -12,7 +12,7 @@ import pytest
 from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
 from dispatcher.live.driver import Call, Driver
-from dispatcher.live.http.messages import Message, Response, form
+from dispatcher.live.http.messages import Message, Response, request_template
 from roma.config.placement import executables
 from roma.config.plant import LoadConfig
 from roma.config.schema import Config
@@ -133,7 +133,7 @@ class WorldPool:
     def send(self, message, done, **kwargs):
         number = self.live.count = self.live.count + 1
         self.live.waiting[number] = done
-        model, (size,) = message.form.path.rpartition("/")[2], struct.unpack("d", message.body)
+        model, (size,) = message.template.path.rpartition("/")[2], struct.unpack("d", message.body)
         self.live.world.start(number, self.name, model, [size])
         # nothing is given up here
 
@@ -181,7 +181,9 @@ class Live:
     def submit(self, model):
         self.submitted += 1  # the driver numbers requests alike
         size = self.sizes.get(self.submitted, 0.0)
-        self.driver.submit(Asked(model, Message(form(f"/{model}"), struct.pack("d", size))))
+        self.driver.submit(
+            Asked(model, Message(request_template(f"/{model}"), struct.pack("d", size)))
+        )
 
     # Actuator
 

@@ -172,7 +172,7 @@ def options(file, **given):
         "out": None,
         "json_output": False,
     }
-    return profile_command.Options(file=file, **(base | given))
+    return profile_command.ProfileOptions(file=file, **(base | given))
 
 
 def test_a_model_that_reads_text_needs_a_body(file, tmp_path, demo_models):

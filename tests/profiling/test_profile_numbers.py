@@ -10,11 +10,11 @@ from roma.domain.errors import ConfigError, LaunchError
 from roma.tools.load.errors import LoadInputError
 from roma.tools.profiling import inputs, machine, plan, report, summary
 from roma.tools.profiling.inputs import Inputs
-from roma.tools.profiling.summary import Run, Sample
+from roma.tools.profiling.summary import MeasuredRun, RequestSample
 
 
 def run(cores, batch, *samples):
-    return Run(cores, batch, [Sample(*s) for s in samples])
+    return MeasuredRun(cores, batch, [RequestSample(*s) for s in samples])
 
 
 # ── summary ──────────────────────────────────────────────────────────────────────────────────

@@ -8,13 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from roma.domain.events import (
     Abort,
     CoresApplied,
     Execute,
     ExecutionEnded,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
@@ -40,7 +40,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @initialize(
         # Those of exclusive devices have a machine of their own: none is here.
-        gpu=st.sampled_from(sorted(n for n, p in registry.GPU.items() if not p.knows_requests)),
+        gpu=st.sampled_from(sorted(n for n, p in registry.GPU.items() if not p.request_aware)),
         cpu=st.sampled_from(sorted(registry.CPU)),
         spill=st.sampled_from([0.0, 0.3]),
         costs=st.sampled_from([None, 0.3]),
@@ -58,7 +58,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             models,
             gpu=registry.GPU[gpu],
             cpu=registry.CPU[cpu],
-            options=Options(spill=spill),
+            options=PolicyOptions(spill=spill),
         )
         self.live = dict.fromkeys(EXECUTORS, False)
         self.suspects = set()
@@ -160,7 +160,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         elif self.live[executor]:
             self.suspects.add(executor)
         # The core may give the request to another executor, which must be live.
-        self.feed(ExecutionUnreached(execution, gone))
+        self.feed(ExecutionUnreachable(execution, gone))
 
     @precondition(lambda self: self.arrived)
     @rule(data=st.data())

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import TICK, Options
+from dispatcher.schedulers.base import TICK, PolicyOptions
 from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from roma.device.core import Begin, WorkerCore
-from roma.domain.actions import Infer, Load, ModelOffer, Offer, Status, Unload
+from roma.domain.actions import ActionStatus, Capabilities, Infer, Load, ModelCapabilities, Unload
 from roma.domain.events import (
     Abort,
     Execute,
@@ -41,10 +41,10 @@ from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 MODELS = {
-    "a": ModelOffer(1, 0.010, RUNS),
-    "b": ModelOffer(2, 0.020, RUNS),
-    "c": ModelOffer(3, 0.030, {n: 2 * t for n, t in RUNS.items()}),
-    "d": ModelOffer(1, 0.005, {1: 0.001, 2: 0.0015}),
+    "a": ModelCapabilities(1, 0.010, RUNS),
+    "b": ModelCapabilities(2, 0.020, RUNS),
+    "c": ModelCapabilities(3, 0.030, {n: 2 * t for n, t in RUNS.items()}),
+    "d": ModelCapabilities(1, 0.005, {1: 0.001, 2: 0.0015}),
 }
 DEVICES = ("g0", "g1", "g2")
 
@@ -78,7 +78,9 @@ class Devices(RuleBasedStateMachine):
         worker = self.workers[name] = WorkerCore(
             self.pages[name], {m: o.pages for m, o in self.offers.items()}
         )
-        self.feed(ExecutorReady(name, Offer(worker.pages, self.offers, tuple(worker.loaded))))
+        self.feed(
+            ExecutorReady(name, Capabilities(worker.pages, self.offers, tuple(worker.loaded)))
+        )
 
     def feed(self, event):
         for command in self.core.handle(event, now=self.now):
@@ -140,15 +142,15 @@ class Devices(RuleBasedStateMachine):
 
     def done(self, name, version, action):
         if version == self.versions[name]:
-            self.follow(name, self.workers[name].end(action, Status.OK, self.now))
+            self.follow(name, self.workers[name].end(action, ActionStatus.OK, self.now))
 
     def report(self, version, name, outcome):
         if version != self.versions[name] or outcome.id == 0:
-            assert version != self.versions[name] or outcome.status is Status.OK
+            assert version != self.versions[name] or outcome.status is ActionStatus.OK
             return
         # Both sides' books agree, so nothing is ever asked that is not possible.
-        assert outcome.status in (Status.OK, Status.MISSED)
-        is_ok = outcome.status is Status.OK
+        assert outcome.status in (ActionStatus.OK, ActionStatus.MISSED)
+        is_ok = outcome.status is ActionStatus.OK
         requests = self.running.pop(outcome.id, None)
         if requests is None:
             took, is_missed = outcome.duration if is_ok else None, not is_ok
@@ -245,7 +247,7 @@ class ExclusiveMachine(Devices):
     )
     def build(self, policy, pages, ahead):
         specs = [ModelSpec(m, Sla(1.0), deadline=1.0, max_waiting=60) for m in MODELS]
-        self.begin(specs, pages, gpu=policy, options=Options(ahead=ahead))
+        self.begin(specs, pages, gpu=policy, options=PolicyOptions(ahead=ahead))
 
     def check(self, command):
         _, last = command.window

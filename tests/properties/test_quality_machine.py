@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.optimal import QosOpt
 from dispatcher.state.utility import UTILITIES, QualityOptions, soft_deadline
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.model import ModelSpec, Priority, Sla
-from roma.domain.variants import Terms, Variant
+from roma.domain.variants import RequestOptions, Variant
 from tests.properties.test_exclusive_machine import Devices
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
@@ -24,9 +24,9 @@ VARIANTS = (Variant("a-large", 1.0), Variant("a-small", 0.7))
 
 
 OFFERS = {
-    "a-large": ModelOffer(1, 0.010, {n: 3 * t for n, t in RUNS.items()}, any_batch=True),
-    "a-small": ModelOffer(1, 0.010, RUNS),
-    "b": ModelOffer(1, 0.005, {1: 0.005, 2: 0.006}),
+    "a-large": ModelCapabilities(1, 0.010, {n: 3 * t for n, t in RUNS.items()}, any_batch=True),
+    "a-small": ModelCapabilities(1, 0.010, RUNS),
+    "b": ModelCapabilities(1, 0.005, {1: 0.005, 2: 0.006}),
 }
 
 
@@ -48,7 +48,7 @@ class QualityMachine(Devices):
             ModelSpec("b", Sla(0.2), deadline=0.4, max_waiting=60),
         ]
         quality = QualityOptions(bin=width, utility=utility)
-        self.begin(specs, pages, gpu=policy, options=Options(quality=quality))
+        self.begin(specs, pages, gpu=policy, options=PolicyOptions(quality=quality))
 
     def check(self, command):
         served = {v.name: v for v in VARIANTS}.get(command.variant)
@@ -73,7 +73,7 @@ class QualityMachine(Devices):
         priority=st.sampled_from(Priority),
     )
     def arrive(self, slo, count, soft, variant, accuracy, priority):
-        terms = Terms(None if soft is None else self.now + soft, variant, accuracy)
+        terms = RequestOptions(None if soft is None else self.now + soft, variant, accuracy)
         chosen = [v for v in VARIANTS if terms.allows(v)]
         for _ in range(count if chosen else 0):
             self.ask("a", slo, terms=terms, priority=priority)

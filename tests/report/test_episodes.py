@@ -6,7 +6,7 @@ import pytest
 
 from controllers.measurement import Demand, Measurement
 from roma.domain.model import ModelSpec, Sla, Statistic
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 from roma.ui.dashboard.moments import Moment, record
 from roma.ui.report.clock import Clock, duration, milliseconds
 from roma.ui.report.columns import Span
@@ -75,7 +75,7 @@ def decision(at, *, wanted=1.0, total=1.0, failure=None, seen=True, model="m", w
 @pytest.fixture
 def run(tmp_path):
     def made(seconds, decisions=()):
-        story = Chronicle(tmp_path)
+        story = DecisionLog(tmp_path)
         story.write("models", seconds)
         story.write("decisions-w", decisions)
         return read(tmp_path)

@@ -13,7 +13,7 @@ from roma.cli.app import app
 from roma.domain.errors import StoryError
 from roma.lab.sim.scenario import SupervisorFault
 from roma.lab.sim.simulation import Simulation
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 from roma.ui.report.build import build
 from roma.ui.report.episodes import episodes
 from roma.ui.report.read import ExecutableTrack, read
@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     """The paper's controller, overloaded, its supervisor away for a while: result and directory."""
     directory = tmp_path_factory.mktemp("run") / "overload"
     run_of = golden("pi", burst=0.0, is_coarse=True, faults=(SupervisorFault(70.0, "w", 5.0),))
-    result = Simulation(run_of, story=Chronicle(directory, fresh=True).write).run()
+    result = Simulation(run_of, story=DecisionLog(directory, fresh=True).write).run()
     return result, directory
 
 
@@ -60,7 +60,7 @@ def test_the_core_seconds_are_the_simulations_but_for_the_gap(run):
 
 
 def test_without_a_gap_the_core_seconds_are_exact(tmp_path):
-    simulation = Simulation(golden("pi", usage_error=1.0), story=Chronicle(tmp_path).write)
+    simulation = Simulation(golden("pi", usage_error=1.0), story=DecisionLog(tmp_path).write)
     result = simulation.run()
     cores = total(worker_cores(read(tmp_path)))
     # What the last second used would stand in the next decision.
@@ -138,7 +138,7 @@ def test_text_from_outside_is_text(run, tmp_path):
     for name in ("models", "decisions-w"):
         lines = (run[1] / f"{name}.jsonl").read_bytes().splitlines()
         records = [{**orjson.loads(line), "model": evil} for line in lines]
-        Chronicle(tmp_path).write(name, records)
+        DecisionLog(tmp_path).write(name, records)
     page = build(tmp_path, title=evil).html
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
@@ -288,7 +288,7 @@ def test_a_fleet_of_names_that_are_no_file_names(run, tmp_path):
     for file in ("models", "decisions-w"):
         lines = (run[1] / f"{file}.jsonl").read_bytes().splitlines()
         records = [{**orjson.loads(line), "model": name} for line in lines]
-        Chronicle(tmp_path / "run").write(file, records)
+        DecisionLog(tmp_path / "run").write(file, records)
     build(tmp_path / "run", pictures=tmp_path / "png")
     assert sorted(f.name for f in (tmp_path / "png").iterdir()) == [
         "model-..-a-b-c.png",
@@ -303,7 +303,7 @@ def test_the_run_is_not_touched(run):
 
 
 def test_a_simulation_without_faults_has_no_gap(tmp_path):
-    Simulation(replace(golden("pi"), duration=20.0), story=Chronicle(tmp_path).write).run()
+    Simulation(replace(golden("pi"), duration=20.0), story=DecisionLog(tmp_path).write).run()
     found = read(tmp_path)
     assert [t.gaps for t in (*found.models.values(), *found.executables.values())] == [[], []]
     assert (found.whole.start, found.whole.end) == (0.0, 20.0)

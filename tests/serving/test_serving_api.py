@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from roma.serving import api, examples, versions
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import Code, ModelDirectoryError, RequestError
 from roma.tensors import jsontext
 
@@ -12,17 +12,33 @@ from roma.tensors import jsontext
 @pytest.mark.parametrize(
     ("method", "target", "call"),
     [
-        ("GET", "/v1/models/m", Call(Action.STATUS, "m")),
-        ("GET", "/v1/models/m?x=1", Call(Action.STATUS, "m")),
-        ("GET", "/V1/Models/M", Call(Action.STATUS, "M")),
-        ("GET", "/v1/models/a%20b", Call(Action.STATUS, "a b")),
-        ("GET", "/v1/models/m/versions/007", Call(Action.STATUS, "m", version=7)),
-        ("GET", "/v1/models/m/labels/stable", Call(Action.STATUS, "m", label="stable")),
-        ("GET", "/v1/models/m/metadata", Call(Action.METADATA, "m")),
-        ("GET", "/v1/models/m/versions/1/metadata", Call(Action.METADATA, "m", version=1)),
-        ("POST", "/v1/models/m:predict", Call(Action.PREDICT, "m")),
-        ("POST", "/v1/models/m/versions/3:classify", Call(Action.CLASSIFY, "m", version=3)),
-        ("POST", "/v1/models/m/labels/a%2Fb:regress", Call(Action.REGRESS, "m", label="a/b")),
+        ("GET", "/v1/models/m", ServingCall(ServingAction.STATUS, "m")),
+        ("GET", "/v1/models/m?x=1", ServingCall(ServingAction.STATUS, "m")),
+        ("GET", "/V1/Models/M", ServingCall(ServingAction.STATUS, "M")),
+        ("GET", "/v1/models/a%20b", ServingCall(ServingAction.STATUS, "a b")),
+        ("GET", "/v1/models/m/versions/007", ServingCall(ServingAction.STATUS, "m", version=7)),
+        (
+            "GET",
+            "/v1/models/m/labels/stable",
+            ServingCall(ServingAction.STATUS, "m", label="stable"),
+        ),
+        ("GET", "/v1/models/m/metadata", ServingCall(ServingAction.METADATA, "m")),
+        (
+            "GET",
+            "/v1/models/m/versions/1/metadata",
+            ServingCall(ServingAction.METADATA, "m", version=1),
+        ),
+        ("POST", "/v1/models/m:predict", ServingCall(ServingAction.PREDICT, "m")),
+        (
+            "POST",
+            "/v1/models/m/versions/3:classify",
+            ServingCall(ServingAction.CLASSIFY, "m", version=3),
+        ),
+        (
+            "POST",
+            "/v1/models/m/labels/a%2Fb:regress",
+            ServingCall(ServingAction.REGRESS, "m", label="a/b"),
+        ),
     ],
 )
 def test_a_path_is_this_call(method, target, call):

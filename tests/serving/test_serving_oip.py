@@ -11,15 +11,15 @@ from hypothesis.extra import numpy as nps
 from tritonclient.grpc import service_pb2
 
 from roma.serving import oip_grpc, oip_rest, oip_tensors
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import Code, RequestError
 from roma.serving.oip import InferAnswer
-from roma.serving.oip_rest import Form
+from roma.serving.oip_rest import AnswerFormat
 from roma.serving.oip_tensors import DATATYPES, Header
 from roma.tensors import jsontext
 
 SHAPES = nps.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
-CALL = Call(Action.PREDICT, "m")
+CALL = ServingCall(ServingAction.PREDICT, "m")
 
 
 @st.composite
@@ -64,7 +64,9 @@ def request_of(head, **more):
 @given(tensors(text=True), st.booleans())
 def test_json_there_and_back(tensor, nested):
     head, array = tensor
-    answer = oip_rest.encode_answer("m", InferAnswer(1, [tensor]), Form(None, {}, otherwise=False))
+    answer = oip_rest.encode_answer(
+        "m", InferAnswer(1, [tensor]), AnswerFormat(None, {}, otherwise=False)
+    )
     (output,) = jsontext.parse(answer.body).root["outputs"]
     assert (output["shape"], output["datatype"]) == (list(head.shape), head.datatype.name)
     data = (
@@ -80,7 +82,7 @@ def test_json_there_and_back(tensor, nested):
 
 @given(st.lists(tensors(), max_size=3))
 def test_binary_there_and_back(several):
-    form = Form("7", {}, otherwise=True)
+    form = AnswerFormat("7", {}, otherwise=True)
     answer = oip_rest.encode_answer("m", InferAnswer(1, several), form)
     if not several:
         assert "Inference-Header-Content-Length" not in answer.headers
@@ -208,7 +210,7 @@ def test_bytes_that_json_cannot_carry_are_refused():
     head = Header("y", DATATYPES["BYTES"], (1,))
     answer = InferAnswer(1, [(head, oip_tensors.from_texts(head, [b"\xff"]))])
     with pytest.raises(RequestError, match='Output "y" holds bytes that are no UTF-8'):
-        oip_rest.encode_answer("m", answer, Form(None, {}, otherwise=False))
+        oip_rest.encode_answer("m", answer, AnswerFormat(None, {}, otherwise=False))
 
 
 BAD_CONTENTS = [

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from roma.serving.api import Action, Call
+from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.server import ModelServer, ServerSettings
 from roma.serving.versions import find
@@ -205,13 +205,13 @@ async def test_a_reload_serves_these_models_and_no_others(stubs, saved_models):
     half, log = ("half", saved_models / "half"), ("log", saved_models / "log")
     async with reloading(stubs, "half", "linear") as server:
         found = server.server._models.find
-        kept = found(Call(Action.PREDICT, "half"))
+        kept = found(ServingCall(ServingAction.PREDICT, "half"))
         response = await server.configure(half, log, metric_names=["/any"])
         assert response.status.error_code == 0
         assert [(m.name, m.int64_value_increase) for m in response.metric] == [("/any", 0)]
         # It answers from now on; what was there and stays was not loaded again.
         assert (await server.predict("log", one))["y"] == [0]
-        assert found(Call(Action.PREDICT, "half")) == kept
+        assert found(ServingCall(ServingAction.PREDICT, "half")) == kept
         async with refused("NOT_FOUND", "Servable not found for request: Latest(linear)"):
             await server.predict("linear", {"x": np.ones((1, 4), np.float32)})
         # None at all, and back again.
@@ -224,7 +224,7 @@ async def test_a_reload_serves_these_models_and_no_others(stubs, saved_models):
 
 async def test_a_model_that_goes_answers_its_last_call_and_is_freed(stubs, tmp_path):
     async with reloading(stubs, "gate") as server:
-        found = server.server._models.find(Call(Action.PREDICT, "gate"))[1]
+        found = server.server._models.find(ServingCall(ServingAction.PREDICT, "gate"))[1]
         model, found = weakref.ref(found), None
         call = asyncio.create_task(server.predict("gate", {"folder": str(tmp_path)}))
         await until((tmp_path / "begun").exists)

@@ -10,15 +10,15 @@ import pytest
 
 from roma.serving.errors import Code, RequestError
 from roma.tensors import jsontext, tfjson
-from roma.tensors.arrays import Signature, TensorSpec
+from roma.tensors.arrays import ServingSignature, ServingTensorSpec
 from roma.tensors.tfjson import Layout
 
 NAN, INF = float("nan"), float("inf")
 
 
 def signature(**inputs):
-    specs = {name: TensorSpec(name, dtype, shape) for name, (dtype, shape) in inputs.items()}
-    return Signature("serving_default", specs, {})
+    specs = {name: ServingTensorSpec(name, dtype, shape) for name, (dtype, shape) in inputs.items()}
+    return ServingSignature("serving_default", specs, {})
 
 
 ONE = signature(x=("float", (-1, 2)))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from roma.serving.errors import Code, RequestError
-from roma.serving.workers import Workers
+from roma.serving.workers import ComputeThreads
 
 
 class Body:
@@ -19,7 +19,7 @@ class Body:
 @contextmanager
 def busy():
     """One worker that computes until the block ends; yields it and the event of its begin."""
-    workers, begun, end = Workers(1, "test"), threading.Event(), threading.Event()
+    workers, begun, end = ComputeThreads(1, "test"), threading.Event(), threading.Event()
 
     def work():
         begun.set()

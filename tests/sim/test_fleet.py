@@ -6,11 +6,11 @@ import pytest
 
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.head_of_line import Edf
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.events import Reason, Woken
-from roma.lab.sim.fleet import THINK, Fleet, Noise, Plan
+from roma.lab.sim.fleet import CLIENT_THINK_TIME, Fleet, FleetPlan, Noise
 
-MODEL = ModelOffer(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
+MODEL = ModelCapabilities(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
 EXACT = Noise(spread=0.0, stalls=0.0)
 
 
@@ -24,7 +24,7 @@ def fleet(ends, *, models="ab", actions=None, clock=None, **changes):
         "latency": 0.001,
         **changes,
     }
-    plan = Plan(dict.fromkeys(models, MODEL), **fields)
+    plan = FleetPlan(dict.fromkeys(models, MODEL), **fields)
     on_action = None if actions is None else actions.append
     return Fleet(plan, on_end=ends.append, on_action=on_action, clock=clock)
 
@@ -47,7 +47,7 @@ def test_a_loop_sends_when_it_was_answered():
     run.loop("a", 1)
     run.run(1.0)
     first, second, third, *_ = ends
-    assert third.arrived - second.arrived == pytest.approx(0.010 + THINK)
+    assert third.arrived - second.arrived == pytest.approx(0.010 + CLIENT_THINK_TIME)
     assert first.is_cold
 
 

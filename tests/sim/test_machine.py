@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from roma.config.profile import ModelProfile
 from roma.config.schema import parse
 from roma.lab.sim.agenda import Agenda
-from roma.lab.sim.machine import Machine, Unit
+from roma.lab.sim.machine import SharedCores, Unit
 from roma.lab.sim.quota import QuotaCpu
 from roma.lab.sim.world import World
 
@@ -19,7 +19,7 @@ PERIOD = 0.1
 
 def run(cores, units, starts):
     """Return the ends by execution; `starts` are (time, unit, work)."""
-    machine = Machine(cores, units)
+    machine = SharedCores(cores, units)
     number = itertools.count()
     agenda = [
         (t, next(number), "start", (unit, i, work)) for i, (t, unit, work) in enumerate(starts)

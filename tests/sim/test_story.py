@@ -9,7 +9,7 @@ from controllers.registry import LAWS
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
 from roma.lab.sim.simulation import Simulation
 from roma.telemetry import decision_log
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 from tests.sim.test_simulation import golden, scenario
 from tests.support.story import decisions, replayed
 
@@ -28,7 +28,7 @@ def busy(law="pi", **changes):
 
 def told(run_of, directory):
     """Simulate; return the result and the lines of each file, as a reader finds them."""
-    story = Chronicle(directory, fresh=True)
+    story = DecisionLog(directory, fresh=True)
     result = Simulation(run_of, story=story.write).run()
     names = [f.name.removesuffix(".jsonl") for f in sorted(directory.glob("*.jsonl"))]
     return result, {name: decision_log.read(directory, name) for name in names}
@@ -57,7 +57,7 @@ def test_a_replay_under_other_gains_gives_other_demands(tmp_path):
 def test_telling_changes_nothing(tmp_path):
     trace, silent = [], []
     result = Simulation(
-        busy(), trace=lambda t, c: trace.append((t, c)), story=Chronicle(tmp_path).write
+        busy(), trace=lambda t, c: trace.append((t, c)), story=DecisionLog(tmp_path).write
     ).run()
     assert result == Simulation(busy(), trace=lambda t, c: silent.append((t, c))).run()
     assert trace == silent

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roma.domain.events import Reason
-from roma.lab.sim.tally import Moments, Tally
+from roma.lab.sim.tally import RunningMoments, Tally
 
 
 def tally(**kwargs):
@@ -16,7 +16,7 @@ def tally(**kwargs):
 @pytest.mark.parametrize("seed", range(3))
 def test_moments_are_numpys(seed):
     values = np.random.default_rng(seed).lognormal(-2, 1, 5000)
-    moments = Moments()
+    moments = RunningMoments()
     for value in values:
         moments.add(float(value))
     assert moments.count == 5000
@@ -26,7 +26,7 @@ def test_moments_are_numpys(seed):
 
 
 def test_moments_of_nothing_and_of_one_number():
-    moments = Moments()
+    moments = RunningMoments()
     assert (moments.count, moments.mean, moments.deviation, moments.worst) == (0, 0, 0, 0)
     moments.add(0.5)
     assert (moments.mean, moments.deviation, moments.worst) == (0.5, 0, 0.5)

@@ -7,13 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from roma.domain.model import Sharing
-from supervisor.sharing import GRID, Want, share
+from supervisor.sharing import GRID, CoreRequest, share
 
 MAX_MIN, PROPORTIONAL = Sharing.MAX_MIN, Sharing.PROPORTIONAL
 
 
 def granted(demands, capacity, gamma=0.0, sharing=PROPORTIONAL):
-    return list(share([Want(d) for d in demands], capacity, gamma, sharing=sharing).granted)
+    return list(share([CoreRequest(d) for d in demands], capacity, gamma, sharing=sharing).granted)
 
 
 @pytest.mark.parametrize(
@@ -34,18 +34,18 @@ def test_the_papers_table(demands, capacity, gamma, expected):
 
 
 def test_eta_is_capacity_over_demand():
-    assert share([Want(1.0), Want(3.0)], 2.0).eta == 0.5
+    assert share([CoreRequest(1.0), CoreRequest(3.0)], 2.0).eta == 0.5
 
 
 def test_in_a_shortage_minimum_and_floor_come_before_demand():
-    wants = [Want(8.0, minimum=0.1, floor=0.4), Want(1.0, minimum=0.1, floor=0.6)]
+    wants = [CoreRequest(8.0, minimum=0.1, floor=0.4), CoreRequest(1.0, minimum=0.1, floor=0.6)]
     # 0.4 + 0.6 first, the remaining 1.0 in the ratio of what is still missing, 7.6 : 0.4
     found = share(wants, 2.0, sharing=PROPORTIONAL).granted
     assert found == pytest.approx((1.35, 0.65))
 
 
 def test_floors_that_do_not_fit_are_scaled_above_the_minima():
-    wants = [Want(3.0, minimum=0.2, floor=2.2), Want(3.0, minimum=0.2, floor=1.2)]
+    wants = [CoreRequest(3.0, minimum=0.2, floor=2.2), CoreRequest(3.0, minimum=0.2, floor=1.2)]
     assert share(wants, 1.0, sharing=PROPORTIONAL).granted == pytest.approx((0.6, 0.4))
 
 
@@ -63,22 +63,28 @@ def test_in_a_shortage_who_needs_less_than_a_fair_share_gets_it_whole(demands, c
 
 
 def test_a_fair_share_is_by_weight():
-    wants = [Want(4.0, weight=3.0), Want(4.0), Want(0.1)]
+    wants = [CoreRequest(4.0, weight=3.0), CoreRequest(4.0), CoreRequest(0.1)]
     assert share(wants, 2.1).granted == pytest.approx((1.5, 0.5, 0.1))
 
 
 def test_minima_come_before_fair_shares():
-    wants = [Want(1.0, minimum=1.0), Want(4.0), Want(4.0)]
+    wants = [CoreRequest(1.0, minimum=1.0), CoreRequest(4.0), CoreRequest(4.0)]
     assert share(wants, 1.8).granted == pytest.approx((1.0, 0.4, 0.4))
 
 
 def test_minima_that_do_not_fit_shrink_from_the_largest():
-    wants = [Want(2.0, minimum=2.0), Want(0.3, minimum=0.3), Want(2.0, minimum=2.0)]
+    wants = [
+        CoreRequest(2.0, minimum=2.0),
+        CoreRequest(0.3, minimum=0.3),
+        CoreRequest(2.0, minimum=2.0),
+    ]
     assert share(wants, 1.3).granted == pytest.approx((0.5, 0.3, 0.5))
 
 
 def test_a_floor_never_raises_a_demand():
-    assert share([Want(0.2, floor=1.0), Want(5.0)], 2.0).granted[0] == pytest.approx(0.2)
+    assert share([CoreRequest(0.2, floor=1.0), CoreRequest(5.0)], 2.0).granted[0] == pytest.approx(
+        0.2
+    )
 
 
 @pytest.mark.parametrize("sharing", Sharing)
@@ -91,18 +97,21 @@ def test_a_floor_never_raises_a_demand():
     ],
 )
 def test_what_loads_has_what_those_who_serve_leave(serving, loading, capacity, expected, sharing):
-    wants = [Want(serving, minimum=0.1), Want(loading, minimum=0.1, floor=1.0, loads=True)]
+    wants = [
+        CoreRequest(serving, minimum=0.1),
+        CoreRequest(loading, minimum=0.1, floor=1.0, loads=True),
+    ]
     assert share(wants, capacity, sharing=sharing).granted == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("sharing", Sharing)
 def test_where_all_load_they_share(sharing):
-    wants = [Want(d, minimum=0.1, loads=True) for d in (1.1, 1.1)]
+    wants = [CoreRequest(d, minimum=0.1, loads=True) for d in (1.1, 1.1)]
     assert share(wants, 1.4, sharing=sharing).granted == pytest.approx((0.7, 0.7))
 
 
 def test_gamma_gives_no_one_more_than_its_maximum():
-    assert share([Want(1.0, maximum=1.2)], 4.0, gamma=1.0).granted == (1.2,)
+    assert share([CoreRequest(1.0, maximum=1.2)], 4.0, gamma=1.0).granted == (1.2,)
 
 
 CORES = st.floats(0.0, 64.0, allow_nan=False)
@@ -112,7 +121,7 @@ CORES = st.floats(0.0, 64.0, allow_nan=False)
 def wants(draw):
     minimum = draw(st.floats(0.01, 2.0))
     demand = minimum + draw(CORES)
-    return Want(
+    return CoreRequest(
         demand,
         minimum,
         draw(CORES),
@@ -138,7 +147,7 @@ def test_granted_cores_never_exceed_capacity_and_keep_the_minima_that_fit(
 
 @given(st.lists(CORES, min_size=1, max_size=12), st.floats(0.1, 64.0))
 def test_without_floors_a_shortage_is_eta_times_the_demand(demands, capacity):
-    result = share([Want(d) for d in demands], capacity, sharing=PROPORTIONAL)
+    result = share([CoreRequest(d) for d in demands], capacity, sharing=PROPORTIONAL)
     if result.eta < 1:
         for demand, cores in zip(demands, result.granted, strict=True):
             assert cores == pytest.approx(result.eta * demand, abs=GRID * 1.01)
@@ -157,10 +166,10 @@ def test_max_min_uses_all_cores_and_cuts_only_who_has_a_fair_share_at_least(all_
     capacity = sum(w.minimum for w in all_wants) + spare
     result = share(all_wants, capacity)
     assume(result.eta < 1)
-    assert sum(result.exact) == pytest.approx(capacity)
-    shares = list(zip(all_wants, result.exact, strict=True))
+    assert sum(result.unrounded) == pytest.approx(capacity)
+    shares = list(zip(all_wants, result.unrounded, strict=True))
     # Beyond its minimum nobody has more by weight than those who are cut.
     highest = max((x / w.weight for w, x in shares if x > w.minimum + 1e-9), default=0.0)
-    for want, exact in shares:
-        if exact < want.demand - 1e-6:
-            assert exact / want.weight >= highest - 1e-6
+    for want, unrounded in shares:
+        if unrounded < want.demand - 1e-6:
+            assert unrounded / want.weight >= highest - 1e-6

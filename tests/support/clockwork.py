@@ -1,10 +1,10 @@
 """A dispatcher core under `clockwork`, events in and commands out."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.domain.actions import ModelOffer, Offer
+from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
@@ -28,9 +28,12 @@ class Rig:
     def __init__(self, models="ab", *, policy=Clockwork, ahead=0.005, latency=0.0):
         specs = [ModelSpec(name, Sla(SLO), deadline=SLO) for name in models]
         self.core = Dispatcher(
-            specs, gpu=policy, cpu=CpuRoundRobin, options=Options(ahead=ahead, latency=latency)
+            specs,
+            gpu=policy,
+            cpu=CpuRoundRobin,
+            options=PolicyOptions(ahead=ahead, latency=latency),
         )
-        self.models = {name: ModelOffer(2, LOAD, RUNS) for name in models}
+        self.models = {name: ModelCapabilities(2, LOAD, RUNS) for name in models}
         self.requests = 0
 
     def device(self, name="gpu", *, pages=100, loaded=(), now=0.0):
@@ -38,7 +41,7 @@ class Rig:
         if name not in self.core.executors:
             self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(
-            ExecutorReady(name, Offer(pages, self.models, tuple(loaded))), now=now
+            ExecutorReady(name, Capabilities(pages, self.models, tuple(loaded))), now=now
         )
 
     def books(self, name="gpu"):

@@ -9,11 +9,11 @@ import numpy as np
 import yaml
 
 from roma.config import schema
-from roma.device.device import Device
+from roma.device.device import DeviceRunner
 from roma.device.runtimes.base import RuntimeModel
-from roma.device.server import ServerSettings, WorkerServer
-from roma.device_protocol import Decoder, Hello, Result, Signature, Submit, TensorSpec, encode
-from roma.domain.actions import Infer, Load, ModelOffer
+from roma.device.server import DeviceServerSettings, WorkerServer
+from roma.device_protocol import ActionResult, Decoder, Hello, Signature, Submit, TensorSpec, encode
+from roma.domain.actions import Infer, Load, ModelCapabilities
 from roma.tools.demo.ports import free_ports
 
 PAIR = Signature((TensorSpec("x", "float32", (-1, 2)),), (TensorSpec("y", "float32", (-1, 2)),))
@@ -73,14 +73,14 @@ class Worker:
     def __init__(self, port, models=None, *, pages=4, needs=1, token=None, offers=None):
         self.port = port
         self.runtime = HandRuntime(models or {"m": PAIR, "n": PAIR})
-        alike = {name: ModelOffer(needs, 0.001, TIMES) for name in self.runtime.models}
+        alike = {name: ModelCapabilities(needs, 0.001, TIMES) for name in self.runtime.models}
         self._offers = offers or alike
         self._pages = pages
         self._token = token
 
     async def start(self):
-        self.device = Device(self.runtime, self._offers, self._pages)
-        settings = ServerSettings("w", port=self.port, token=self._token)
+        self.device = DeviceRunner(self.runtime, self._offers, self._pages)
+        settings = DeviceServerSettings("w", port=self.port, token=self._token)
         self.server = WorkerServer(settings, self.device, dict(self.runtime.models))
         await self.server.start()
         self.device.start()
@@ -157,7 +157,7 @@ class Tap:
         with contextlib.suppress(OSError):
             while data := await reader.read(2**16):
                 for message in decoder.feed(data):
-                    if isinstance(message, Result) and not self.results.is_set():
+                    if isinstance(message, ActionResult) and not self.results.is_set():
                         self._tasks.add(asyncio.create_task(self._pass_later(message, writer)))
                         continue
                     await self._gate(message)
@@ -177,7 +177,7 @@ class Tap:
         if isinstance(message, Submit):
             self.asked.append(message)
             await self.submits.wait()
-        elif isinstance(message, Result):
+        elif isinstance(message, ActionResult):
             self.told.append(message)
         elif isinstance(message, Hello):
             self.hellos.append(message)

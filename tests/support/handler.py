@@ -9,8 +9,8 @@ class Passing(Handler):
     def __init__(self, handler):
         self.handler = handler
 
-    def screen(self, request):
-        return self.handler.screen(request)
+    def check_before_body(self, request):
+        return self.handler.check_before_body(request)
 
     def handle(self, request, connection):
         return self.handler.handle(request, connection)

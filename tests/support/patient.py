@@ -4,7 +4,7 @@ import asyncio
 
 from roma.tools.load.client import RestClient
 from roma.tools.load.errors import NoAnswerError
-from roma.tools.load.outcomes import Answer
+from roma.tools.load.outcomes import HttpAnswer
 
 PAUSE = 0.05
 """Seconds between two attempts: a process that dies closes its connections one after another, so
@@ -18,7 +18,7 @@ class Patient:
         self._client = client
         self.again = 0
 
-    async def predict(self, model: str, body: bytes) -> Answer:
+    async def predict(self, model: str, body: bytes) -> HttpAnswer:
         while True:
             try:
                 return await self._client.predict(model, body)

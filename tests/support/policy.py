@@ -1,7 +1,7 @@
 """Policies of a few numbers: they take one action, whatever they see."""
 
 from roma.config.policy_file import Policy, PolicyAction
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import Variant
 
 GOOD, FAST = Variant("good", 1.0), Variant("fast", 0.5)
@@ -22,7 +22,7 @@ def number(batch, variant):
 
 def offers(kind, **factors):
     return {
-        name: ModelOffer(
+        name: ModelCapabilities(
             1, 0.001, {b: t * factors.get(name, 1.0) for b, t in found.items()}, any_batch=False
         )
         for name, found in SECONDS[kind].items()

@@ -10,7 +10,7 @@ def truth(spec):
     """What protobuf's own classes say."""
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
-    return wire.ModelSpec(
+    return wire.WireModelSpec(
         spec.name, version, spec.version_label if which == "version_label" else None
     )
 

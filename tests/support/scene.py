@@ -15,7 +15,7 @@ from controllers.measurement import Demand, Measurement
 from dispatcher.live.admin.page import Page
 from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla, Statistic
-from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
 from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import explain
@@ -70,7 +70,7 @@ class Scene:
     """What `Page` needs of a `Watch`, over actors; `look()` lets a second pass."""
 
     def __init__(self, *actors, workers=(WORKER,), name="scene"):
-        self.board = Board(name)
+        self.board = Dashboard(name)
         self.actors = {a.name: a for a in actors}
         self.workers = {w.worker: w for w in workers}
         self.silent = {}

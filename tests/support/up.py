@@ -16,7 +16,7 @@ from roma.config import schema as roma_config
 from roma.config.placement import executables
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream, run_load
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import find_hierarchy
 
 
@@ -168,7 +168,7 @@ class Up:
     async def load(self, rates, bodies, seconds, *, sla=0.5, seed=1, on_result=None):
         """Send Poisson load at `rates` req/s by model; return the report."""
         streams = [
-            Stream(m, poisson(Profile((Step(r, seconds),)), seed=seed + i), bodies[m], sla)
+            Stream(m, poisson(Profile((RateStep(r, seconds),)), seed=seed + i), bodies[m], sla)
             for i, (m, r) in enumerate(rates.items())
         ]
         return await run_load(

@@ -1,10 +1,10 @@
 """A dispatcher core with two variants of one model, events in and commands out."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options
+from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.state.utility import QualityOptions
-from roma.domain.actions import ModelOffer, Offer
+from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
@@ -29,20 +29,22 @@ class Rig:
 
     def __init__(self, policy, variants=(FULL, TINY), *, any_batch=False, **quality):
         spec = ModelSpec("yolo", Sla(1.0), deadline=2.0, variants=variants)
-        options = Options(quality=QualityOptions(**quality))
+        options = PolicyOptions(quality=QualityOptions(**quality))
         self.core = Dispatcher([spec], gpu=policy, cpu=CpuRoundRobin, options=options)
         self.any_batch = any_batch
         self.requests = 0
 
     def device(self, name="gpu", *, factor=1.0, pages=9, loaded=("full", "tiny"), now=0.0):
         offers = {
-            model: ModelOffer(1, 0.1, {b: factor * t for b, t in runs.items()}, self.any_batch)
+            model: ModelCapabilities(
+                1, 0.1, {b: factor * t for b, t in runs.items()}, self.any_batch
+            )
             for model, runs in RUNS.items()
         }
         spec = ExecutorSpec(name, Device.GPU, ("yolo",), is_exclusive=True)
         if name not in self.core.executors:
             self.core.handle(ExecutorAdded(spec), now=now)
-        return self.core.handle(ExecutorReady(name, Offer(pages, offers, loaded)), now=now)
+        return self.core.handle(ExecutorReady(name, Capabilities(pages, offers, loaded)), now=now)
 
     def arrive(self, now, terms=None, *, hard=2.0):
         self.requests += 1

@@ -4,8 +4,8 @@ import pytest
 
 from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
-from roma.ui.dashboard.feed import Board
-from roma.ui.dashboard.rows import State, Worker
+from roma.ui.dashboard.feed import Dashboard
+from roma.ui.dashboard.rows import ModelState, Worker
 from tests.view.reports import report
 
 SPEC = ModelSpec("m", Sla(0.5, alpha=0.5), deadline=1.0)
@@ -19,7 +19,7 @@ class Scene:
     """A board that is fed second by second."""
 
     def __init__(self, *, specs=(CPU,), worker=WORKER, executable=GRANTED):
-        self.board = Board("demo")
+        self.board = Dashboard("demo")
         self.second = 0
         self.counted = {}
         self.specs, self.worker, self.executable = specs, worker, executable
@@ -70,7 +70,7 @@ def test_a_row_has_both_halves():
 
 def test_cores_of_several_executables_add_up():
     other = ExecutorSpec("m@v", Device.CPU, ("m",), worker="v")
-    board = Board("demo")
+    board = Dashboard("demo")
     executors = tuple(ExecutorReport(s.name, "busy", 0, 0) for s in (CPU, other))
     for second in (1.0, 2.0):
         board.take(
@@ -102,7 +102,7 @@ def test_the_share_of_broken_promises_covers_the_last_minute():
 
 
 def test_the_worst_is_first():
-    board = Board("demo")
+    board = Dashboard("demo")
     specs = {n: ModelSpec(n, Sla(0.5), 1.0) for n in ("calm", "worse", "bad", "quiet")}
     executors = [ExecutorSpec(f"{n}@w", Device.CPU, (n,), worker="w") for n in specs]
     times = {"calm": 0.1, "worse": 2.0, "bad": 1.0, "quiet": None}
@@ -125,23 +125,23 @@ def steady(scene, seconds=12, **more):
 
 def test_in_time():
     row = steady(Scene())
-    assert (row.state, row.why) == (State.OK, "in time")
+    assert (row.state, row.why) == (ModelState.OK, "in time")
 
 
 def test_between_set_point_and_sla_is_tight():
     row = steady(Scene(), response_time=0.3)
-    assert row.state is State.TIGHT
+    assert row.state is ModelState.TIGHT
     assert row.why.startswith("300 ms of 500 ms: ")
 
 
 def test_no_request_yet_and_none_any_more():
     scene = Scene()
     row = scene.look()
-    assert (row.state, row.why) == (State.IDLE, "no request yet")
+    assert (row.state, row.why) == (ModelState.IDLE, "no request yet")
     scene.look(arrivals=1, answered=1, response_time=0.1)
     for _ in range(10):
         row = scene.look()
-    assert (row.state, row.why) == (State.IDLE, "no request now")
+    assert (row.state, row.why) == (ModelState.IDLE, "no request now")
 
 
 @pytest.mark.parametrize("state", ["loading", "lost"])
@@ -149,7 +149,7 @@ def test_nothing_can_serve_it(state):
     scene = Scene()
     scene.states["m@w"] = state
     row = scene.look(arrivals=3, rejected={"no_executable": 3})
-    assert row.state is State.DOWN
+    assert row.state is ModelState.DOWN
     assert row.why == f"nothing can serve it: m@w is {state}"
 
 
@@ -201,7 +201,7 @@ def test_what_keeps_control_from_helping(executable, worker, why):
     known = {f: getattr(WORKER, f) for f in WORKER.__dataclass_fields__}
     scene = Scene(executable=GRANTED | executable, worker=Worker(**known | worker))
     row = steady(scene, response_time=0.9)
-    assert row.state is State.LATE
+    assert row.state is ModelState.LATE
     assert row.why == f"900 ms of 500 ms: {why}"
 
 
@@ -227,7 +227,7 @@ def test_refused_and_failed_requests_come_before_the_response_time_of_the_others
     scene = Scene()
     steady(scene)
     row = scene.look(arrivals=20, answered=10, rejected={"predicted_late": 9}, response_time=0.2)
-    assert row.state is State.LATE
+    assert row.state is ModelState.LATE
     assert row.why.startswith("9 requests refused just now (predicted late): ")
     row = scene.look(arrivals=20, answered=10, failed=10, response_time=0.2)
     assert row.why.startswith("10 requests failed just now: ")
@@ -235,7 +235,7 @@ def test_refused_and_failed_requests_come_before_the_response_time_of_the_others
 
 def test_what_waits_too_long_is_late_although_the_answers_are_fast():
     row = steady(Scene(), answered=1, response_time=0.1, waiting=30, oldest_age=0.8)
-    assert row.state is State.LATE
+    assert row.state is ModelState.LATE
     assert row.error == pytest.approx(0.6)
     assert row.why.startswith("30 wait, the oldest for 800 ms: ")
 
@@ -244,17 +244,17 @@ def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_
     scene = Scene()
     scene.look(arrivals=10, answered=10, late=5)
     row = scene.look(arrivals=10, answered=10, response_time=0.3)
-    assert row.state is State.LATE
+    assert row.state is ModelState.LATE
     assert row.why.startswith("5 promises broken in the last 5 s: ")
     for _ in range(5):
         row = scene.look(arrivals=10, answered=10, response_time=0.3)
-    assert row.state is State.TIGHT
+    assert row.state is ModelState.TIGHT
     assert row.why.startswith("300 ms of 500 ms: ")
 
 
 def test_a_request_that_hangs_is_late_although_nothing_waits():
     row = steady(Scene(), answered=0, response_time=None, in_flight=1, oldest_age=50.0)
-    assert row.state is State.LATE
+    assert row.state is ModelState.LATE
     assert row.why.startswith("1 run, the oldest for 50000 ms: ")
 
 

@@ -6,7 +6,7 @@ import sys
 from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
-from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
 from supervisor.core import Managed, Reading, Supervisor
 from tests.view.reports import report
@@ -26,7 +26,7 @@ def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
         registry.build("late_share", {}),
         capacity=4.0,
     )
-    board = Board("demo")
+    board = Dashboard("demo")
     worker = Worker("w", "http://w", True, mode="control")
     early = 0
     for second in range(PERIOD, DAY + 1, PERIOD):

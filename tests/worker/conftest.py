@@ -8,20 +8,20 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from roma.device.device import Device
+from roma.device.device import DeviceRunner
 from roma.device.runtimes.base import RuntimeModel
-from roma.device.server import ServerSettings, WorkerServer
+from roma.device.server import DeviceServerSettings, WorkerServer
 from roma.device_protocol import (
+    ActionResult,
     Connect,
     Decoder,
     Hello,
-    Result,
     Signature,
     Submit,
     TensorSpec,
     encode,
 )
-from roma.domain.actions import Infer, Load, ModelOffer, Unload
+from roma.domain.actions import Infer, Load, ModelCapabilities, Unload
 
 SIGNATURE = Signature(
     (TensorSpec("x", "float32", (-1, 2)),), (TensorSpec("y", "float32", (-1, 2)),)
@@ -45,7 +45,7 @@ class HandRuntime:
         self.output = None
 
     def known(self, name):
-        return ModelOffer(1, 0.001, {1: 0.001, 2: 0.001})
+        return ModelCapabilities(1, 0.001, {1: 0.001, 2: 0.001})
 
     def load(self, name):
         self._do("load", name)
@@ -118,7 +118,7 @@ class Dispatcher:
         """Send an action, and return its result."""
         number = self.submit(*args, **kwargs)
         result = await self.read()
-        assert isinstance(result, Result), result
+        assert isinstance(result, ActionResult), result
         assert result.outcome.id == number
         return result
 
@@ -137,8 +137,8 @@ def working():
     @asynccontextmanager
     async def start(runtime, pages=4, *, token=None, max_payload=2**20, offers=None, **bounds):
         offers = offers or {name: runtime.known(name) for name in runtime.models}
-        device = Device(runtime, offers, pages, **bounds)
-        settings = ServerSettings("w", port=0, token=token, max_payload=max_payload)
+        device = DeviceRunner(runtime, offers, pages, **bounds)
+        settings = DeviceServerSettings("w", port=0, token=token, max_payload=max_payload)
         server = WorkerServer(settings, device, dict(runtime.models))
         await server.start()
         device.start()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from roma.device.core import Begin, WorkerCore
-from roma.domain.actions import Infer, Load, Outcome, Status, Unload
+from roma.domain.actions import ActionOutcome, ActionStatus, Infer, Load, Unload
 
 NEEDS = {"a": 1, "b": 2, "c": 3}
 PAGES = 4
@@ -54,11 +54,11 @@ class Device(RuleBasedStateMachine):
         self.ended[outcome.id] += 1
         action = self.actions[outcome.id]
         assert outcome.began <= outcome.ended == self.now
-        if outcome.status is Status.MISSED:
+        if outcome.status is ActionStatus.MISSED:
             assert self.now > action.latest
         if self.running.pop(outcome.id, None) is None and not isinstance(action, Unload):
-            assert outcome.status is not Status.OK
-        if outcome.status is not Status.OK:
+            assert outcome.status is not ActionStatus.OK
+        if outcome.status is not ActionStatus.OK:
             return
         if isinstance(action, Load):
             self.loaded.add(action.model)
@@ -98,14 +98,16 @@ class Device(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(
         data=st.data(),
-        status=st.sampled_from([Status.OK, Status.OK, Status.ERROR, Status.INVALID]),
+        status=st.sampled_from(
+            [ActionStatus.OK, ActionStatus.OK, ActionStatus.ERROR, ActionStatus.INVALID]
+        ),
         seconds=st.sampled_from([0.0, 0.5, 4.0]),
     )
     def finish(self, data, status, seconds):
         number = data.draw(st.sampled_from(sorted(self.running)))
         self.now += seconds
         first, *rest = self.core.end(number, status, self.now)
-        assert isinstance(first, Outcome)
+        assert isinstance(first, ActionOutcome)
         assert (first.id, first.status) == (number, status)
         self.take([first, *rest])
 
@@ -140,7 +142,7 @@ class Device(RuleBasedStateMachine):
         """Everything that is not dropped ends, as soon as there is time."""
         for _ in range(len(self.actions) + 1):
             for number in list(self.running):
-                self.take(self.core.end(number, Status.OK, self.now))
+                self.take(self.core.end(number, ActionStatus.OK, self.now))
             if (wakeup := self.core.next_wakeup()) is not None:
                 self.now = max(self.now, wakeup)
             self.take(self.core.advance(self.now))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from roma.device.models_table import TABLE_1, offers, parse
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
 
 KILOBYTES = {
@@ -36,7 +36,7 @@ def test_a_larger_batch_takes_longer_but_less_per_example():
 def test_offers_of_copies():
     found = offers(parse("resnet50:2, resnet18:1"))
     assert list(found) == ["resnet50-0", "resnet50-1", "resnet18-0"]
-    assert found["resnet50-1"] == ModelOffer(
+    assert found["resnet50-1"] == ModelCapabilities(
         7, 0.00833, {1: 0.00261, 2: 0.00378, 4: 0.00561, 8: 0.00913, 16: 0.01567}
     )
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from roma.device import predictability
-from roma.device.predictability import PERCENTILES, WARM_UP, Row
+from roma.device.predictability import PERCENTILES, WARM_UP, LatencyRow
 from roma.device.registry import SAMPLE, RuntimeKind, make, save_sample
 
 
@@ -27,7 +27,7 @@ def test_latencies_rise_with_their_percentiles(hand):
 
 
 def test_percentiles_are_told_by_name():
-    row = Row(1, 4, 2.0, {50.0: 0.1, 99.99: 0.15})
+    row = LatencyRow(1, 4, 2.0, {50.0: 0.1, 99.99: 0.15})
     (told,) = predictability.to_json([row])
     assert told["latency"] == {"p50": 0.1, "p99.99": 0.15}
     assert told["excess"]["p99.99"] == pytest.approx(0.5)

@@ -6,7 +6,7 @@ import pytest
 from roma.device.profile import WARM_UP, measure
 from roma.device.runtimes.base import RuntimeModel, example, sizes
 from roma.device_protocol import Signature, TensorSpec, check
-from roma.domain.actions import PAGE, ModelOffer
+from roma.domain.actions import PAGE, ModelCapabilities
 from roma.domain.errors import LaunchError
 
 ANY = Signature(
@@ -72,7 +72,7 @@ async def test_any_batch_is_run_where_one_between_was(hand, caplog):
 
 async def test_what_is_known_is_not_measured(hand):
     offers = await measure(hand, 4)
-    assert offers["m"] == ModelOffer(1, 0.001, {1: 0.001, 2: 0.001})
+    assert offers["m"] == ModelCapabilities(1, 0.001, {1: 0.001, 2: 0.001})
     assert hand.done == []
 
 

@@ -15,8 +15,8 @@ from roma.device import program, registry
 from roma.device.program import WorkerSettings, check_exposure
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.base import RuntimeModel
-from roma.device.server import ServerSettings
-from roma.domain.actions import BATCHES, PAGE, Infer, Load, Status
+from roma.device.server import DeviceServerSettings
+from roma.domain.actions import BATCHES, PAGE, ActionStatus, Infer, Load
 from roma.domain.errors import ConfigError
 from tests.worker.conftest import Dispatcher
 
@@ -38,9 +38,9 @@ async def test_a_worker_begins_serves_and_ends_in_order():
         link = Dispatcher(*await asyncio.open_connection("127.0.0.1", port))
         hello = await link.greet()
         assert hello.worker == "here"
-        assert await link.status(Load, "resnet18-0") is Status.OK
+        assert await link.status(Load, "resnet18-0") is ActionStatus.OK
         inputs = {"input": np.zeros(1, np.float32)}
-        assert await link.status(Infer, "resnet18-0", inputs=inputs) is Status.OK
+        assert await link.status(Infer, "resnet18-0", inputs=inputs) is ActionStatus.OK
         process.send_signal(signal.SIGTERM)
         assert await link.read() is None
         await link.close()
@@ -62,7 +62,9 @@ def _switching():
 async def test_a_worker_that_still_measures_can_be_stopped(hand):
     hand.known = lambda name: None
     hand.gate.clear()
-    running = asyncio.ensure_future(program.run(hand, WorkerSettings(ServerSettings("w", port=0))))
+    running = asyncio.ensure_future(
+        program.run(hand, WorkerSettings(DeviceServerSettings("w", port=0)))
+    )
     while not hand.done:
         await asyncio.sleep(0.001)
     signal.raise_signal(signal.SIGTERM)
@@ -109,10 +111,10 @@ def test_a_wrong_command_line_is_one_line(arguments, words):
 
 
 def test_a_worker_that_anybody_may_use_must_be_asked_for():
-    check_exposure(WorkerSettings(ServerSettings("w", "::1")))
-    check_exposure(WorkerSettings(ServerSettings("w", "0.0.0.0"), insecure=True))
+    check_exposure(WorkerSettings(DeviceServerSettings("w", "::1")))
+    check_exposure(WorkerSettings(DeviceServerSettings("w", "0.0.0.0"), insecure=True))
     with pytest.raises(ConfigError, match="without --token-file"):
-        check_exposure(WorkerSettings(ServerSettings("w", "worker.example")))
+        check_exposure(WorkerSettings(DeviceServerSettings("w", "worker.example")))
 
 
 def test_batch_sizes_are_read_in_any_order():

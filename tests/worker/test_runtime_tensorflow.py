@@ -6,7 +6,7 @@ import pytest
 from roma.device.profile import measure
 from roma.device.program import pages
 from roma.device.runtimes.tensorflow import TensorFlowRuntime, save_sample
-from roma.domain.actions import BATCHES, Infer, Load, Status, Unload
+from roma.domain.actions import BATCHES, ActionStatus, Infer, Load, Unload
 from roma.domain.errors import LaunchError, RomaError, TensorError
 from roma.serving import session
 
@@ -83,22 +83,22 @@ async def test_outputs_are_those_of_direct_execution(working, runtime, saved):
         link = await connect()
         for model, path in paths.items():
             direct = session.load(path, 1)
-            assert await link.status(Load, model) is Status.OK
+            assert await link.status(Load, model) is ActionStatus.OK
             for batch in (*BATCHES, 7):
                 inputs = some(model, batch)
                 expected = direct.run("serving_default", inputs)
                 result = await link.did(Infer, model, batch=batch, inputs=inputs)
-                assert result.outcome.status is Status.OK, result.outcome
+                assert result.outcome.status is ActionStatus.OK, result.outcome
                 assert result.outputs.keys() == expected.keys()
                 for name, array in expected.items():
                     assert result.outputs[name].dtype == array.dtype
                     assert result.outputs[name].shape == array.shape
                     assert result.outputs[name].tolist() == array.tolist()
             direct.close()
-        assert await link.status(Unload, "dense") is Status.OK
-        assert await link.status(Infer, "dense", inputs=some("dense", 1)) is Status.NOT_LOADED
-        assert await link.status(Load, "dense") is Status.OK
-        assert await link.status(Infer, "dense", inputs=some("dense", 1)) is Status.OK
+        assert await link.status(Unload, "dense") is ActionStatus.OK
+        assert await link.status(Infer, "dense", inputs=some("dense", 1)) is ActionStatus.NOT_LOADED
+        assert await link.status(Load, "dense") is ActionStatus.OK
+        assert await link.status(Infer, "dense", inputs=some("dense", 1)) is ActionStatus.OK
 
 
 async def test_another_signature_takes_its_own_batch_alone(working, runtime):
@@ -109,15 +109,15 @@ async def test_another_signature_takes_its_own_batch_alone(working, runtime):
         runtime_inputs = {"x": np.ones((2, 3), np.float32)}
         link.send(submit_pair(1, 2, runtime_inputs))
         result = await link.read()
-        assert result.outcome.status is Status.OK
+        assert result.outcome.status is ActionStatus.OK
         assert result.outputs["y"].tolist() == [[[1.0]], [[1.0]]]
         link.send(submit_pair(2, 1, {"x": np.ones((1, 3), np.float32)}))
         result = await link.read()
-        assert result.outcome.status is Status.INVALID
+        assert result.outcome.status is ActionStatus.INVALID
         # TensorFlow itself finds this one.
         link.send(submit_pair(3, 2, {"x": np.zeros((2, 3), np.float32)}))
         result = await link.read()
-        assert result.outcome.status is Status.INVALID
+        assert result.outcome.status is ActionStatus.INVALID
         assert "not invertible" in result.outcome.detail
 
 

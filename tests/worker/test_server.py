@@ -9,8 +9,17 @@ import pytest
 
 from roma.device import models_table, server
 from roma.device.emulated import EmulatedRuntime
-from roma.device_protocol import ClockOffset, Connect, Hello, Ping, Pong, Refused, Result, Submit
-from roma.domain.actions import Infer, Load, Offer, Status, Unload
+from roma.device_protocol import (
+    ActionResult,
+    ClockOffset,
+    Connect,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Submit,
+)
+from roma.domain.actions import ActionStatus, Capabilities, Infer, Load, Unload
 from roma.domain.errors import TensorError
 from roma.security import tokens
 
@@ -25,22 +34,22 @@ async def test_the_first_answer_says_what_the_device_can_do(working, hand):
     async with working(hand, pages=7) as connect:
         link = await connect()
         assert link.hello.worker == "w"
-        assert link.hello.offer == Offer(7, {n: hand.known(n) for n in ("m", "n")}, ())
+        assert link.hello.offer == Capabilities(7, {n: hand.known(n) for n in ("m", "n")}, ())
         assert link.hello.signatures["m"] == hand.models["m"].signatures
 
 
 async def test_load_infer_unload(working, hand):
     async with working(hand) as connect:
         link = await connect()
-        assert await link.status(Infer) is Status.NOT_LOADED
-        assert await link.status(Load) is Status.OK
+        assert await link.status(Infer) is ActionStatus.NOT_LOADED
+        assert await link.status(Load) is ActionStatus.OK
         result = await link.did(Infer, batch=2)
-        assert result.outcome.status is Status.OK
+        assert result.outcome.status is ActionStatus.OK
         assert result.outputs["y"].tolist() == [[2, 2], [2, 2]]
         assert result.outcome.began <= result.outcome.ended
-        assert await link.status(Unload) is Status.OK
-        assert await link.status(Infer) is Status.NOT_LOADED
-        assert await link.status(Load) is Status.OK
+        assert await link.status(Unload) is ActionStatus.OK
+        assert await link.status(Infer) is ActionStatus.NOT_LOADED
+        assert await link.status(Load) is ActionStatus.OK
         assert hand.done == [("load", "m"), ("execute", "m"), ("unload", "m"), ("load", "m")]
 
 
@@ -49,11 +58,11 @@ async def test_the_emulated_device_answers_zeros(working):
     async with working(runtime, pages=3) as connect:
         link = await connect()
         assert link.hello.offer.models == models_table.offers({"resnet18": 2})
-        assert await link.status(Load, "resnet18-1") is Status.OK
-        assert await link.status(Load, "resnet18-0") is Status.NO_PAGES
+        assert await link.status(Load, "resnet18-1") is ActionStatus.OK
+        assert await link.status(Load, "resnet18-0") is ActionStatus.NO_PAGES
         inputs = {"input": np.zeros((1, 3, 224, 224), np.float32)}
         result = await link.did(Infer, "resnet18-1", inputs=inputs)
-        assert result.outcome.status is Status.OK
+        assert result.outcome.status is ActionStatus.OK
         assert result.outputs["output"].shape == (1, 1000)
         assert not result.outputs["output"].any()
         assert result.outcome.duration >= runtime.known("resnet18-1").executions[1]
@@ -65,7 +74,7 @@ async def test_an_action_waits_for_its_window(working, hand):
         await link.did(Load)
         earliest = time.monotonic() + 0.05
         outcome = (await link.did(Infer, earliest=earliest)).outcome
-        assert outcome.status is Status.OK
+        assert outcome.status is ActionStatus.OK
         assert outcome.began >= earliest
 
 
@@ -102,9 +111,9 @@ async def test_a_late_worker_skips_and_is_on_schedule_again(working, hand):
         for _ in range(4):
             outcome = (await link.read()).outcome
             outcomes[outcome.id] = outcome.status
-        assert outcomes[slow] is Status.OK
-        assert [outcomes[number] for number in missed] == [Status.MISSED] * 2
-        assert outcomes[on_time] is Status.OK
+        assert outcomes[slow] is ActionStatus.OK
+        assert [outcomes[number] for number in missed] == [ActionStatus.MISSED] * 2
+        assert outcomes[on_time] is ActionStatus.OK
         assert hand.done.count(("execute", "m")) == 2
 
 
@@ -113,7 +122,7 @@ async def test_a_window_that_is_over_is_told_at_once(working, hand):
         link = await connect()
         await link.did(Load)
         outcome = (await link.did(Infer, latest=time.monotonic() - 1)).outcome
-        assert outcome.status is Status.MISSED
+        assert outcome.status is ActionStatus.MISSED
         assert outcome.detail.endswith("ms after `latest`")
 
 
@@ -131,9 +140,9 @@ async def test_an_infer_runs_while_a_load_does(working, hand):
 async def test_load_without_pages(working, hand):
     async with working(hand, pages=1) as connect:
         link = await connect()
-        assert await link.status(Load) is Status.OK
+        assert await link.status(Load) is ActionStatus.OK
         outcome = (await link.did(Load, "n")).outcome
-        assert outcome.status is Status.NO_PAGES
+        assert outcome.status is ActionStatus.NO_PAGES
         assert outcome.detail == "pages = 1: must be ≤ 0 (free)"
 
 
@@ -152,7 +161,7 @@ async def test_what_does_not_fit_never_reaches_the_device(working, hand, kwargs,
         link = await connect()
         await link.did(Load)
         outcome = (await link.did(Infer, **kwargs)).outcome
-        assert outcome.status is Status.INVALID
+        assert outcome.status is ActionStatus.INVALID
         assert outcome.detail.startswith(detail)
         assert hand.done == [("load", "m")]
 
@@ -167,7 +176,10 @@ async def test_an_unknown_signature_is_told_by_name(working, hand):
 
 @pytest.mark.parametrize(
     ("fault", "status"),
-    [(ValueError("no kernel"), Status.ERROR), (TensorError("no kernel"), Status.INVALID)],
+    [
+        (ValueError("no kernel"), ActionStatus.ERROR),
+        (TensorError("no kernel"), ActionStatus.INVALID),
+    ],
 )
 async def test_what_a_model_raises_is_its_outcome(working, hand, fault, status):
     async with working(hand) as connect:
@@ -177,16 +189,16 @@ async def test_what_a_model_raises_is_its_outcome(working, hand, fault, status):
         outcome = (await link.did(Infer)).outcome
         assert (outcome.status, outcome.detail) == (status, "no kernel")
         hand.fault = None
-        assert await link.status(Infer) is Status.OK
+        assert await link.status(Infer) is ActionStatus.OK
 
 
 async def test_a_failed_load_gives_its_pages_back(working, hand):
     async with working(hand, pages=1) as connect:
         link = await connect()
         hand.fault = RuntimeError("out of memory")
-        assert await link.status(Load) is Status.ERROR
+        assert await link.status(Load) is ActionStatus.ERROR
         hand.fault = None
-        assert await link.status(Load, "n") is Status.OK
+        assert await link.status(Load, "n") is ActionStatus.OK
 
 
 async def test_an_output_that_cannot_be_sent_is_an_error(working, hand):
@@ -195,7 +207,7 @@ async def test_an_output_that_cannot_be_sent_is_an_error(working, hand):
         await link.did(Load)
         hand.output = np.array(["text"])
         outcome = (await link.did(Infer)).outcome
-        assert outcome.status is Status.ERROR
+        assert outcome.status is ActionStatus.ERROR
         assert "cannot be sent" in outcome.detail
 
 
@@ -209,10 +221,10 @@ async def test_what_waits_is_bounded(working, hand, bounds):
         link.submit(Infer)
         link.submit(Infer)
         refused = (await link.read()).outcome
-        assert (refused.id, refused.status) == (4, Status.BUSY)
+        assert (refused.id, refused.status) == (4, ActionStatus.BUSY)
         hand.gate.set()
-        assert [(await link.read()).outcome.status for _ in range(2)] == [Status.OK] * 2
-        assert await link.status(Infer) is Status.OK
+        assert [(await link.read()).outcome.status for _ in range(2)] == [ActionStatus.OK] * 2
+        assert await link.status(Infer) is ActionStatus.OK
 
 
 async def test_a_second_dispatcher_is_refused_until_the_first_is_gone(working, hand):
@@ -223,7 +235,7 @@ async def test_a_second_dispatcher_is_refused_until_the_first_is_gone(working, h
         assert isinstance(answer, Refused)
         assert answer.reason.startswith("a device takes one dispatcher: test at 127.0.0.1:")
         assert await second.read() is None
-        assert await first.status(Load) is Status.OK
+        assert await first.status(Load) is ActionStatus.OK
         await first.close()
         await until(
             lambda: connect.server.strangers == 0 and "no dispatcher" in repr(connect.server)
@@ -253,8 +265,8 @@ async def test_a_lost_connection_drops_what_waits_and_keeps_what_is_loaded(worki
         assert isinstance(hello, Hello)
         assert hello.offer.loaded == ("m", "n")
         # The second one's numbers begin anew, and mean its own actions.
-        assert await second.status(Infer) is Status.OK
-        assert await second.status(Unload) is Status.OK
+        assert await second.status(Infer) is ActionStatus.OK
+        assert await second.status(Unload) is ActionStatus.OK
         assert hand.done.count(("execute", "m")) == 2
 
 
@@ -354,11 +366,11 @@ async def test_a_worker_that_ends_tells_of_what_runs_and_begins_nothing(working,
         await asyncio.sleep(0)
         asked = link.submit(Infer)
         refused = await link.read()
-        assert (refused.outcome.id, refused.outcome.status) == (asked, Status.ENDING)
+        assert (refused.outcome.id, refused.outcome.status) == (asked, ActionStatus.ENDING)
         hand.gate.set()
         result = await link.read()
-        assert isinstance(result, Result)
-        assert (result.outcome.id, result.outcome.status) == (running, Status.OK)
+        assert isinstance(result, ActionResult)
+        assert (result.outcome.id, result.outcome.status) == (running, ActionStatus.OK)
         assert await link.read() is None
         assert await ending
         assert hand.done.count(("execute", "m")) == 1
@@ -379,7 +391,7 @@ async def test_inputs_are_staged_and_outputs_fetched_beside_executions(working, 
         hand.gate.set()
         for _ in range(2):
             result = await link.read()
-            assert result.outcome.status is Status.OK
+            assert result.outcome.status is ActionStatus.OK
             assert result.outputs["y"].tolist() == [[2, 2]]
         hand.gated = {"fetch"}
         hand.gate.clear()
@@ -389,7 +401,7 @@ async def test_inputs_are_staged_and_outputs_fetched_beside_executions(working, 
         await until(lambda: hand.done.count(("execute", "m")) == 4)
         await until(lambda: hand.done.count(("fetch", "m")) == 3)
         hand.gate.set()
-        assert [(await link.read()).outcome.status for _ in range(2)] == [Status.OK] * 2
+        assert [(await link.read()).outcome.status for _ in range(2)] == [ActionStatus.OK] * 2
 
 
 @pytest.mark.parametrize("step", ["stage", "fetch"])
@@ -401,10 +413,13 @@ async def test_a_copy_that_fails_is_its_actions_outcome(working, hand, step):
         hand.gated = {step}
         hand.fault = RuntimeError("the bus is gone")
         result = await link.did(Infer)
-        assert (result.outcome.status, result.outcome.detail) == (Status.ERROR, "the bus is gone")
+        assert (result.outcome.status, result.outcome.detail) == (
+            ActionStatus.ERROR,
+            "the bus is gone",
+        )
         assert not result.outputs
         hand.fault = None
-        assert await link.status(Infer) is Status.OK
+        assert await link.status(Infer) is ActionStatus.OK
 
 
 async def test_a_worker_that_ends_fetches_what_was_executed(working, hand):
@@ -457,7 +472,7 @@ async def test_a_dispatcher_that_reads_late_misses_nothing(working, hand):
         link.writer.transport.resume_reading()
         found = [(await link.read()).outcome for _ in numbers]
         assert [outcome.id for outcome in found] == numbers
-        assert {outcome.status for outcome in found} == {Status.OK}
+        assert {outcome.status for outcome in found} == {ActionStatus.OK}
 
 
 async def test_a_dispatcher_that_never_reads_is_let_go(working, hand, monkeypatch):

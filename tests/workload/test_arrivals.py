@@ -8,7 +8,7 @@ import pytest
 from roma.workload.arrivals import (
     Process,
     Profile,
-    Step,
+    RateStep,
     from_counts,
     from_timestamps,
     mmpp,
@@ -18,7 +18,7 @@ from roma.workload.arrivals import (
 )
 from roma.workload.errors import WorkloadError
 
-STEADY = Profile((Step(50.0, 200.0),))
+STEADY = Profile((RateStep(50.0, 200.0),))
 
 
 def within(times: list[float], start: float, end: float) -> int:
@@ -55,7 +55,7 @@ def test_a_bad_profile_names_value_and_bound(text: str, step: float, message: st
 
 def test_a_negative_rate_and_an_empty_profile_are_refused() -> None:
     with pytest.raises(WorkloadError, match="rate -1 req/s: must be a finite number >= 0"):
-        Step(-1.0, 1.0)
+        RateStep(-1.0, 1.0)
     with pytest.raises(WorkloadError, match="0 steps"):
         Profile(())
 
@@ -68,7 +68,7 @@ def test_paced_times_by_hand() -> None:
 
 def test_a_paced_gap_spans_a_change_of_rate() -> None:
     # The second request is due at 1.0 of the integral: 0.5 in the first step, 0.5 in the second.
-    assert paced(Profile((Step(0.5, 1.0), Step(2.0, 1.0)))) == [0.0, 1.25, 1.75]
+    assert paced(Profile((RateStep(0.5, 1.0), RateStep(2.0, 1.0)))) == [0.0, 1.25, 1.75]
 
 
 @pytest.mark.parametrize("phase", [-0.1, 1.0])
@@ -121,7 +121,7 @@ def test_send_times_choose_the_process() -> None:
 def test_mmpp_has_the_mean_rate_and_two_levels(seed: int) -> None:
     """Counts of a second are at one of two levels; four fifths of the time it is the lower one."""
     seconds = 50_000
-    times = mmpp(Profile((Step(20.0, 0.4 * seconds), Step(20.0, 0.6 * seconds))), seed=seed)
+    times = mmpp(Profile((RateStep(20.0, 0.4 * seconds), RateStep(20.0, 0.6 * seconds))), seed=seed)
     # Level changes are 2,000 each: what is left of the spread of a mean stay is 1/√2000 of it.
     assert len(times) == pytest.approx(20 * seconds, rel=0.05)
     counts = Counter(int(time) for time in times)

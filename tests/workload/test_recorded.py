@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from roma.workload.errors import WorkloadError
-from roma.workload.recorded import Window, arrivals, directory, rates
+from roma.workload.recorded import TraceWindow, arrivals, directory, rates
 from roma.workload.trace import TraceKind, read_counts, read_trace
 
 
@@ -23,22 +23,22 @@ def traces(tmp_path: Path) -> Path:
 
 
 def test_a_window_is_read_as_it_was_recorded(traces: Path) -> None:
-    assert rates("diurnal", traces, Window(3, offset=10)) == [11, 12, 13]
+    assert rates("diurnal", traces, TraceWindow(3, offset=10)) == [11, 12, 13]
 
 
 def test_a_mean_rate_scales_the_window_not_the_whole_trace(traces: Path) -> None:
-    found = rates("bursty", traces, Window(20, offset=50), rate=2.0)
+    found = rates("bursty", traces, TraceWindow(20, offset=50), rate=2.0)
     assert found == pytest.approx([0.0] * 10 + [4.0] * 10)
 
 
 def test_speed_makes_one_second_of_several(traces: Path) -> None:
-    assert rates("diurnal", traces, Window(3, speed=4)) == pytest.approx([2.5, 6.5, 10.5])
-    scaled = rates("diurnal", traces, Window(3, speed=4), rate=6.5)
+    assert rates("diurnal", traces, TraceWindow(3, speed=4)) == pytest.approx([2.5, 6.5, 10.5])
+    scaled = rates("diurnal", traces, TraceWindow(3, speed=4), rate=6.5)
     assert scaled == pytest.approx([2.5, 6.5, 10.5])
 
 
 def test_recorded_times_become_counts_per_second(traces: Path) -> None:
-    assert rates("llm", traces, Window(4)) == [2, 0, 0, 1]
+    assert rates("llm", traces, TraceWindow(4)) == [2, 0, 0, 1]
 
 
 def test_dates_and_times_are_read_as_seconds(traces: Path) -> None:
@@ -57,7 +57,7 @@ def test_counts_of_a_trace_of_counts_are_its_lines(traces: Path) -> None:
 
 
 def test_send_times_have_the_rate_and_the_seed_that_were_asked_for(traces: Path) -> None:
-    window = Window(100)
+    window = TraceWindow(100)
     once = list(arrivals("bursty", traces, window, seed=4, rate=50.0))
     assert once == list(arrivals("bursty", traces, window, seed=4, rate=50.0))
     assert once != list(arrivals("bursty", traces, window, seed=5, rate=50.0))
@@ -92,9 +92,9 @@ def test_what_cannot_be_taken_is_refused_by_name(
     traces: Path, name: str, window: tuple[int, ...], rate: float | None, message: str
 ) -> None:
     with pytest.raises(WorkloadError, match=message):
-        rates(name, traces, Window(*window), rate=rate)
+        rates(name, traces, TraceWindow(*window), rate=rate)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="autothrottle_diurnal"):
-        rates("diurnal", tmp_path, Window(5))
+        rates("diurnal", tmp_path, TraceWindow(5))

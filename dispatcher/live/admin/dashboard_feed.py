@@ -23,12 +23,12 @@ from roma.config.watched_file import Watched, keep_looking
 from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry import decision_log, wallclock
-from roma.telemetry.decision_log import Chronicle
+from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.reachability import reason
 from roma.ui.dashboard.control import judged
-from roma.ui.dashboard.feed import Board
+from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.moments import Moment, record, refusal
-from roma.ui.dashboard.rows import View, Worker
+from roma.ui.dashboard.rows import DashboardView, Worker
 
 PERIOD = 1.0
 """Seconds between two looks."""
@@ -55,7 +55,7 @@ _WORKER = (
 log = logging.getLogger(__name__)
 
 
-class Watch:
+class DashboardFeed:
     """The board of one dispatcher, and who looks at it."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Watch:
         *,
         reasons: Reasons | None = None,
     ) -> None:
-        self.board = Board(config.name)
+        self.board = Dashboard(config.name)
         self._driver = driver
         self._epoch = epoch
         self._session = session
@@ -83,12 +83,12 @@ class Watch:
         self._heard = dict.fromkeys(self._supervisors, driver.clock())
         self._fresh = asyncio.Event()
         directory = config.control.story
-        self._chronicle = None if directory is None else Chronicle(directory)
+        self._chronicle = None if directory is None else DecisionLog(directory)
         self._told = driver.clock()
         self._json: bytes | None = None
 
     @property
-    def view(self) -> View:
+    def view(self) -> DashboardView:
         """What the last look saw."""
         return self.board.view
 
@@ -228,12 +228,12 @@ class Watch:
 @contextlib.asynccontextmanager
 async def watching(
     driver: Driver, config: Config, epoch: str, reasons: Reasons
-) -> AsyncIterator[Watch]:
+) -> AsyncIterator[DashboardFeed]:
     """Keep a board until the block ends."""
     context, token = peers.to_supervisors(config), peers.exchange_token(config)
     files = [file for file in (context, token) if file is not None]
     async with peers.session(context) as session:
-        watch = Watch(driver, config, epoch, session, token, reasons=reasons)
+        watch = DashboardFeed(driver, config, epoch, session, token, reasons=reasons)
         tasks = [asyncio.create_task(watch.run()), asyncio.create_task(keep_looking(files))]
         try:
             yield watch

@@ -18,7 +18,7 @@ from roma.telemetry.prometheus import counter, gauge, histogram
 from roma.ui.dashboard.rows import Worker
 
 if TYPE_CHECKING:
-    from dispatcher.live.planned.device import Device as ExclusiveDevice
+    from dispatcher.live.planned.device import PlannedDevice as ExclusiveDevice
 
 _MODEL, _EXECUTABLE, _PLACE = ["model"], ["executable"], ["executable", "device"]
 
@@ -259,7 +259,7 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
         "executable_ejected",
         "1 if the executable failed too often in a row and is left alone for a while.",
         _EXECUTABLE,
-        (((e.spec.name,), float(e.is_ejected)) for e in found),
+        (((e.spec.name,), float(e.ejected)) for e in found),
     )
     yield gauge(
         "executable_requests_in_flight",

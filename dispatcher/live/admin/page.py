@@ -14,7 +14,7 @@ from importlib import resources
 import orjson
 from aiohttp import web
 
-from dispatcher.live.admin.dashboard_feed import Watch
+from dispatcher.live.admin.dashboard_feed import DashboardFeed
 from roma.domain.errors import StoryError
 from roma.telemetry import wallclock
 from roma.ui.dashboard.history import History
@@ -46,7 +46,7 @@ _HEADERS = {
 class Page:
     """The page's handlers."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: DashboardFeed) -> None:
         self._watch = watch
         self._files = _files()
         self._streams = 0

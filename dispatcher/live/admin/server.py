@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from prometheus_client.core import Metric
 
 from dispatcher import reports
-from dispatcher.live.admin.dashboard_feed import Watch
+from dispatcher.live.admin.dashboard_feed import DashboardFeed
 from dispatcher.live.admin.page import Page
 from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
 from dispatcher.live.driver import Driver
@@ -29,7 +29,7 @@ from roma.config.watched_file import keep_looking
 from roma.domain import exchange
 from roma.domain.errors import ConfigError, ExchangeError
 from roma.security import peers
-from roma.security.admin_guard import HEALTH, Door, guard
+from roma.security.admin_guard import HEALTH, TokenGuard, guard
 from roma.security.admin_ports import BODY_TIMEOUT, AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
@@ -54,7 +54,7 @@ class Admin:
     def __init__(
         self,
         driver: Driver,
-        watch: Watch,
+        watch: DashboardFeed,
         supervisors: Supervisors,
         epoch: str,
         collect: Collect,
@@ -87,11 +87,11 @@ class Admin:
             "metrics": lambda app: app.router.add_get(METRICS, self._scrape),
         }
         doors = {
-            REPORT: Door(shared),
-            APPLIED: Door(shared),
-            METRICS: Door(scraping),
+            REPORT: TokenGuard(shared),
+            APPLIED: TokenGuard(shared),
+            METRICS: TokenGuard(scraping),
         }
-        default = Door(admin, browser=True)
+        default = TokenGuard(admin, browser=True)
         addresses = {
             "admin": (g.admin_host, g.admin_port),
             "exchange": g.exchange_address,
@@ -158,7 +158,7 @@ class Admin:
         except UnknownWorker as error:
             return web.json_response({"error": str(error)}, status=404)
         except WorkerTaken as taken:
-            refusal = exchange.REFUSAL.dump_json(exchange.Refusal(str(taken), taken.holder))
+            refusal = exchange.REFUSAL.dump_json(exchange.ExchangeRefusal(str(taken), taken.holder))
             return web.Response(status=409, body=refusal, content_type="application/json")
         if not message.hello:
             for reading in message.executors:

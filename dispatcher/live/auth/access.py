@@ -27,7 +27,7 @@ from hmac import compare_digest
 from pathlib import Path
 
 from dispatcher.live.auth.callers import NO_DIGEST, Bearers, Caller, Denied, Grant
-from dispatcher.live.auth.rate_limit import Allowance
+from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.gateway import GatewayConfig
 from roma.config.security import Limits, OidcConfig
 from roma.config.watched_file import LOOK, Watched, keep_looking
@@ -78,7 +78,7 @@ class Access:
         self._callers: dict[str, Caller] = {}
         self._certified: dict[str, Caller] = {}
         self._open = keys is None and bearers is None and not certificates
-        self._everybody = Caller("", _UNLIMITED, Allowance(_UNLIMITED))
+        self._everybody = Caller("", _UNLIMITED, RateLimit(_UNLIMITED))
         self.denied: Counter[int] = Counter()
         """Requests that were not let in, by status."""
 
@@ -167,7 +167,7 @@ class Access:
 
 
 def _made(id_: str, entry: KeyEntry, old: Caller | None) -> Caller:
-    allowance = Allowance(entry) if old is None else old.allowance
+    allowance = RateLimit(entry) if old is None else old.allowance
     allowance.follow(entry)
     return Caller(
         entry.name or id_,

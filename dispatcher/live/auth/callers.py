@@ -3,7 +3,7 @@
 import math
 from typing import Protocol
 
-from dispatcher.live.auth.rate_limit import Allowance
+from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.security import Limits
 from roma.domain.units import retry_after_s
 
@@ -46,7 +46,7 @@ class Grant:
         self.priority = caller.priority
         """The highest it may use."""
         self._caller = caller
-        self._allowance: Allowance | None = caller.allowance
+        self._allowance: RateLimit | None = caller.allowance
         self._holders = 1
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class Caller:
         self,
         name: str,
         limits: Limits,
-        allowance: Allowance,
+        allowance: RateLimit,
         *,
         models: frozenset[str] | None = None,
         expires: float = math.inf,

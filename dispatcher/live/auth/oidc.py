@@ -21,7 +21,7 @@ import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from dispatcher.live.auth.callers import Caller, Denied
-from dispatcher.live.auth.rate_limit import Allowance
+from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.security import OidcConfig
 
 ALGORITHMS = {
@@ -59,7 +59,7 @@ class Provider:
         self._config = config
         self._keys: dict[str, Mapping[str, Any]] = {}
         self._verified: OrderedDict[bytes, Caller] = OrderedDict()
-        self._allowances: OrderedDict[str, Allowance] = OrderedDict()
+        self._allowances: OrderedDict[str, RateLimit] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Provider {self._config.issuer}, {len(self._keys)} keys>"
@@ -119,7 +119,7 @@ class Provider:
 
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
         config, subject = self._config, str(claims["sub"])
-        allowance = self._allowances.setdefault(subject, Allowance(config))
+        allowance = self._allowances.setdefault(subject, RateLimit(config))
         self._allowances.move_to_end(subject)
         if len(self._allowances) > MOST_TOKENS:
             self._allowances.popitem(last=False)

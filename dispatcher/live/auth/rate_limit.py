@@ -6,7 +6,7 @@ Time is an argument; the clock may stand still or jump back, which gives nobody 
 from roma.config.security import Limits
 
 
-class Allowance:
+class RateLimit:
     """The books of one caller. In any t seconds at most rate·t + burst requests are let in."""
 
     __slots__ = ("_at", "_burst", "_concurrency", "_level", "_rate", "under_way")

@@ -68,7 +68,7 @@ class Channel(Protocol):
         """Close; calls in flight end with an error."""
 
 
-class Endpoint:
+class BackendAddress:
     """Where one executable is reached; `channel` is None for one without a gRPC address."""
 
     __slots__ = ("channel", "lookups", "pool")

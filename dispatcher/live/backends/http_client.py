@@ -18,15 +18,21 @@ from typing import Final, Protocol, cast
 import httptools
 
 from dispatcher.live.backends import tcp
-from dispatcher.live.http.header_cache import Habit, Heads
-from dispatcher.live.http.messages import Form, Kind, Message, Response, content_length
+from dispatcher.live.http.header_cache import HeaderCache, MissStreak
+from dispatcher.live.http.messages import (
+    Message,
+    RequestTemplate,
+    Response,
+    ResponseTemplate,
+    content_length,
+)
 from roma.domain.errors import (
     BackendError,
     BackendLost,
     BackendSilent,
     BackendTimeout,
     BackendTooLarge,
-    BackendUnreached,
+    BackendUnreachable,
 )
 from roma.telemetry.reachability import reason
 
@@ -57,9 +63,9 @@ _monotonic: Final = time.monotonic
 _LOCALHOST: Final = "Host: localhost\r\n"
 
 _UNREACHED: Final[dict[int, type[BackendError]]] = {
-    errno.EHOSTUNREACH: BackendUnreached,
-    errno.ENETUNREACH: BackendUnreached,
-    errno.ENOENT: BackendUnreached,  # a Unix socket that is not there yet, or not any more
+    errno.EHOSTUNREACH: BackendUnreachable,
+    errno.ENETUNREACH: BackendUnreachable,
+    errno.ENOENT: BackendUnreachable,  # a Unix socket that is not there yet, or not any more
     errno.EAGAIN: BackendSilent,  # its backlog is full: connections are accepted too slowly
 }
 """What a failure to connect means; of others the fault is here: out of descriptors, say."""
@@ -67,7 +73,7 @@ _UNREACHED: Final[dict[int, type[BackendError]]] = {
 MAX_PREFIXES: Final = 256
 """Beginnings of heads remembered per backend."""
 
-KINDS: Final[Heads[Kind]] = Heads()
+KINDS: Final[HeaderCache[ResponseTemplate]] = HeaderCache()
 """Of the answers of all model servers: many of them say nothing of themselves."""
 
 Done = Callable[[Response | BackendError], None]
@@ -80,7 +86,7 @@ class Attempt(Protocol):
         """Close at once: the executable is lost, or its model was removed."""
 
 
-class Connection:
+class BackendConnection:
     """One TCP connection; `send` may be called again after `done` was.
 
     What asyncio asks of a protocol without its base class: a compiled class cannot have that.
@@ -121,7 +127,7 @@ class Connection:
         self._answer: Response | None = None
         self._keeps = False
         """The connection can be used again."""
-        self._habit = Habit()
+        self._habit = MissStreak()
         self._is_fresh = False
         """Nothing of the answer is here yet."""
         self._is_odd = False
@@ -234,8 +240,8 @@ class Connection:
             self.abort()
             return
         if self._keeps:
-            if data and self._habit.may_repeat:
-                self._pool.kinds.keep(data, len(answer.body), Kind(answer))
+            if data and self._habit.worth_caching:
+                self._pool.kinds.keep(data, len(answer.body), ResponseTemplate(answer))
             self._pool.release(self)
         elif self.transport is not None:
             self.transport.close()
@@ -350,9 +356,9 @@ class Pool:
         """Largest body accepted, in bytes."""
         self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
         self.kinds = KINDS
-        self._prefixes: dict[Form, bytes] = {}
-        self._idle: list[Connection] = []
-        self._all: set[Connection] = set()
+        self._prefixes: dict[RequestTemplate, bytes] = {}
+        self._idle: list[BackendConnection] = []
+        self._all: set[BackendConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._ager: asyncio.TimerHandle | None = None
@@ -370,8 +376,8 @@ class Pool:
 
         `more` are whole header lines beside the message's own.
         """
-        form, body = message.form, message.body
-        prefix = self._prefixes.get(form) or self._prefix(form)
+        template, body = message.template, message.body
+        prefix = self._prefixes.get(template) or self._prefix(template)
         if more:
             prefix += more.encode("latin-1")
         head = prefix + content_length(len(body))
@@ -386,7 +392,7 @@ class Pool:
         return self.connect(head, body, done, timeout, most)
 
     def connect(self, head: bytes, body: bytes, done: Done, timeout: float, most: int) -> Attempt:
-        """Send a request on a new connection, as `Connection.send` does."""
+        """Send a request on a new connection, as `BackendConnection.send` does."""
         connecting = Connecting(done)
         task = asyncio.get_running_loop().create_task(
             self._connect(head, body, connecting, timeout, most)
@@ -395,18 +401,22 @@ class Pool:
         task.add_done_callback(self._connecting.discard)
         return connecting
 
-    def _prefix(self, form: Form) -> bytes:
+    def _prefix(self, template: RequestTemplate) -> bytes:
         """Return the beginning of a head that many requests share."""
-        encoding = f"Content-Encoding: {form.content_encoding}\r\n" if form.content_encoding else ""
+        encoding = (
+            f"Content-Encoding: {template.content_encoding}\r\n"
+            if template.content_encoding
+            else ""
+        )
         prefix = (
-            f"POST {form.path} HTTP/1.1\r\n{self._host_header}"
-            f"Content-Type: {form.content_type}\r\n{encoding}{form.more}"
+            f"POST {template.path} HTTP/1.1\r\n{self._host_header}"
+            f"Content-Type: {template.content_type}\r\n{encoding}{template.more}"
         ).encode("latin-1")
-        if not form.is_usual:
+        if not template.is_usual:
             return prefix
         if len(self._prefixes) >= MAX_PREFIXES:  # clients name types as they like
             self._prefixes.clear()
-        self._prefixes[form] = prefix
+        self._prefixes[template] = prefix
         return prefix
 
     async def fetch(self, path: str, *, timeout: float, most: int | None = None) -> Response:
@@ -448,7 +458,7 @@ class Pool:
     def _is_resting(self) -> bool:
         return self._sweeper is None
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: BackendConnection) -> None:
         """Take back a connection that can be used again."""
         if len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
@@ -470,7 +480,7 @@ class Pool:
         if self._idle:
             self._ager = asyncio.get_running_loop().call_later(MOST_REST / 2, self._age)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: BackendConnection) -> None:
         """Drop a closed connection."""
         self._all.discard(connection)
         if connection in self._idle:
@@ -492,7 +502,7 @@ class Pool:
     async def _connect(
         self, head: bytes, body: bytes, connecting: "Connecting", timeout: float, most: int
     ) -> None:
-        loop, connection = asyncio.get_running_loop(), Connection(self)
+        loop, connection = asyncio.get_running_loop(), BackendConnection(self)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 if self.socket is not None:
@@ -504,7 +514,7 @@ class Pool:
                         lambda: cast(asyncio.Protocol, connection), self.host, self.port
                     )
         except asyncio.CancelledError:
-            connecting.done(BackendUnreached(f"given up while connecting to {self.where}"))
+            connecting.done(BackendUnreachable(f"given up while connecting to {self.where}"))
             raise
         except TimeoutError:
             connecting.done(
@@ -512,7 +522,7 @@ class Pool:
             )
             return
         except ConnectionError as error:
-            connecting.done(BackendUnreached(f"cannot connect to {self.where}: {reason(error)}"))
+            connecting.done(BackendUnreachable(f"cannot connect to {self.where}: {reason(error)}"))
             return
         except OSError as error:
             kind = _UNREACHED.get(error.errno or 0, BackendError)
@@ -537,7 +547,7 @@ class Connecting:
 
     def __init__(self, done: Done) -> None:
         self.done = done
-        self.connection: Connection | None = None
+        self.connection: BackendConnection | None = None
         self.is_aborted = False
 
     def abort(self) -> None:

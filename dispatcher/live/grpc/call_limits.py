@@ -17,21 +17,21 @@ import grpc
 
 from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.grpc import callers
-from dispatcher.live.grpc.responses import Refused
+from dispatcher.live.grpc.responses import RefusedCall
 from dispatcher.live.http.responses import LARGE
 from dispatcher.live.http.server import Server
 
 RETRY = 1.0
 """Seconds after which a call that found no place may be sent again."""
 
-STRANGERS = 16
+UNAUTHENTICATED_CALLS = 16
 """Messages that are read at once of those who showed no key; the oldest makes room for one more.
 What is asked without a key comes in one packet, so only those who hold it back are sent away."""
 
-BRIEF = 1.0
+UNAUTHENTICATED_TIMEOUT = 1.0
 """Seconds for such a message."""
 
-SHORT = 4096
+MAX_HEALTH_MESSAGE = 4096
 """Bytes of such a message, at most: it has a name in it."""
 
 _FIELD = 32
@@ -41,7 +41,7 @@ _Code = grpc.StatusCode
 _ServicerContext = Any
 
 
-class Places:
+class ConnectionLimits:
     """The open calls; `take` one of their places for a call that comes."""
 
     def __init__(self, http: Server) -> None:
@@ -55,7 +55,7 @@ class Places:
     def __repr__(self) -> str:
         return f"<Places: {self.taken} calls, {len(self.strangers)} strangers>"
 
-    def take(self, context: _ServicerContext) -> "Place":
+    def take(self, context: _ServicerContext) -> "CallSlot":
         """Return a call's place, to be left as a `with` block is; raise Refused."""
         limits, address = self.http.limits, callers.address(context)
         most, per_address = limits.connections, limits.connections_per_address
@@ -70,10 +70,10 @@ class Places:
             size = sum(len(k) + len(v) + _FIELD for k, v in context.invocation_metadata() or ())
             if size > limits.head_bytes:
                 text = f"metadata of {size} bytes: larger than max ({limits.head_bytes})"
-                raise Refused(_Code.RESOURCE_EXHAUSTED, text)
+                raise RefusedCall(_Code.RESOURCE_EXHAUSTED, text)
         self.taken += 1
         self._by_address[address] += 1
-        return Place(self, context, address)
+        return CallSlot(self, context, address)
 
     def leave(self, address: str) -> None:
         """Take a place back."""
@@ -82,7 +82,7 @@ class Places:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def no_room(self, address: str, size: int) -> Refused:
+    def no_room(self, address: str, size: int) -> RefusedCall:
         """Return the answer to a call whose message or answer is one too many."""
         return _no_place(self.http.no_room(address, size))
 
@@ -107,12 +107,12 @@ class Places:
         return answer
 
 
-class Place:
+class CallSlot:
     """One call's: what it holds is given back when the block ends, whichever way."""
 
     __slots__ = ("_address", "_context", "_held", "_is_left", "_places")
 
-    def __init__(self, places: Places, context: _ServicerContext, address: str) -> None:
+    def __init__(self, places: ConnectionLimits, context: _ServicerContext, address: str) -> None:
         self._places = places
         self._context = context
         self._address = address
@@ -148,12 +148,14 @@ class Place:
         It is not held: there are few at a time, and short ones.
         """
         strangers = self._places.strangers
-        while len(strangers) >= STRANGERS:
+        while len(strangers) >= UNAUTHENTICATED_CALLS:
             oldest = next(iter(strangers))
             del strangers[oldest]
             if not oldest.expired():
                 oldest.reschedule(0.0)
-        reading = asyncio.timeout(min(BRIEF, self._places.http.limits.body_timeout))
+        reading = asyncio.timeout(
+            min(UNAUTHENTICATED_TIMEOUT, self._places.http.limits.body_timeout)
+        )
         strangers[reading] = None
         try:
             found = await self._read(reading)
@@ -161,8 +163,8 @@ class Place:
             strangers.pop(reading, None)
         if found is None:
             raise _no_message()
-        if len(found) > SHORT:
-            raise _too_large(len(found), SHORT)
+        if len(found) > MAX_HEALTH_MESSAGE:
+            raise _too_large(len(found), MAX_HEALTH_MESSAGE)
         return found
 
     async def _read(self, timeout: asyncio.Timeout) -> bytes | None:
@@ -170,7 +172,7 @@ class Place:
             async with timeout:
                 found = await self._context.read()
         except TimeoutError:
-            raise Refused(_Code.DEADLINE_EXCEEDED, "the message came too slowly") from None
+            raise RefusedCall(_Code.DEADLINE_EXCEEDED, "the message came too slowly") from None
         return None if found is grpc.aio.EOF else found
 
     def _admitted(self, found: bytes | None) -> bytes | None:
@@ -191,14 +193,14 @@ class Place:
         self._held = size
 
 
-def _no_place(text: str) -> Refused:
-    return Refused(_Code.RESOURCE_EXHAUSTED, text, retry_after=RETRY)
+def _no_place(text: str) -> RefusedCall:
+    return RefusedCall(_Code.RESOURCE_EXHAUSTED, text, retry_after=RETRY)
 
 
-def _too_large(size: int, most: int) -> Refused:
+def _too_large(size: int, most: int) -> RefusedCall:
     text = f"message of {size} bytes: larger than max ({most})"
-    return Refused(_Code.RESOURCE_EXHAUSTED, text)
+    return RefusedCall(_Code.RESOURCE_EXHAUSTED, text)
 
 
-def _no_message() -> Refused:
-    return Refused(_Code.INVALID_ARGUMENT, "The call has no message")
+def _no_message() -> RefusedCall:
+    return RefusedCall(_Code.INVALID_ARGUMENT, "The call has no message")

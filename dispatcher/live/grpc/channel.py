@@ -20,7 +20,7 @@ from roma.domain.errors import (
     BackendSilent,
     BackendTimeout,
     BackendTooLarge,
-    BackendUnreached,
+    BackendUnreachable,
 )
 
 log = logging.getLogger(__name__)
@@ -143,13 +143,13 @@ class GrpcChannel:
             async with asyncio.timeout(timeout):
                 while state is not _Ready:
                     if state is _Closed or (state is _Failing and not patient):
-                        raise BackendUnreached(f"cannot connect to {self._target}")
+                        raise BackendUnreachable(f"cannot connect to {self._target}")
                     await self._changed(state)
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             raise BackendSilent(f"cannot connect to {self._target} within {timeout:g} s") from None
         except grpc.aio.UsageError:
-            raise BackendUnreached("given up: the channel was closed here") from None
+            raise BackendUnreachable("given up: the channel was closed here") from None
 
     async def _changed(self, state: grpc.ChannelConnectivity) -> None:
         """Wait for another state. One watch for all who wait: gRPC cannot end one."""

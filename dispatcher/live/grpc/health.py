@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2
 
 from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.grpc import wire
-from dispatcher.live.grpc.call_limits import Place, Places
+from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
 from dispatcher.live.grpc.methods import SERVICES
-from dispatcher.live.grpc.responses import Refused, respond
+from dispatcher.live.grpc.responses import RefusedCall, respond
 from dispatcher.live.service import Service
 
 LOOK = 0.5
@@ -29,10 +29,10 @@ _STATUS = health_pb2.HealthCheckResponse
 _ServicerContext = Any
 
 
-class Health:
+class GatewayHealth:
     """Answers for the gateway, without a key."""
 
-    def __init__(self, service: Service, places: Places) -> None:
+    def __init__(self, service: Service, places: ConnectionLimits) -> None:
         self._service = service
         self._places = places
         self._ending = asyncio.Event()
@@ -55,9 +55,9 @@ class Health:
                 name = await _asked(place)
                 status = self._status(name)
                 if status == _STATUS.SERVICE_UNKNOWN:
-                    raise Refused(grpc.StatusCode.NOT_FOUND, f"unknown service {name}")
+                    raise RefusedCall(grpc.StatusCode.NOT_FOUND, f"unknown service {name}")
                 answer = GrpcResponse(0, _said(status))
-        except Refused as refused:
+        except RefusedCall as refused:
             answer = refused.answer
         return await respond(context, answer)
 
@@ -66,7 +66,7 @@ class Health:
         try:
             with self._places.take(context) as place:
                 await self._tell(await _asked(place), context)
-        except Refused as refused:
+        except RefusedCall as refused:
             await respond(context, refused.answer)
 
     async def _tell(self, name: str, context: _ServicerContext) -> None:
@@ -84,7 +84,7 @@ class Health:
     def _status(self, name: str) -> int:
         service = self._service
         if name in _GATEWAY:
-            is_serving = service.unready() is None
+            is_serving = service.not_ready_reason() is None
         elif service.serves(name):
             is_serving = not service.draining and service.driver.core.executors.serve(name)
         else:
@@ -92,14 +92,14 @@ class Health:
         return int(_STATUS.SERVING if is_serving else _STATUS.NOT_SERVING)
 
 
-async def _asked(place: Place) -> str:
+async def _asked(place: CallSlot) -> str:
     """Return which service or model is meant, the message's only field; raise Refused."""
     message = await place.strangers_message()
     try:
         return wire.name_and_version(message)[0]
     except wire.Malformed as error:
         text = f"The request cannot be read: {error}"
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, text) from None
+        raise RefusedCall(grpc.StatusCode.INVALID_ARGUMENT, text) from None
 
 
 def _said(status: int) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from dispatcher.live.grpc import wire
-from dispatcher.live.grpc.responses import Refused
+from dispatcher.live.grpc.responses import RefusedCall
 from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.service import EXTENSIONS, NAME, VERSION, Service
 
@@ -89,7 +89,7 @@ def _by_spec_or_none(body: bytes) -> Asked:
     return _specified(spec) if spec.name or not spec.is_given else ("", None)
 
 
-def _specified(spec: wire.ModelSpec) -> Asked:
+def _specified(spec: wire.WireModelSpec) -> Asked:
     if not spec.is_given:
         raise BadRequest("Missing ModelSpec")
     if not spec.name:
@@ -99,7 +99,7 @@ def _specified(spec: wire.ModelSpec) -> Asked:
 
 def _reload(_: Service) -> bytes:
     text = "the models are those of roma.yaml: change the file, or use `roma models`"
-    raise Refused(_UNIMPLEMENTED, f"HandleReloadConfigRequest: {text}")
+    raise RefusedCall(_UNIMPLEMENTED, f"HandleReloadConfigRequest: {text}")
 
 
 def _live(_: Service) -> bytes:
@@ -107,7 +107,7 @@ def _live(_: Service) -> bytes:
 
 
 def _ready(service: Service) -> bytes:
-    return wire.truth(1, value=service.unready() is None)
+    return wire.truth(1, value=service.not_ready_reason() is None)
 
 
 def _described(_: Service) -> bytes:

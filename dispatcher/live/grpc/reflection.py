@@ -12,8 +12,8 @@ import grpc
 
 from dispatcher.live.auth.access import Denied
 from dispatcher.live.grpc import callers
-from dispatcher.live.grpc.call_limits import Place, Places
-from dispatcher.live.grpc.responses import Refused, respond
+from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
+from dispatcher.live.grpc.responses import RefusedCall, respond
 from dispatcher.live.service import Service
 
 LONGEST = 60.0
@@ -25,7 +25,7 @@ METHODS = tuple(
 )
 
 
-def handlers(service: Service, places: Places) -> dict[str, Any]:
+def handlers(service: Service, places: ConnectionLimits) -> dict[str, Any]:
     """Return the handlers by method; bytes in and bytes out."""
     return {
         method: grpc.stream_stream_rpc_method_handler(_passed(service, places, method))
@@ -33,7 +33,9 @@ def handlers(service: Service, places: Places) -> dict[str, Any]:
     }
 
 
-def _passed(service: Service, places: Places, method: str) -> Callable[[object, Any], Any]:
+def _passed(
+    service: Service, places: ConnectionLimits, method: str
+) -> Callable[[object, Any], Any]:
     async def pass_on(_: object, context: Any) -> None:
         try:
             with places.take(context) as place:
@@ -46,7 +48,7 @@ def _passed(service: Service, places: Places, method: str) -> Callable[[object, 
                     grant.release()
         except Denied as denied:
             await respond(context, callers.refused(denied))
-        except Refused as refused:
+        except RefusedCall as refused:
             await respond(context, refused.answer)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{LONGEST:g} s are enough")
@@ -56,21 +58,21 @@ def _passed(service: Service, places: Places, method: str) -> Callable[[object, 
     return pass_on
 
 
-async def _answers(service: Service, method: str, place: Place) -> AsyncIterator[bytes]:
+async def _answers(service: Service, method: str, place: CallSlot) -> AsyncIterator[bytes]:
     """Yield what a model server says; raise Refused, or gRPC's own error if it breaks."""
     for executor in list(service.driver.core.executors):
         endpoint = service.endpoints.get(executor.spec.name)
         if executor.live and endpoint is not None and endpoint.channel is not None:
-            refused: list[Refused] = []
+            refused: list[RefusedCall] = []
             async for answer in endpoint.channel.stream(method, _questions(place, refused)):
                 yield answer
             if refused:
                 raise refused[0]
             return
-    raise Refused(grpc.StatusCode.UNAVAILABLE, "no executable with gRPC is ready")
+    raise RefusedCall(grpc.StatusCode.UNAVAILABLE, "no executable with gRPC is ready")
 
 
-async def _questions(place: Place, refused: list[Refused]) -> AsyncIterator[bytes]:
+async def _questions(place: CallSlot, refused: list[RefusedCall]) -> AsyncIterator[bytes]:
     """Yield what the client asks; `refused` gets why there is no more, if that is no end.
 
     Raised in here, it would cancel the call behind, which would cancel the client's without a word.
@@ -78,5 +80,5 @@ async def _questions(place: Place, refused: list[Refused]) -> AsyncIterator[byte
     try:
         while (question := await place.next_message()) is not None:
             yield question
-    except Refused as error:
+    except RefusedCall as error:
         refused.append(error)

@@ -26,7 +26,7 @@ _REJECTED = {
 }
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """A call that goes no further; `retry_after` is in seconds."""
 
     def __init__(

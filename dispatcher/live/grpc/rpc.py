@@ -16,9 +16,9 @@ from dispatcher.live.backends.backend_address import GrpcMessage, GrpcResponse
 from dispatcher.live.context import Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.grpc import callers
-from dispatcher.live.grpc.call_limits import Place, Places
+from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
 from dispatcher.live.grpc.methods import BadRequest, Own, Passed
-from dispatcher.live.grpc.responses import Refused, outcome_answer, refusal, respond
+from dispatcher.live.grpc.responses import RefusedCall, outcome_answer, refusal, respond
 from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.service import DRAIN_RETRY, Service
 from dispatcher.state.executors import RECOVERY
@@ -89,7 +89,7 @@ class Rpc:
     __slots__ = ("_carried", "_context", "_method", "_places", "_service")
 
     def __init__(
-        self, service: Service, places: Places, method: Passed, context: _ServicerContext
+        self, service: Service, places: ConnectionLimits, method: Passed, context: _ServicerContext
     ) -> None:
         self._service = service
         self._places = places
@@ -103,7 +103,7 @@ class Rpc:
         try:
             with self._places.take(self._context) as place:
                 answer = self._places.hold_answer(self._context, await self._answer(place))
-        except (Refused, BadRequest, Denied) as error:
+        except (RefusedCall, BadRequest, Denied) as error:
             answer = refused(error)
             if self._carried is not None:
                 self._service.end(self._carried, answer.code)
@@ -111,7 +111,7 @@ class Rpc:
             self._carried = brought(self._service, self._context, None)
         return await respond(self._context, answer, self._carried)
 
-    async def _answer(self, place: Place) -> GrpcResponse:
+    async def _answer(self, place: CallSlot) -> GrpcResponse:
         """Let the caller in, read the message, and ask for what it says."""
         service, context = self._service, self._context
         grant = service.admit(callers.credentials(context), None)
@@ -134,18 +134,18 @@ class Rpc:
         """Raise Refused if nobody is there to answer a message of that size."""
         service = self._service
         if not service.serves(route.model):
-            raise Refused(_Code.NOT_FOUND, route.missing)
+            raise RefusedCall(_Code.NOT_FOUND, route.missing)
         if (why := service.too_large(route.model, size)) is not None:
-            raise Refused(_Code.RESOURCE_EXHAUSTED, why)
+            raise RefusedCall(_Code.RESOURCE_EXHAUSTED, why)
         if service.draining and route.is_inference:
-            raise Refused(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
+            raise RefusedCall(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
         if service.exclusives is not None:
             text = f"model {route.model}: exclusive devices are called over REST alone"
-            raise Refused(_Code.UNIMPLEMENTED, text)
+            raise RefusedCall(_Code.UNIMPLEMENTED, text)
         for executor in service.driver.core.executors.of(route.model):
             endpoint = service.endpoints.get(executor.spec.name)
             if endpoint is not None and endpoint.channel is None:
-                raise Refused(_Code.UNIMPLEMENTED, _no_address(route.model, executor.spec.name))
+                raise RefusedCall(_Code.UNIMPLEMENTED, _no_address(route.model, executor.spec.name))
 
     async def _infer(
         self, route: GrpcRoute, body: bytes, priority: Priority, grant: Grant
@@ -186,7 +186,7 @@ class Rpc:
 
 
 async def answer_own(
-    service: Service, places: Places, method: Own, context: _ServicerContext
+    service: Service, places: ConnectionLimits, method: Own, context: _ServicerContext
 ) -> bytes:
     """Answer what the gateway itself is asked; nothing is in such a message, so none is read."""
     try:
@@ -194,12 +194,12 @@ async def answer_own(
             if not method.is_open:
                 service.admit(callers.credentials(context), None).release()
             answer = GrpcResponse(0, method.answer(service))
-    except (Refused, Denied) as error:
+    except (RefusedCall, Denied) as error:
         answer = refused(error)
     return await respond(context, answer, brought(service, context, None))
 
 
-def refused(error: Refused | BadRequest | Denied) -> GrpcResponse:
+def refused(error: RefusedCall | BadRequest | Denied) -> GrpcResponse:
     """Return the answer to a call that goes no further."""
     if isinstance(error, Denied):
         return callers.refused(error)

@@ -28,8 +28,8 @@ from typing import Any
 import grpc
 
 from dispatcher.live.grpc import reflection
-from dispatcher.live.grpc.call_limits import Places
-from dispatcher.live.grpc.health import Health
+from dispatcher.live.grpc.call_limits import ConnectionLimits
+from dispatcher.live.grpc.health import GatewayHealth
 from dispatcher.live.grpc.methods import METHODS, Own, Passed
 from dispatcher.live.grpc.rpc import Rpc, answer_own
 from dispatcher.live.http.server import Server
@@ -38,7 +38,7 @@ from roma.config.sockets import refusal, refuse_taken
 from roma.config.workers import UNIX
 
 
-class GrpcServer:
+class GatewayGrpcServer:
     """The gRPC port, `shared` with other dispatchers of this machine, and its Unix socket."""
 
     def __init__(self, service: Service, http: Server, *, shared: bool = False) -> None:
@@ -57,8 +57,8 @@ class GrpcServer:
                 ("grpc.so_reuseport", int(shared)),
             ],
         )
-        self._places = Places(http)
-        self._health = Health(service, self._places)
+        self._places = ConnectionLimits(http)
+        self._health = GatewayHealth(service, self._places)
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
 
     def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:

@@ -31,7 +31,7 @@ class Malformed(ValueError):
 
 
 @dataclass(slots=True)
-class ModelSpec:
+class WireModelSpec:
     """TensorFlow Serving's: `version` or `label` or neither says which version."""
 
     name: str = ""
@@ -120,12 +120,12 @@ class _Reader:
             raise Malformed(f"there are more than {MAX_FIELDS} fields")
 
 
-def model_spec(data: bytes) -> ModelSpec:
+def model_spec(data: bytes) -> WireModelSpec:
     """Read field 1, a ModelSpec: that of all of TensorFlow Serving's requests but one."""
     return _spec_in(_Reader(data), 0, len(data))
 
 
-def task_specs(data: bytes) -> list[ModelSpec]:
+def task_specs(data: bytes) -> list[WireModelSpec]:
     """Read the ModelSpec of each task of a MultiInferenceRequest."""
     reader = _Reader(data)
     return [
@@ -146,8 +146,8 @@ def name_and_version(data: bytes) -> tuple[str, str]:
     return name, version
 
 
-def _spec_in(reader: _Reader, start: int, end: int) -> ModelSpec:
-    spec = ModelSpec()
+def _spec_in(reader: _Reader, start: int, end: int) -> WireModelSpec:
+    spec = WireModelSpec()
     for number, kind, begins, ends in reader.fields(start, end):
         if number == 1 and kind == _LEN:
             spec.is_given = True
@@ -155,7 +155,7 @@ def _spec_in(reader: _Reader, start: int, end: int) -> ModelSpec:
     return spec
 
 
-def _merge(reader: _Reader, spec: ModelSpec, start: int, end: int) -> None:
+def _merge(reader: _Reader, spec: WireModelSpec, start: int, end: int) -> None:
     for number, kind, begins, ends in reader.fields(start, end):
         if kind != _LEN:
             continue

@@ -18,10 +18,18 @@ from dispatcher.live.http import routes
 from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
-from dispatcher.live.http.header_cache import Habit
+from dispatcher.live.http.header_cache import MissStreak
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK
-from dispatcher.live.http.request import NAMES, ODD, WANTED, WISHES, Head, Request, decoded
+from dispatcher.live.http.request import (
+    NAMES,
+    ODD,
+    OPTION_HEADERS,
+    WANTED,
+    Head,
+    HttpRequest,
+    decoded,
+)
 from dispatcher.live.http.responses import LARGE, written
 
 log: Final = logging.getLogger(__name__)
@@ -79,16 +87,16 @@ class Connection(ClientConnection):
         self._parser = httptools.HttpRequestParser(self)
         self._cursor = Cursor()
         self._transport: asyncio.Transport | None = None
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         """The one that is being read; None between two."""
-        self._current: Request | None = None
+        self._current: HttpRequest | None = None
         """The one that is being answered."""
         self._pending: Pending | None = None
-        self._waiting: deque[Request] = deque()
-        self._last: Request | None = None
+        self._waiting: deque[HttpRequest] = deque()
+        self._last: HttpRequest | None = None
         """The one that the last read completed last."""
         self._body: bytes | bytearray = b""
-        self._habit = Habit()
+        self._habit = MissStreak()
         self._is_deaf = False
         """What comes now is thrown away until the client closes, or until `due`."""
         self._last_words: Response | None = None
@@ -237,7 +245,7 @@ class Connection(ClientConnection):
             self._cursor.reset()
         self._feed(data)
         last, self._last = self._last, None
-        if is_idle and last is not None and self._habit.may_repeat and last.head.will_return:
+        if is_idle and last is not None and self._habit.worth_caching and last.head.will_return:
             self._server.heads.keep(data, len(last.body), last.head)
         if before is not None and self._request is before and not self._is_heard:
             # All of it belongs to a head or to trailers, which the parser keeps until it has them.
@@ -266,7 +274,7 @@ class Connection(ClientConnection):
         head = server.heads.of(data, self._habit)
         if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
             return False
-        request = self._request = Request(self.peer, self.certificate, head)
+        request = self._request = HttpRequest(self.peer, self.certificate, head)
         self._is_reading_head = False
         refusal = self._screened(request)
         if refusal is not None:
@@ -325,7 +333,7 @@ class Connection(ClientConnection):
         if self._is_deaf:
             self._is_reading_head = False
             return
-        self._request = Request(self.peer, self.certificate)
+        self._request = HttpRequest(self.peer, self.certificate)
         self._target = self._body = b""
         self._size = self._quiet = 0
         self._is_reading_head = True
@@ -384,11 +392,11 @@ class Connection(ClientConnection):
         if length is not None:
             self._cursor.on_length(int(length))
         head.route = routes.parse(head.method, head.target)
-        head.has_wishes = not WISHES.isdisjoint(head.headers)
+        head.has_options = not OPTION_HEADERS.isdisjoint(head.headers)
         if self._current is None and not self._waiting and not self._is_unread:
             self._let_pass(request)
 
-    def _let_pass(self, request: Request) -> None:
+    def _let_pass(self, request: HttpRequest) -> None:
         """Ask the handler whether the body of a request shall be read."""
         refusal = self._screened(request)
         if refusal is not None:
@@ -401,9 +409,9 @@ class Connection(ClientConnection):
         if b"expect" in head.headers and head.version != "1.0" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _screened(self, request: Request) -> Response | None:
+    def _screened(self, request: HttpRequest) -> Response | None:
         try:
-            return self._server.handler.screen(request)
+            return self._server.handler.check_before_body(request)
         except Exception:  # a bug: this client gets an answer, the others do not notice
             log.exception("request %s %s", request.head.method, request.head.target)
             return self._server.handler.error(request, 500, "Internal error")
@@ -509,7 +517,7 @@ class Connection(ClientConnection):
             self._is_paused = True
             self._transport.pause_reading()
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: HttpRequest) -> None:
         self._current = request
         self.due = math.inf
         try:
@@ -521,7 +529,7 @@ class Connection(ClientConnection):
         if self._is_answering_it(request):
             self._pending = pending
 
-    def _is_answering_it(self, request: Request) -> bool:
+    def _is_answering_it(self, request: HttpRequest) -> bool:
         """Ask anew: a type checker does not know that the handler may have answered already."""
         return self._current is request
 
@@ -546,7 +554,7 @@ class Connection(ClientConnection):
             return
         words, self._last_words = self._last_words, None
         if words is not None:
-            self._say_last(words, Request(self.peer))
+            self._say_last(words, HttpRequest(self.peer))
         elif not self._is_deaf:
             if self._is_paused:
                 self._is_paused = False
@@ -563,13 +571,13 @@ class Connection(ClientConnection):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that ends the connection, after what was asked before it."""
-        request = self._request or Request(self.peer)
-        request.head.has_wishes = True  # it may have: its head is not read to its end
+        request = self._request or HttpRequest(self.peer)
+        request.head.has_options = True  # it may have: its head is not read to its end
         self._answer_early(self._server.handler.error(request, status, message))
 
     def _answer_early(self, response: Response) -> None:
         """Answer a request that was not read to its end; what else comes is thrown away."""
-        request = self._request or Request(self.peer)
+        request = self._request or HttpRequest(self.peer)
         self._forget_body()
         self._is_deaf = True
         if self._current is not None or self._waiting:
@@ -577,7 +585,7 @@ class Connection(ClientConnection):
         else:
             self._say_last(response, request)
 
-    def _say_last(self, response: Response, request: Request) -> None:
+    def _say_last(self, response: Response, request: HttpRequest) -> None:
         transport = self._transport
         self.due = self._server.now + LINGER
         if transport is None or transport.is_closing():
@@ -609,11 +617,11 @@ class Connection(ClientConnection):
         self,
         transport: asyncio.Transport,
         response: Response,
-        request: Request,
+        request: HttpRequest,
         *,
         keep_alive: bool,
     ) -> None:
-        kind = response.kind
+        kind = response.template
         is_alike = keep_alive and request.head.is_usual and not response.more
         if is_alike and kind is not None and kind.lines:
             transport.write(kind.lines + response.body)

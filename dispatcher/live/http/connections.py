@@ -5,13 +5,13 @@ import logging
 from collections import Counter
 
 from dispatcher.live.http.handler import ClientConnection, Handler
-from dispatcher.live.http.header_cache import Heads
+from dispatcher.live.http.header_cache import HeaderCache
 from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.request import Head
 from roma.config.gateway import LimitsConfig
 from roma.security.handshake import Handshake, peer_of
 from roma.security.tls import certificate_name
-from roma.telemetry.logs import Limited
+from roma.telemetry.logs import RateLimitedLogger
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time()
         self._crowded = 0.0
-        self._reached = Limited(log, self._loop)
+        self._reached = RateLimitedLogger(log, self._loop)
 
     def __repr__(self) -> str:
         return (
@@ -96,7 +96,7 @@ class Connections:
         """Keep these limits from now on."""
         self.limits = limits
         self.bounds = Bounds(limits, max_body_bytes)
-        self.heads: Heads[Head] = Heads()  # those of before may be too large by now
+        self.heads: HeaderCache[Head] = HeaderCache()  # those of before may be too large by now
 
     @property
     def open(self) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 from mypy_extensions import mypyc_attr
 
 from dispatcher.live.http.messages import Response
-from dispatcher.live.http.request import Request
+from dispatcher.live.http.request import HttpRequest
 from roma.security.handshake import Handshake
 
 
@@ -64,14 +64,14 @@ class ClientConnection:
 class Handler:
     """Answers the server's requests. A base class: a protocol's methods are looked up by name."""
 
-    def screen(self, request: Request) -> Response | None:
+    def check_before_body(self, request: HttpRequest) -> Response | None:
         """Return an answer to a request whose body shall not be read, or None."""
         raise NotImplementedError
 
-    def handle(self, request: Request, connection: ClientConnection) -> Pending | None:
+    def handle(self, request: HttpRequest, connection: ClientConnection) -> Pending | None:
         """Take a complete request; `connection.respond` answers it, now or later."""
         raise NotImplementedError
 
-    def error(self, request: Request, status: int, message: str) -> Response:
+    def error(self, request: HttpRequest, status: int, message: str) -> Response:
         """Return an error in the shape that clients know, to a request that may be half read."""
         raise NotImplementedError

@@ -1,14 +1,14 @@
 """What passes between clients and model servers: opaque bodies, and what their heads came to.
 
-Heads repeat themselves, so what is made of one is kept: a `Form` for messages to model servers, a
-`Kind` for their answers.
+Heads repeat themselves, so what is made of one is kept: a `RequestTemplate` for messages to model
+servers, a `ResponseTemplate` for their answers.
 """
 
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from dispatcher.live.http.header_cache import Known
+from dispatcher.live.http.header_cache import CachedHeader
 
 USUAL: Final = 256
 """Length of a path or type that is remembered: strangers name what they like."""
@@ -16,7 +16,7 @@ USUAL: Final = 256
 _JSON: Final = "application/json"
 
 
-class Form:
+class RequestTemplate:
     """What messages of one head have in common; `more` are whole header lines.
 
     `is_usual` if it is the same object the next time.
@@ -40,25 +40,25 @@ class Form:
         self.is_usual = is_usual
 
 
-_remembered: Final = lru_cache(maxsize=1024)(Form)
+_remembered: Final = lru_cache(maxsize=1024)(RequestTemplate)
 
 
-def form(
+def request_template(
     path: str, content_type: str = _JSON, content_encoding: str | None = None, more: str = ""
-) -> Form:
+) -> RequestTemplate:
     """Return a form, most often the one that it was the last time."""
     if len(path) + len(content_type) + len(content_encoding or "") + len(more) > USUAL:
-        return Form(path, content_type, content_encoding, more, is_usual=False)
+        return RequestTemplate(path, content_type, content_encoding, more, is_usual=False)
     return _remembered(path, content_type, content_encoding, more)
 
 
 class Message:
     """What a model server gets of a request."""
 
-    __slots__ = ("body", "form")
+    __slots__ = ("body", "template")
 
-    def __init__(self, form: Form, body: bytes) -> None:
-        self.form = form
+    def __init__(self, template: RequestTemplate, body: bytes) -> None:
+        self.template = template
         self.body = body
 
 
@@ -66,8 +66,8 @@ class Message:
 class Response:
     """An answer: a model server's, untouched, or the gateway's own.
 
-    `more` are whole header lines; `close` ends the client's connection. `kind` is None if its head
-    was not remembered.
+    `more` are whole header lines; `close` ends the client's connection. `template` is None if its
+    head was not remembered.
     """
 
     status: int
@@ -76,7 +76,7 @@ class Response:
     body: bytes
     more: str
     close: bool
-    kind: "Kind | None" = field(compare=False, repr=False)
+    template: "ResponseTemplate | None" = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Response:
         more: str = "",
         *,
         close: bool = False,
-        kind: "Kind | None" = None,
+        template: "ResponseTemplate | None" = None,
     ) -> None:
         self.status = status
         self.content_type = content_type
@@ -95,10 +95,10 @@ class Response:
         self.body = body
         self.more = more
         self.close = close
-        self.kind = kind
+        self.template = template
 
 
-class Kind(Known):
+class ResponseTemplate(CachedHeader):
     """What model servers' answers of one head have in common.
 
     `lines` are the head that clients get; empty until one did.
@@ -117,7 +117,7 @@ class Kind(Known):
     def response(self, body: bytes) -> Response:
         """Return one of them."""
         return Response(
-            self.status, self.content_type, self.content_encoding, body, self.more, kind=self
+            self.status, self.content_type, self.content_encoding, body, self.more, template=self
         )
 
 

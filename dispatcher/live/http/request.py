@@ -4,8 +4,8 @@ from functools import lru_cache
 from typing import Final
 
 from dispatcher.live.auth.callers import Grant
-from dispatcher.live.http.header_cache import Known
-from dispatcher.live.http.messages import Form
+from dispatcher.live.http.header_cache import CachedHeader
+from dispatcher.live.http.messages import RequestTemplate
 from dispatcher.live.http.routes import Route
 
 WANTED: Final = frozenset(
@@ -44,7 +44,7 @@ USUAL: Final = 256
 ODD: Final = frozenset({b"connection", b"expect", b"origin", b"transfer-encoding"})
 """Those that most requests do without."""
 
-WISHES: Final = frozenset(
+OPTION_HEADERS: Final = frozenset(
     {b"traceparent", b"x-request-id", b"x-request-priority", b"x-request-timeout-ms"}
 )
 """Those by which a client asks for more than an answer."""
@@ -55,26 +55,25 @@ PASSING: Final = frozenset(
 """Those of a head that will not come again, or does not tell where its request ends."""
 
 
-class Head(Known):
+class Head(CachedHeader):
     """What came before a request's body. Requests that repeat it to the byte share it.
 
     `headers` has the `WANTED` ones in lower case; fields of one name are one list (RFC 9110 §5.3).
-    `has_wishes` if there is one of `WISHES`. `cors` are lines of its answers, for a page of another
-    origin that may read them. `is_usual` unless its answers are written in another way than those
-    of most. `form` is what model servers get of it, once that was
-    asked for.
+    `has_options` if there is one of `OPTION_HEADERS`. `cors` are lines of its answers, for a page
+    of another origin that may read them. `is_usual` unless its answers are written in another way
+    than those of most. `template` is what model servers get of it, once that was asked for.
     """
 
     __slots__ = (
         "cors",
-        "form",
-        "has_wishes",
+        "has_options",
         "headers",
         "is_usual",
         "keep_alive",
         "method",
         "route",
         "target",
+        "template",
         "version",
     )
 
@@ -85,11 +84,11 @@ class Head(Known):
         self.version = "1.1"
         self.headers: dict[bytes, bytes] = {}
         self.keep_alive = True
-        self.has_wishes = False
+        self.has_options = False
         self.cors = b""
         self.is_usual = True
         self.route: Route | None = None
-        self.form: Form | None = None
+        self.template: RequestTemplate | None = None
 
     @property
     def is_preflight(self) -> bool:
@@ -108,7 +107,7 @@ class Head(Known):
         return None if value is None else value.decode("latin-1")
 
 
-class Request:
+class HttpRequest:
     """One HTTP request.
 
     `peer` is the client's address, `certificate` the name that its certificate proved.

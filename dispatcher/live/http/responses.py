@@ -57,10 +57,10 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
         lines, body = lines + b"\r\n", b""
     else:
         lines += content_length(len(body))
-    kind = response.kind
+    template = response.template
     is_alike = head.is_usual and not connection and not response.more
-    if kind is not None and is_alike and len(body) <= LARGE:
-        kind.lines = lines
+    if template is not None and is_alike and len(body) <= LARGE:
+        template.lines = lines
     return lines, b"" if head.method == "HEAD" else body
 
 

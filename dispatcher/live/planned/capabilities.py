@@ -11,9 +11,9 @@ from typing import Final
 
 from roma import device_protocol
 from roma.device_protocol import BYTES, Hello
-from roma.domain.actions import MOST_BATCH, ModelOffer, Offer
+from roma.domain.actions import MOST_BATCH, Capabilities, ModelCapabilities
 from roma.domain.errors import WireError
-from roma.tensors.arrays import Signature, TensorSpec
+from roma.tensors.arrays import ServingSignature, ServingTensorSpec
 from roma.tensors.tfjson import DEFAULT_SIGNATURE
 
 TYPES: Mapping[str, str] = {
@@ -29,7 +29,7 @@ SHOWN: Final = 5
 """Names of models in one line of the log."""
 
 
-def checked(hello: Hello, models: Collection[str]) -> Offer:
+def checked(hello: Hello, models: Collection[str]) -> Capabilities:
     """Return the offer as the core may use it; raises WireError.
 
     Inputs of several requests are joined along their first dimension, the batch. A model that has
@@ -101,15 +101,15 @@ def _some(names: Collection[str]) -> str:
     return f"{shown} and {len(names) - SHOWN} more" if len(names) > SHOWN else shown
 
 
-def readable(signatures: Mapping[str, device_protocol.Signature]) -> dict[str, Signature]:
+def readable(signatures: Mapping[str, device_protocol.Signature]) -> dict[str, ServingSignature]:
     """Return a model's signatures as requests in JSON are read by them."""
     return {
-        name: Signature(name, _specs(signature.inputs), _specs(signature.outputs))
+        name: ServingSignature(name, _specs(signature.inputs), _specs(signature.outputs))
         for name, signature in signatures.items()
     }
 
 
-def _check(name: str, model: ModelOffer) -> None:
+def _check(name: str, model: ModelCapabilities) -> None:
     if model.pages < 1:
         raise WireError(f"models.{name}.pages = {model.pages}: must be ≥ 1")
     if not _is_time(model.load):
@@ -130,13 +130,13 @@ def _joins(signatures: Mapping[str, device_protocol.Signature]) -> bool:
     return signature is None or all(-1 not in spec.shape[1:] for spec in signature.inputs)
 
 
-def _one_by_one(model: ModelOffer) -> ModelOffer:
+def _one_by_one(model: ModelCapabilities) -> ModelCapabilities:
     alone = {b: t for b, t in model.executions.items() if b == 1}
     return replace(model, executions=alone, any_batch=False)
 
 
-def _specs(specs: tuple[device_protocol.TensorSpec, ...]) -> dict[str, TensorSpec]:
+def _specs(specs: tuple[device_protocol.TensorSpec, ...]) -> dict[str, ServingTensorSpec]:
     return {
-        spec.name: TensorSpec(spec.name, TYPES.get(spec.dtype, spec.dtype), spec.shape)
+        spec.name: ServingTensorSpec(spec.name, TYPES.get(spec.dtype, spec.dtype), spec.shape)
         for spec in specs
     }

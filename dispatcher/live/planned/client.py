@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from dispatcher.live.planned.link import Link
 from roma.config.watched_file import Watched
-from roma.device_protocol import Array, ClockOffset, Connect, Hello, Pong, Result, Submit
+from roma.device_protocol import ActionResult, Array, ClockOffset, Connect, Hello, Pong, Submit
 from roma.domain.actions import Action, Unload
 from roma.domain.errors import BackendError, BackendLost, WireError
 from roma.security.tokens import Token
@@ -43,13 +43,13 @@ STEADY: Final = 10.0
 log: Final = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class ActionListener(Protocol):
     """Whom a client tells."""
 
     def on_hello(self, hello: Hello) -> None:
         """Take what a worker has; raise WireError to refuse it. From now on it can be asked."""
 
-    def on_result(self, result: Result) -> None:
+    def on_result(self, result: ActionResult) -> None:
         """Take a result; raise WireError if nobody asked for it."""
 
     def on_lost(self, why: str) -> None:
@@ -66,7 +66,7 @@ class ActionClient:
         self,
         name: str,
         address: tuple[str, int],
-        owner: Owner,
+        owner: ActionListener,
         *,
         clock: Callable[[], float],
         token: Watched[Token] | None = None,
@@ -91,7 +91,7 @@ class ActionClient:
             try:
                 await self._serve()
             except (BackendError, WireError) as error:
-                self._complain(str(error))
+                self._log_failure(str(error))
             wait = shortest if self._clock() - begun > STEADY else min(2 * wait, PATIENCE[1])
             await asyncio.sleep(wait)
 
@@ -167,7 +167,7 @@ class ActionClient:
             self._link = None
             self._owner.on_lost(why)
 
-    def _complain(self, why: str) -> None:
+    def _log_failure(self, why: str) -> None:
         """Say once what keeps us from being connected, however often it is tried."""
         if why != self._said:
             self._said = why

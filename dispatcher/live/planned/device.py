@@ -17,17 +17,17 @@ from dispatcher.live.driver import Call, Driver
 from dispatcher.live.http.responses import error
 from dispatcher.live.planned.capabilities import agreed, checked, readable
 from dispatcher.live.planned.client import ActionClient
-from dispatcher.live.planned.examples import Example, joined, split
+from dispatcher.live.planned.examples import ExampleCall, joined, split
 from roma.config.placement import Executable
 from roma.config.watched_file import Watched
-from roma.device_protocol import Array, Hello, Result, Signature
-from roma.domain.actions import Action, Infer, Load, Outcome, Status, Unload
+from roma.device_protocol import ActionResult, Array, Hello, Signature
+from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load, Unload
 from roma.domain.errors import TensorError, WireError
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
     ExecutionMissed,
-    ExecutionUnreached,
+    ExecutionUnreachable,
     ExecutorReady,
     Fail,
     LoadEnded,
@@ -37,10 +37,10 @@ from roma.domain.events import (
 from roma.domain.events import Result as Verdict
 from roma.domain.stats import Histogram, decades
 from roma.security.tokens import Token
-from roma.telemetry.logs import Limited
+from roma.telemetry.logs import RateLimitedLogger
 from roma.tensors import arrays
 
-Signatures = dict[str, "Known"]
+Signatures = dict[str, "ModelSignatures"]
 """By model."""
 
 log: Final = logging.getLogger(__name__)
@@ -48,29 +48,29 @@ log: Final = logging.getLogger(__name__)
 ERRORS: Final = decades(1e-5, 1.0)
 """Bounds in seconds of the histograms of prediction errors."""
 
-_DISAGREES: Final = frozenset({Status.NOT_LOADED, Status.NO_PAGES, Status.BUSY})
+_DISAGREES: Final = frozenset({ActionStatus.NOT_LOADED, ActionStatus.NO_PAGES, ActionStatus.BUSY})
 """What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
 
 
-_NOT_BEGUN: Final = frozenset({Status.MISSED, Status.ENDING})
+_NOT_BEGUN: Final = frozenset({ActionStatus.MISSED, ActionStatus.ENDING})
 """What is no fault of the device's state: nothing was done, and it may be asked again."""
 
 _CLOSED: Final = "the connection is closed"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ModelSignatures:
     """A model's signatures by name: as a worker checks them, and as JSON is read by them.
 
     `most` is the largest batch that a worker takes of it.
     """
 
     told: Mapping[str, Signature]
-    readable: Mapping[str, arrays.Signature]
+    readable: Mapping[str, arrays.ServingSignature]
     most: int
 
 
-class Device:
+class PlannedDevice:
     """Carries out what the core commands for one exclusive executor.
 
     `signatures` are those of all devices, by model, as the last of them told; all variants of a
@@ -88,7 +88,7 @@ class Device:
         token: Watched[Token] | None = None,
     ) -> None:
         self.name = executable.name
-        self.actions: Counter[tuple[str, Status]] = Counter()
+        self.actions: Counter[tuple[str, ActionStatus]] = Counter()
         """How many have ended, by their kind and how."""
         self.overruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
         """Seconds that actions took beyond what was predicted, by their kind (Fig. 10)."""
@@ -100,7 +100,7 @@ class Device:
         self._driver = driver
         self._signatures = signatures
         self._timeout = timeout
-        self._complaints = Limited(log, asyncio.get_running_loop())
+        self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
         self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
         """By action: what the core wants by it, since when, and the seconds that it is predicted to
         take; the oldest first."""
@@ -130,7 +130,7 @@ class Device:
 
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
         """Run a batch; a call is None if it was given up between the command and now."""
-        examples = [call for call in calls if isinstance(call, Example)]
+        examples = [call for call in calls if isinstance(call, ExampleCall)]
         if not examples:  # the core still has it in its books
             self._driver.handle(ExecutionMissed(command.execution))
             return
@@ -148,7 +148,7 @@ class Device:
             return
         if not is_sent:  # another device may run it
             log.warning("executable %s is lost: %s", self.name, _CLOSED)
-            self._driver.handle(ExecutionUnreached(command.execution))
+            self._driver.handle(ExecutionUnreachable(command.execution))
             self._client.drop(_CLOSED)
             return
         grants = [e.whole.call.grant for e in examples if e.whole.call.grant is not None]
@@ -206,7 +206,7 @@ class Device:
                 if known.told != told:
                     raise WireError(f"models.{model}: other signatures than another worker's")
                 most = max(most, known.most)
-            found[model] = Known(told, readable(told), most)
+            found[model] = ModelSignatures(told, readable(told), most)
         self._signatures.update(found)
         log.info(
             "executable %s is ready: worker %s, %d pages, %d models loaded",
@@ -240,7 +240,7 @@ class Device:
             return None
         return None
 
-    def on_result(self, result: Result) -> None:
+    def on_result(self, result: ActionResult) -> None:
         """Take how an action ended; raises WireError if nobody asked for it."""
         outcome = result.outcome
         command, _, predicted = self._asked.pop(outcome.id, (None, 0.0, 0.0))
@@ -256,30 +256,30 @@ class Device:
             case LoadModel():
                 self.actions["load", status] += 1
                 self._compare("load", outcome, predicted)
-                is_loaded, is_missed = status is Status.OK, status in _NOT_BEGUN
+                is_loaded, is_missed = status is ActionStatus.OK, status in _NOT_BEGUN
                 took = max(0.0, outcome.duration) if is_loaded else None
                 self._driver.handle(LoadEnded(command.load, is_loaded, took, is_missed))
             case UnloadModel():
                 self.actions["unload", status] += 1
             case _:
                 assert_never(command)
-        if status is not Status.OK and status not in _NOT_BEGUN:
+        if status is not ActionStatus.OK and status not in _NOT_BEGUN:
             told = f"{_named(command)}: {status}: {outcome.detail}"
-            self._complain(told, status)
+            self._log_disagreement(told, status)
             is_wrong = status in _DISAGREES
             if isinstance(command, Execute):  # a device that is full, or ending, is BUSY
-                is_wrong = status is Status.NOT_LOADED
+                is_wrong = status is ActionStatus.NOT_LOADED
             if is_wrong:
                 self._client.drop(f"its state is not what it should be: {told}")
 
-    def _compare(self, kind: str, outcome: Outcome, predicted: float) -> None:
-        if outcome.status is Status.OK:
+    def _compare(self, kind: str, outcome: ActionOutcome, predicted: float) -> None:
+        if outcome.status is ActionStatus.OK:
             beyond = outcome.duration - predicted
             errors = self.overruns if beyond > 0.0 else self.underruns
             errors[kind].add(abs(beyond))
 
-    def _complain(self, told: str, status: Status) -> None:
-        if status is Status.INVALID:
+    def _log_disagreement(self, told: str, status: ActionStatus) -> None:
+        if status is ActionStatus.INVALID:
             return  # the client's fault, and the client is told
         label = f"executable {self.name}: {status}"
         fields = {"executable": self.name, "reason": status.value}
@@ -287,15 +287,15 @@ class Device:
             label, logging.WARNING, "executable %s: %s", self.name, told, fields=fields
         )
 
-    def _on_executed(self, command: Execute, result: Result) -> None:
+    def _on_executed(self, command: Execute, result: ActionResult) -> None:
         outcome, driver = result.outcome, self._driver
         detail = outcome.detail or outcome.status.value
         match outcome.status:
             case (
-                Status.MISSED | Status.ENDING | Status.BUSY
+                ActionStatus.MISSED | ActionStatus.ENDING | ActionStatus.BUSY
             ):  # they wait again, and may run elsewhere
                 driver.handle(ExecutionMissed(command.execution))
-            case Status.OK:
+            case ActionStatus.OK:
                 try:
                     rows = split(result.outputs, command.size)
                 except TensorError as fault:
@@ -306,16 +306,16 @@ class Device:
                 # What comes after the requests' rows filled the batch up.
                 for request, outputs in zip(command.requests, rows, strict=False):
                     call = driver.take(request)
-                    if isinstance(call, Example):  # else given up meanwhile
+                    if isinstance(call, ExampleCall):  # else given up meanwhile
                         self._tell(call, outputs, command.variant)
-            case Status.INVALID:
+            case ActionStatus.INVALID:
                 driver.handle(ExecutionEnded(command.execution, Verdict.INVALID))
                 for request in command.requests:
                     driver.resolve(request, error(400, detail))
             case _:
                 self._fail(command, detail)
 
-    def _tell(self, example: Example, outputs: Mapping[str, Array], variant: str) -> None:
+    def _tell(self, example: ExampleCall, outputs: Mapping[str, Array], variant: str) -> None:
         try:
             example.on_outputs(outputs, variant)
         except Exception:  # a bug: it costs this client, not the others of the batch

@@ -18,10 +18,10 @@ from roma.tensors.errors import RequestError
 from roma.tensors.tfjson import Layout, encode_predict
 
 
-class Example(Call):
+class ExampleCall(Call):
     """One example of a request: `inputs` have the batch dimension, which is 1."""
 
-    def __init__(self, whole: "Whole", place: int, inputs: Mapping[str, Array]) -> None:
+    def __init__(self, whole: "MultiExampleCall", place: int, inputs: Mapping[str, Array]) -> None:
         call = whole.call
         super().__init__(call.model, call.message, deadline=call.deadline, priority=call.priority)
         self.terms, self.spent = call.terms, call.spent
@@ -38,14 +38,14 @@ class Example(Call):
         self.whole.on_refused(self, outcome)
 
 
-class Whole:
+class MultiExampleCall:
     """A request of several examples; `call` is told its one outcome."""
 
     def __init__(self, driver: Driver, call: Call, layout: Layout) -> None:
         self.call = call
         self._driver = driver
         self._layout = layout
-        self._parts: list[Example] = []
+        self._parts: list[ExampleCall] = []
         self._outputs: list[Mapping[str, Array]] = []
         self._variants: dict[str, None] = {}
         """Those that answered, in the order of their first answers."""
@@ -62,7 +62,7 @@ class Whole:
         self._left = count
         self._outputs = [{}] * count
         self._parts = [
-            Example(self, i, {name: array[i : i + 1] for name, array in inputs.items()})
+            ExampleCall(self, i, {name: array[i : i + 1] for name, array in inputs.items()})
             for i in range(count)
         ]
         for part in self._parts:
@@ -85,7 +85,7 @@ class Whole:
             device = self._driver.core.executors[executor].spec.device
             call.context.trace.on_executing(executor, device, address, self._driver.clock())
 
-    def on_outputs(self, example: Example, outputs: Mapping[str, Array], variant: str) -> None:
+    def on_outputs(self, example: ExampleCall, outputs: Mapping[str, Array], variant: str) -> None:
         """Take one example's outputs, and which variant gave them."""
         if self._is_over:
             return
@@ -96,7 +96,7 @@ class Whole:
         if not self._left:
             self._end(self._answer())
 
-    def on_refused(self, example: Example, outcome: Outcome) -> None:
+    def on_refused(self, example: ExampleCall, outcome: Outcome) -> None:
         """Take that an example is not computed."""
         if not self._is_over:
             self.call.id = example.id  # what the log calls the request

@@ -4,7 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from roma.device_protocol import ClockOffset, Decoder, Message, Ping, Pong, Refused, Result, encode
+from roma.device_protocol import (
+    ActionResult,
+    ClockOffset,
+    Decoder,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    encode,
+)
 from roma.domain.errors import BackendLost, WireError
 
 T = TypeVar("T")
@@ -16,7 +25,9 @@ class Link(asyncio.Protocol):
     `on_result` takes what nobody waits for; it raises WireError for what must not come.
     """
 
-    def __init__(self, on_result: Callable[[Result], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, on_result: Callable[[ActionResult], None], clock: Callable[[], float]
+    ) -> None:
         self.offset = ClockOffset()
         self.heard = clock()
         self.why = "the connection was closed"
@@ -95,7 +106,7 @@ class Link(asyncio.Protocol):
         elif self._expected is not None:
             if not self._expected.done():
                 self._expected.set_result(message)
-        elif isinstance(message, Result):
+        elif isinstance(message, ActionResult):
             self._on_result(message)
         elif not isinstance(message, Pong):
             raise WireError(f"{type(message).__name__}: must not come now")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from roma.domain.model import ModelSpec
-from roma.domain.variants import Terms
+from roma.domain.variants import RequestOptions
 from roma.tensors.errors import RequestError
 
 VARIANT: Final = "X-Roma-Variant"
@@ -45,7 +45,7 @@ def read(
     *,
     now: float,
     today: float,
-) -> tuple[Terms, float]:
+) -> tuple[RequestOptions, float]:
     """Return a request's terms, and the seconds that it spent on its way here.
 
     `deadline` is its own hard one, in seconds; `now` is the core's clock, `today` the calendar's.
@@ -55,9 +55,9 @@ def read(
     spent = _spent(_text(headers, _START), today)
     soft = _soft(_text(headers, _SOFT), deadline)
     if soft is None and not spent:
-        return Terms(None, variant, accuracy), 0.0
+        return RequestOptions(None, variant, accuracy), 0.0
     left = (spec.sla.response_time if soft is None else soft) - spent
-    return Terms(now + max(0.0, left), variant, accuracy), spent
+    return RequestOptions(now + max(0.0, left), variant, accuracy), spent
 
 
 def _text(headers: Mapping[bytes, bytes], name: str) -> str | None:

@@ -15,8 +15,8 @@ from dispatcher.live.http.responses import error, json_response
 from dispatcher.live.http.routes import Route
 from dispatcher.live.planned import request_options
 from dispatcher.live.planned.capabilities import TYPES
-from dispatcher.live.planned.device import Device, Known, Signatures
-from dispatcher.live.planned.examples import Whole
+from dispatcher.live.planned.device import ModelSignatures, PlannedDevice, Signatures
+from dispatcher.live.planned.examples import MultiExampleCall
 from dispatcher.state.executors import RECOVERY
 from roma.config.placement import Executable, executables
 from roma.config.schema import Config
@@ -40,13 +40,13 @@ _STATUS: Final = {Code.UNIMPLEMENTED: 501, Code.NOT_FOUND: 404}
 """HTTP statuses of what is wrong with a request; of everything else 400."""
 
 
-class Exclusives:
+class PlannedDevices:
     """The exclusive devices of a deployment that has nothing else. Raises ConfigError."""
 
     def __init__(self, config: Config, driver: Driver) -> None:
         self.max_body = config.gateway.max_body_bytes
         """Bytes of a body, also once it is inflated."""
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, PlannedDevice] = {}
         self._driver = driver
         self._timeout = config.gateway.backend_timeout
         self._signatures: Signatures = {}
@@ -55,9 +55,9 @@ class Exclusives:
             e.name: watched(e.token, f"executable {e.name}: token") for e in executables(config)
         }
 
-    def add(self, executable: Executable) -> Device:
+    def add(self, executable: Executable) -> PlannedDevice:
         """Make the device of an executable; its `run` connects it."""
-        device = Device(
+        device = PlannedDevice(
             executable,
             self._driver,
             self._signatures,
@@ -90,7 +90,7 @@ class Exclusives:
             return error(400, str(fault))
         except BodyTooLarge:
             return error(413, f"request body is larger than {self.max_body} bytes")
-        whole = Whole(self._driver, call, layout)
+        whole = MultiExampleCall(self._driver, call, layout)
         whole.submit(inputs, count)
         return whole
 
@@ -123,7 +123,7 @@ class Exclusives:
         if not self._driver.core.executors.serve(model):
             return {}, 1, Layout.ROW  # the core refuses it, and counts that
         body = message.body
-        if (message.form.content_encoding or "").lower() in ("gzip", "deflate"):
+        if (message.template.content_encoding or "").lower() in ("gzip", "deflate"):
             body = inflate(body, self.max_body)
         document = parse(body)
         name, known = signature_name(document), self._signatures[model]
@@ -140,7 +140,7 @@ class Exclusives:
             check_shape(array, signature.inputs[alias])
         return inputs, self._count(model, known, inputs), layout
 
-    def _count(self, model: str, known: Known, inputs: Mapping[str, Array]) -> int:
+    def _count(self, model: str, known: ModelSignatures, inputs: Mapping[str, Array]) -> int:
         """Return how many examples inputs are; raises TensorError if they are not what fits."""
         first = next(iter(inputs.values()))
         count = first.shape[0] if first.ndim else 0

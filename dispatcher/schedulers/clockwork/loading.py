@@ -16,21 +16,21 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from dispatcher.schedulers.base import TICK
-from dispatcher.state.device_state import Exclusive
+from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Executor
 
 NEVER: Final = float("inf")
 
-ANY: Final = 1 << 30
+UNBOUNDED: Final = 1 << 30
 """More requests than can wait."""
 
-NOBODY: Final = -1
+NO_REQUEST: Final = -1
 """No request has this number."""
 
 FLOOR: Final = 1e-3
 """Seconds of load below which two devices are alike."""
 
-TOUCHED: Final = 1e-9
+COLD_MISS_PRIORITY: Final = 1e-9
 """Priority of a model whose last request came too late for any LOAD: the next one may be in time.
 It takes free pages only."""
 
@@ -41,24 +41,24 @@ SLACK: Final = 16
 """Stale entries that are not worth a rebuild."""
 
 
-class Gpu:
+class DeviceSchedule:
     """An exclusive device; `strategies` by batch size, by the time when they begin at latest."""
 
     __slots__ = ("device", "executor", "look_at", "name", "places", "strategies", "work")
 
-    def __init__(self, executor: Executor, device: Exclusive) -> None:
+    def __init__(self, executor: Executor, device: DeviceState) -> None:
         self.name = executor.spec.name
         self.executor = executor
         self.device = device
-        self.places: dict[str, Place] = {}
-        self.strategies: dict[int, list[tuple[float, int, Place]]] = {}
+        self.places: dict[str, Replica] = {}
+        self.strategies: dict[int, list[tuple[float, int, Replica]]] = {}
         self.work = 0.0
         """ℓ_g."""
         self.look_at = 0.0
         """When it is looked at next, if nothing happens before: it has enough to do until then."""
 
 
-class Book:
+class ModelDemand:
     """One model; `due` are deadline and number of its waiting requests, the most urgent first."""
 
     __slots__ = (
@@ -77,10 +77,10 @@ class Book:
         self.name = name
         self.capacity = capacity
         self.due: list[tuple[float, int]] = []
-        self.places: list[Place] = []
+        self.places: list[Replica] = []
         self.priority = 0.0
         self.is_touched = False
-        self.head = NOBODY
+        self.head = NO_REQUEST
         """The most urgent one when `drop_at` was found, if that has not to be found again."""
         self.drop_at = NEVER
         """When the most urgent request cannot be answered in time any more."""
@@ -91,12 +91,12 @@ class Book:
         return len(self.due) - bisect_left(self.due, (end, 0))
 
 
-class Place:
+class Replica:
     """A model on a device; `entered` says by batch size when its strategy must begin at latest."""
 
     __slots__ = ("book", "entered", "gpu", "is_loaded", "next_size", "share", "sizes", "times")
 
-    def __init__(self, book: Book, gpu: Gpu) -> None:
+    def __init__(self, book: ModelDemand, gpu: DeviceSchedule) -> None:
         self.book = book
         self.gpu = gpu
         self.share = 0.0
@@ -118,12 +118,12 @@ class Place:
 class Loading:
     """Which model to load next: the one with the most demand that is not met."""
 
-    def __init__(self, gpus: Mapping[str, Gpu]) -> None:
+    def __init__(self, gpus: Mapping[str, DeviceSchedule]) -> None:
         self._gpus = gpus
-        self._candidates: list[tuple[float, int, Book]] = []
+        self._candidates: list[tuple[float, int, ModelDemand]] = []
         self._sequence = 0
         self._live = 0
-        self._coldest: dict[str, Exclusive] = {}
+        self._coldest: dict[str, DeviceState] = {}
         """By model, as found last."""
         self.is_changed = False
         """Whether a model became a candidate since the last decision."""
@@ -132,20 +132,20 @@ class Loading:
         self.paused_until = NEVER
         """When one can be tried again whose last LOAD had failed."""
 
-    def renew(self, book: Book, now: float) -> None:
+    def rebuild(self, book: ModelDemand, now: float) -> None:
         """Renew a model's demand, its shares and its priority."""
         places, demand = book.places, self._demand(book, now)
         priority = demand
         if len(places) == 1:  # as nearly always
-            priority -= _given(places[0], demand)
+            priority -= _allot_demand(places[0], demand)
         elif places:
             total = 0.0
             for place in places:
                 total += _weight(place)
             for place in places:
-                priority -= _given(place, demand * _weight(place) / total)
+                priority -= _allot_demand(place, demand * _weight(place) / total)
         elif book.is_touched and demand == 0.0:
-            priority = TOUCHED
+            priority = COLD_MISS_PRIORITY
         if len(book.places) >= len(self._gpus):
             priority = 0.0  # it is everywhere: no candidate, that others may be looked at
         if priority != book.priority:
@@ -153,17 +153,17 @@ class Loading:
             if priority > 0:
                 self._enter(book)
 
-    def _demand(self, book: Book, now: float) -> float:
+    def _demand(self, book: ModelDemand, now: float) -> float:
         """Return d_m."""
         if not book.due:
             return 0.0
         name, places = book.name, book.places
-        device = places[0].gpu.device if places else self.coldest(name)
+        device = places[0].gpu.device if places else self.fastest_cold_start(name)
         if device is None:
             return 0.0
         return device.work(name, book.benefit(now + device.cold(name)))
 
-    def coldest(self, model: str) -> Exclusive | None:
+    def fastest_cold_start(self, model: str) -> DeviceState | None:
         """Return the device that would answer a model first which none of them holds."""
         found = self._coldest.get(model)
         if found is None:
@@ -176,12 +176,12 @@ class Loading:
                 self._coldest[model] = found
         return found
 
-    def begins(self, model: str, device: Exclusive) -> None:
+    def begins(self, model: str, device: DeviceState) -> None:
         """Take that a device will hold a model: it may load it slower afterwards."""
         if self._coldest.get(model) is device:
             del self._coldest[model]
 
-    def ends(self, model: str, device: Exclusive) -> None:
+    def ends(self, model: str, device: DeviceState) -> None:
         """Take that a device holds a model no longer: it may load it faster than before.
 
         Who was found has not held it meanwhile, and is as fast as it was.
@@ -197,7 +197,7 @@ class Loading:
         else:
             self._coldest.pop(model, None)
 
-    def _enter(self, book: Book) -> None:
+    def _enter(self, book: ModelDemand) -> None:
         self._sequence += 1
         self.is_changed = True
         heappush(self._candidates, (-book.priority, self._sequence, book))
@@ -208,7 +208,7 @@ class Loading:
             heapify(self._candidates)
             self._live = len(self._candidates)
 
-    def best(self) -> Book | None:
+    def best(self) -> ModelDemand | None:
         """Return the model with the highest priority, if that is positive."""
         candidates = self._candidates
         while candidates:
@@ -218,7 +218,9 @@ class Loading:
             heappop(candidates)
         return None
 
-    def pick(self, gpus: list[Gpu], now: float, latency: float) -> tuple[Gpu, Book] | None:
+    def pick(
+        self, gpus: list[DeviceSchedule], now: float, latency: float
+    ) -> tuple[DeviceSchedule, ModelDemand] | None:
         """Return where to load what; `gpus` can begin one, and the first of them does if it can."""
         skipped = []
         found = None
@@ -235,10 +237,12 @@ class Loading:
         for entry in skipped:
             heappush(self._candidates, entry)
             # Time alone may have taken its reason to be loaded from it (§5.3, iv).
-            self.renew(entry[2], now)
+            self.rebuild(entry[2], now)
         return found
 
-    def _place_for(self, book: Book, gpus: list[Gpu], now: float, latency: float) -> Gpu | None:
+    def _place_for(
+        self, book: ModelDemand, gpus: list[DeviceSchedule], now: float, latency: float
+    ) -> DeviceSchedule | None:
         name = book.name
         for gpu in gpus:
             device = gpu.device
@@ -248,7 +252,7 @@ class Loading:
             if pause > now:
                 self.paused_until = min(self.paused_until, pause)
                 continue
-            if book.priority == TOUCHED:
+            if book.priority == COLD_MISS_PRIORITY:
                 if device.room_for(name) >= 0:
                     return gpu
                 continue
@@ -261,13 +265,13 @@ class Loading:
         return None
 
 
-def _weight(place: Place) -> float:
+def _weight(place: Replica) -> float:
     """Return how much of its model's demand a place draws: the inverse of others' there."""
     others = place.gpu.work - place.share
     return 1 / others if others > FLOOR else 1 / FLOOR
 
 
-def _given(place: Place, share: float) -> float:
+def _allot_demand(place: Replica, share: float) -> float:
     """Give a place its share of its model's demand; return how much of that its device can meet."""
     gpu = place.gpu
     work = max(share, gpu.work + share - place.share)  # rounding takes a little now and then

@@ -31,23 +31,23 @@ from dispatcher.schedulers.base import (
     TICK,
     Batch,
     Choice,
-    Drop,
-    Load,
-    Options,
+    DropChoice,
+    LoadChoice,
+    PolicyOptions,
+    PolicyView,
     Scheduler,
-    State,
-    Unload,
+    UnloadChoice,
     WaitUntil,
 )
 from dispatcher.schedulers.clockwork.loading import (
-    ANY,
+    COLD_MISS_PRIORITY,
     NEVER,
-    NOBODY,
-    TOUCHED,
-    Book,
-    Gpu,
+    NO_REQUEST,
+    UNBOUNDED,
+    DeviceSchedule,
     Loading,
-    Place,
+    ModelDemand,
+    Replica,
 )
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
@@ -60,7 +60,7 @@ class _Strategy:
 
     __slots__ = ("first", "latest", "place", "run", "size")
 
-    def __init__(self, place: Place, size: int, run: float, first: int, latest: float) -> None:
+    def __init__(self, place: Replica, size: int, run: float, first: int, latest: float) -> None:
         self.place = place
         self.size = size
         self.run = run
@@ -72,19 +72,19 @@ class _Strategy:
 class Clockwork(Scheduler):
     """Batches in windows, models loaded by unmet demand, requests refused once they are late."""
 
-    knows_requests: ClassVar[bool] = True
+    request_aware: ClassVar[bool] = True
     prefers_large: ClassVar[bool] = True
     """Whether a larger batch may go first that would be lost otherwise; the paper's does not."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
-        self._books = {name: Book(name, q.spec.deadline) for name, q in state.queues.items()}
-        self._gpus: dict[str, Gpu] = {}
-        self._ready: dict[str, Gpu] = {}
+        self._books = {name: ModelDemand(name, q.spec.deadline) for name, q in state.queues.items()}
+        self._gpus: dict[str, DeviceSchedule] = {}
+        self._ready: dict[str, DeviceSchedule] = {}
         """Devices that may have room for a batch: something changed since they were looked at."""
-        self._looks: list[tuple[float, int, Gpu]] = []
-        self._drops: list[tuple[float, int, Book]] = []
-        self._stale: dict[str, Book] = {}
+        self._looks: list[tuple[float, int, DeviceSchedule]] = []
+        self._drops: list[tuple[float, int, ModelDemand]] = []
+        self._stale: dict[str, ModelDemand] = {}
         """What changed since its demand was renewed."""
         self._loading = Loading(self._gpus)
         self._load_at = NEVER
@@ -107,7 +107,7 @@ class Clockwork(Scheduler):
         for place in book.places:
             # Most have entered what can be: a request that is not the first changes nothing there.
             if place.is_loaded and (is_first or waiting >= place.next_size):
-                self._offer(place, now, is_first=is_first)
+                self._enqueue_strategies(place, now, is_first=is_first)
         self._stale[book.name] = book
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
@@ -131,7 +131,7 @@ class Clockwork(Scheduler):
             self._ready.pop(name, None)
             gpu = None
         if gpu is None and device is not None:
-            gpu = self._gpus[name] = Gpu(executor, device)
+            gpu = self._gpus[name] = DeviceSchedule(executor, device)
             self._loading.forget()
             for model in device.held:
                 if model in self._books:
@@ -154,20 +154,20 @@ class Clockwork(Scheduler):
         elif place is not None:
             self._leave(place, now)
 
-    def _enter(self, gpu: Gpu, model: str, now: float) -> None:
+    def _enter(self, gpu: DeviceSchedule, model: str, now: float) -> None:
         book = self._books[model]
         place = gpu.places.get(model)
         if place is None:
-            place = gpu.places[model] = Place(book, gpu)
+            place = gpu.places[model] = Replica(book, gpu)
             book.places.append(place)
             book.is_touched = False
             self._loading.begins(model, gpu.device)
         place.is_loaded = gpu.device.has(model)
         if place.is_loaded and book.due:
-            self._offer(place, now, is_first=True)
+            self._enqueue_strategies(place, now, is_first=True)
         self._move(book)
 
-    def _leave(self, place: Place, now: float) -> None:
+    def _leave(self, place: Replica, now: float) -> None:
         book, gpu = place.book, place.gpu
         place.is_loaded = False
         place.entered.clear()
@@ -177,19 +177,19 @@ class Clockwork(Scheduler):
         self._loading.ends(book.name, gpu.device)
         self._move(book)
 
-    def _move(self, book: Book) -> None:
+    def _move(self, book: ModelDemand) -> None:
         """Take that a model is somewhere else, or that it takes longer or shorter there."""
-        book.head = NOBODY
+        book.head = NO_REQUEST
         self._stale[book.name] = book
 
-    def _offer(self, place: Place, now: float, *, is_first: bool) -> None:
+    def _enqueue_strategies(self, place: Replica, now: float, *, is_first: bool) -> None:
         """Enter a strategy for each batch size that waits in full and has none, or a later one.
 
         Only a request that is the first of its model's can bring a strategy forward.
         """
         book, gpu, entered = place.book, place.gpu, place.entered
         deadline, waiting = book.due[0][0], len(book.due)
-        place.next_size = ANY
+        place.next_size = UNBOUNDED
         for size in place.sizes:
             if size > waiting:
                 place.next_size = size
@@ -221,10 +221,10 @@ class Clockwork(Scheduler):
                 return batch
             del self._ready[gpu.name]
         if self._stale:
-            self._settle(now)
+            self._recompute_demand(now)
         return self._next_drop(now) or self._next_load(now) or self._next_look()
 
-    def _settle(self, now: float) -> None:
+    def _recompute_demand(self, now: float) -> None:
         """Renew what follows from the requests that wait now, once devices have their batches.
 
         Most requests find a device free: of those nothing follows.
@@ -232,16 +232,16 @@ class Clockwork(Scheduler):
         for book in self._stale.values():
             if not book.due or book.due[0][1] != book.head:
                 self._await_drop(book, now)
-            self._loading.renew(book, now)
+            self._loading.rebuild(book, now)
         self._stale.clear()
 
-    def _next_batch(self, gpu: Gpu, now: float) -> Batch | None:
+    def _next_batch(self, gpu: DeviceSchedule, now: float) -> Batch | None:
         device, options = gpu.device, self.options
         if self._gpus.get(gpu.name) is not gpu or not gpu.executor.has_room:
             return None
         free = device.infers.free_at(now)
         if free - now >= options.ahead + TICK:
-            self._look(gpu, free - options.ahead)
+            self._schedule_check(gpu, free - options.ahead)
             return None
         gpu.look_at = 0.0
         start = max(free, now + options.latency)
@@ -253,7 +253,7 @@ class Clockwork(Scheduler):
             if batch is not None:
                 return batch
 
-    def _choose_strategy(self, gpu: Gpu, start: float) -> "_Strategy | None":
+    def _choose_strategy(self, gpu: DeviceSchedule, start: float) -> "_Strategy | None":
         """Return the strategy that cannot wait any longer, as large a batch as it can become.
 
         Unless it takes so long that a larger batch, which does more in its time, would be lost.
@@ -267,7 +267,7 @@ class Clockwork(Scheduler):
                     chosen = found
         if chosen is None:
             return None
-        chosen = self._grown(chosen, start)
+        chosen = self._largest_batch(chosen, start)
         if self.prefers_large:
             for other in valid:
                 is_lost = other.latest < start + chosen.run
@@ -276,7 +276,7 @@ class Clockwork(Scheduler):
         return chosen
 
     def _first(
-        self, heap: list[tuple[float, int, Place]], size: int, start: float
+        self, heap: list[tuple[float, int, Replica]], size: int, start: float
     ) -> "_Strategy | None":
         """Return the valid strategy of a batch size that must begin first."""
         ends = start + self.options.latency + TICK
@@ -301,7 +301,7 @@ class Clockwork(Scheduler):
             heapreplace(heap, (latest, self._sequence, place))
         return None
 
-    def _grown(self, strategy: "_Strategy", start: float) -> "_Strategy":
+    def _largest_batch(self, strategy: "_Strategy", start: float) -> "_Strategy":
         """Return the largest batch that begins with the same request and keeps its deadline."""
         place, first = strategy.place, strategy.first
         book = place.book
@@ -331,7 +331,7 @@ class Clockwork(Scheduler):
         requests = tuple([request for _, request in taken])
         return Batch(gpu.name, book.name, requests, now, strategy.latest - self.options.latency)
 
-    def _next_drop(self, now: float) -> Drop | None:
+    def _next_drop(self, now: float) -> DropChoice | None:
         while self._drops and self._drops[0][0] <= now + TICK:
             time, _, book = heappop(self._drops)
             if time != book.drop_at:
@@ -345,7 +345,7 @@ class Clockwork(Scheduler):
             del book.due[:late]
             self._await_drop(book, now)
             if not found:  # they have left
-                self._loading.renew(book, now)
+                self._loading.rebuild(book, now)
                 continue
             book.is_touched = not book.places
             self._stale[book.name] = book
@@ -353,13 +353,13 @@ class Clockwork(Scheduler):
                 if gpu.device.doubt(book.name, now):
                     self._loading.forget(book.name)
             detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
-            return Drop(book.name, tuple(found), Reason.DEADLINE, detail)
+            return DropChoice(book.name, tuple(found), Reason.DEADLINE, detail)
         return None
 
-    def _await_drop(self, book: Book, now: float) -> None:
+    def _await_drop(self, book: ModelDemand, now: float) -> None:
         """Be woken when the most urgent request cannot be answered in time any more."""
         if not book.due:
-            book.head, book.drop_at = NOBODY, NEVER
+            book.head, book.drop_at = NO_REQUEST, NEVER
             return
         book.head = book.due[0][1]
         ready, run = self._soonest(book, now)
@@ -370,7 +370,7 @@ class Clockwork(Scheduler):
             self._sequence += 1
             heappush(self._drops, (time, self._sequence, book))
 
-    def _soonest(self, book: Book, now: float) -> tuple[float, float]:
+    def _soonest(self, book: ModelDemand, now: float) -> tuple[float, float]:
         """Return when the model is ready somewhere, and the seconds from there to an answer."""
         ready, run = NEVER, NEVER
         for place in book.places:
@@ -378,11 +378,11 @@ class Clockwork(Scheduler):
             ready = min(ready, place.gpu.device.ready_at(book.name, now))
         if book.places:
             return ready, run + 2 * self.options.latency
-        first = self._loading.coldest(book.name)
+        first = self._loading.fastest_cold_start(book.name)
         cold = 0.0 if first is None else first.cold(book.name)
         return now, cold + 4 * self.options.latency
 
-    def _next_load(self, now: float) -> Load | Unload | None:
+    def _next_load(self, now: float) -> LoadChoice | UnloadChoice | None:
         """Load the model with the most unmet demand where the least is to be done."""
         loading = self._loading
         if now + TICK < self._load_at and (self._is_loading or not loading.is_changed):
@@ -401,14 +401,14 @@ class Clockwork(Scheduler):
         if device.room_for(name) < 0:
             victim = device.victim()
             assert victim is not None, f"{device!r} was picked for {name}"
-            return Unload(gpu.name, victim)
+            return UnloadChoice(gpu.name, victim)
         latest = NEVER
-        if book.priority != TOUCHED:
+        if book.priority != COLD_MISS_PRIORITY:
             needs = device.loading(name) + device.execution(name, 1) + 2 * self.options.latency
             latest = book.due[-1][0] - needs
-        return Load(gpu.name, name, latest)
+        return LoadChoice(gpu.name, name, latest)
 
-    def _idle_lanes(self, now: float) -> list[Gpu]:
+    def _idle_lanes(self, now: float) -> list[DeviceSchedule]:
         """Return the devices that can take a LOAD, the one with the least work first."""
         idle = []
         for gpu in self._gpus.values():
@@ -422,13 +422,13 @@ class Clockwork(Scheduler):
         idle.sort(key=_by_work)
         return idle
 
-    def _look(self, gpu: Gpu, time: float) -> None:
+    def _schedule_check(self, gpu: DeviceSchedule, time: float) -> None:
         if gpu.look_at != time and self._has_strategy(gpu):
             gpu.look_at = time
             self._sequence += 1
             heappush(self._looks, (time, self._sequence, gpu))
 
-    def _has_strategy(self, gpu: Gpu) -> bool:
+    def _has_strategy(self, gpu: DeviceSchedule) -> bool:
         """Return whether a device can do anything; forget strategies whose requests have left."""
         for size, heap in gpu.strategies.items():
             while heap:
@@ -457,7 +457,7 @@ class Clockwork(Scheduler):
         return None if first == NEVER else WaitUntil(first)
 
 
-def _by_work(gpu: Gpu) -> tuple[float, int]:
+def _by_work(gpu: DeviceSchedule) -> tuple[float, int]:
     # Where little waits, no device has any work by these books; then memory says who has the models
     # whose requests come: without it the first device would be given them all.
     return gpu.work, -gpu.device.free

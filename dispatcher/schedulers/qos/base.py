@@ -21,15 +21,15 @@ from dispatcher.schedulers.base import (
     TICK,
     Batch,
     Choice,
-    Drop,
-    Load,
-    Options,
+    DropChoice,
+    LoadChoice,
+    PolicyOptions,
+    PolicyView,
     Scheduler,
-    State,
     WaitUntil,
 )
 from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
-from dispatcher.state.device_state import Exclusive
+from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
 from dispatcher.state.utility import UTILITIES, soft_deadline, value
@@ -43,7 +43,7 @@ REFERENCE: Final = 8
 """The batch size by whose throughput devices are compared (§3.1)."""
 
 
-class Rate:
+class ArrivalRate:
     """Arrivals per second within the last `window` seconds."""
 
     __slots__ = ("_since", "_times", "_window")
@@ -70,16 +70,16 @@ class Rate:
             times.popleft()
 
 
-class Book:
+class VariantQueue:
     """One model's waiting requests, in bins for each set of variants that clients allow."""
 
     __slots__ = ("_queue", "_state", "_width", "lines", "name", "rate", "variants")
 
-    def __init__(self, queue: ModelQueue, state: State, width: float, window: float) -> None:
+    def __init__(self, queue: ModelQueue, state: PolicyView, width: float, window: float) -> None:
         self.name = queue.spec.name
         self.variants = queue.spec.variants or (Variant(self.name, 1.0),)
         self.lines: dict[tuple[Variant, ...], DeadlineBins] = {}
-        self.rate = Rate(window)
+        self.rate = ArrivalRate(window)
         self._queue = queue
         self._state = state
         self._width = width
@@ -151,12 +151,12 @@ class Book:
         return entry.soft // self._width
 
 
-class Gpu:
+class DeviceView:
     """An exclusive device, as these policies see it."""
 
     __slots__ = ("capability", "device", "executor", "name")
 
-    def __init__(self, executor: Executor, device: Exclusive) -> None:
+    def __init__(self, executor: Executor, device: DeviceState) -> None:
         self.name = executor.spec.name
         self.executor = executor
         self.device = device
@@ -168,7 +168,7 @@ class Gpu:
         """Whether it has nothing to run."""
         return not len(self.device.infers) and self.executor.has_room
 
-    def held(self, book: Book) -> list[Variant]:
+    def held(self, book: VariantQueue) -> list[Variant]:
         """Return the variants of a model that are loaded, the most accurate first."""
         return [v for v in book.variants if self.device.has(v.name)]
 
@@ -186,7 +186,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BatchChoice:
     """Run the first `count` requests by `variant`."""
 
     variant: Variant
@@ -197,23 +197,23 @@ class Decision:
 class QualityScheduler(Scheduler):
     """A policy that maximises the quality of answers; `decide` is what makes it."""
 
-    knows_requests: ClassVar[bool] = True
+    request_aware: ClassVar[bool] = True
     rate_window: ClassVar[float] = RATE_WINDOW
     """Seconds over which arrivals are counted."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self.utility = UTILITIES[options.quality.utility]
         width = options.quality.bin
         self.books = {
-            name: Book(queue, state, width, self.rate_window)
+            name: VariantQueue(queue, state, width, self.rate_window)
             for name, queue in state.queues.items()
         }
-        self.gpus: dict[str, Gpu] = {}
+        self.gpus: dict[str, DeviceView] = {}
         """The fastest first."""
-        self._active: dict[str, Book] = {}
+        self._active: dict[str, VariantQueue] = {}
         """Models of which something may wait."""
-        self._lacking: dict[str, Gpu] = {}
+        self._lacking: dict[str, DeviceView] = {}
         """Devices that may lack a variant for which they have the pages."""
 
     # Observations
@@ -240,7 +240,7 @@ class QualityScheduler(Scheduler):
         self.gpus.pop(name, None)
         self._lacking.pop(name, None)
         if device is not None:
-            gpu = self.gpus[name] = self._lacking[name] = Gpu(executor, device)
+            gpu = self.gpus[name] = self._lacking[name] = DeviceView(executor, device)
             gpu.capability = {b.name: _capability(gpu, b) for b in self.books.values()}
             ordered = sorted(self.gpus.values(), key=lambda g: -sum(g.capability.values()))
             self.gpus = {g.name: g for g in ordered}
@@ -254,8 +254,8 @@ class QualityScheduler(Scheduler):
 
     @abstractmethod
     def decide(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | Drop | float:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+    ) -> BatchChoice | DropChoice | float:
         """Say what a free device runs, or until when it waits if nothing comes before.
 
         Or refuse some: they have left when it is asked again.
@@ -274,14 +274,14 @@ class QualityScheduler(Scheduler):
                 continue
             for book, able in self._by_urgency(gpu):
                 decision = self.decide(book, gpu, able, now)
-                if isinstance(decision, Decision):
+                if isinstance(decision, BatchChoice):
                     return self._batch(book, gpu, decision, now)
-                if isinstance(decision, Drop):
+                if isinstance(decision, DropChoice):
                     return decision
                 look = min(look, decision)
         return None if look == inf else WaitUntil(max(look, now + TICK))
 
-    def share(self, book: Book, gpu: Gpu) -> float:
+    def share(self, book: VariantQueue, gpu: DeviceView) -> float:
         """Return ξ, the part of a model's requests that is a device's: by what devices can do."""
         total = 0.0
         for other in self.gpus.values():
@@ -295,12 +295,12 @@ class QualityScheduler(Scheduler):
             total += value(utility, ended, entry.soft, entry.hard)
         return variant.accuracy * total
 
-    def ends(self, gpu: Gpu, variant: Variant, count: int, now: float) -> float:
+    def ends(self, gpu: DeviceView, variant: Variant, count: int, now: float) -> float:
         """Return when the answers of a batch that is sent now are expected."""
         seconds = gpu.seconds(variant, gpu.size_for(variant, count))
         return now + 2 * self.options.latency + seconds
 
-    def _by_urgency(self, gpu: Gpu) -> list[tuple[Book, tuple[Variant, ...]]]:
+    def _by_urgency(self, gpu: DeviceView) -> list[tuple[VariantQueue, tuple[Variant, ...]]]:
         """Return the models of which a device can run something, the most urgent first."""
         found = []
         for name in list(self._active):
@@ -315,7 +315,9 @@ class QualityScheduler(Scheduler):
             found.sort(key=_urgency)
         return [(book, able) for _, book, able in found]
 
-    def _batch(self, book: Book, gpu: Gpu, decision: Decision, now: float) -> Batch:
+    def _batch(
+        self, book: VariantQueue, gpu: DeviceView, decision: BatchChoice, now: float
+    ) -> Batch:
         variant, count = decision.variant, decision.count
         sizes = gpu.sizes(variant)
         entries = book.first(variant, min(count, sizes[-1]))
@@ -326,7 +328,7 @@ class QualityScheduler(Scheduler):
         latest = max(now, latest)
         return Batch(gpu.name, book.name, requests, now, latest, variant=variant.name, size=size)
 
-    def _next_load(self, now: float) -> tuple[Load | None, float]:
+    def _next_load(self, now: float) -> tuple[LoadChoice | None, float]:
         """Return a variant to load, or when to try again one that failed."""
         look = inf
         for gpu in list(self._lacking.values()):
@@ -337,18 +339,18 @@ class QualityScheduler(Scheduler):
                         continue
                     pause = device.load_pause(variant.name)
                     if pause <= now:
-                        return Load(gpu.name, variant.name, inf), look
+                        return LoadChoice(gpu.name, variant.name, inf), look
                     look, is_done = min(look, pause), False
             if is_done:
                 del self._lacking[gpu.name]
         return None, look
 
 
-def _urgency(found: tuple[float, Book, tuple[Variant, ...]]) -> float:
+def _urgency(found: tuple[float, VariantQueue, tuple[Variant, ...]]) -> float:
     return found[0]
 
 
-def _capability(gpu: Gpu, book: Book) -> float:
+def _capability(gpu: DeviceView, book: VariantQueue) -> float:
     best = book.variants[0]
     size = gpu.size_for(best, REFERENCE)
     return size / gpu.seconds(best, size)

@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.qos.base import Book, Decision, Gpu, QualityScheduler
+from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
 from roma.domain.variants import Variant
 
 LARGEST: Final = 32
@@ -28,22 +28,22 @@ class Fixed(QualityScheduler):
     """All that wait, at once."""
 
     def decide(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | float:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+    ) -> BatchChoice | float:
         """Run everything, up to a bound."""
         return self.best(book, gpu, able, self.count(book, gpu, able[0], now), now)
 
-    def count(self, book: Book, gpu: Gpu, variant: Variant, now: float) -> int:
+    def count(self, book: VariantQueue, gpu: DeviceView, variant: Variant, now: float) -> int:
         """Return how many requests to run."""
         return min(book.waiting, LARGEST)
 
     def best(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], count: int, now: float
-    ) -> Decision:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], count: int, now: float
+    ) -> BatchChoice:
         """Choose the variant that gives a batch the greatest quality."""
         chosen = able[0]
         if count < THRESHOLD or len(able) == 1:
-            return Decision(chosen, count)
+            return BatchChoice(chosen, count)
         most = -1.0
         for variant in able:
             entries = book.first(variant, min(count, gpu.sizes(variant)[-1]))
@@ -51,14 +51,14 @@ class Fixed(QualityScheduler):
             quality = self.quality(variant, entries, ends)
             if quality > most:
                 chosen, most = variant, quality
-        return Decision(chosen, count)
+        return BatchChoice(chosen, count)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Qos(Fixed):
     """As few at once as will do."""
 
-    def count(self, book: Book, gpu: Gpu, variant: Variant, now: float) -> int:
+    def count(self, book: VariantQueue, gpu: DeviceView, variant: Variant, now: float) -> int:
         """Return the smallest batch size that satisfies eq. 2, or the largest there is."""
         options, share = self.options.quality, self.share(book, gpu)
         rate, waiting = book.rate.at(now), book.waiting

@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.base import Options, State
-from dispatcher.schedulers.qos.base import Book, Decision, Gpu, QualityScheduler
+from dispatcher.schedulers.base import PolicyOptions, PolicyView
+from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
 from dispatcher.state.executors import Executor
 from roma.config.policy_file import Policy, PolicyAction
-from roma.domain.actions import Offer
+from roma.domain.actions import Capabilities
 from roma.domain.variants import Variant
 
 AWAY: Final = 2.0
@@ -40,7 +40,7 @@ class Observer:
         self.types: dict[str, int] = {}
         self._counts = [device.count for device in policy.devices]
 
-    def add(self, gpu: Gpu) -> None:
+    def add(self, gpu: DeviceView) -> None:
         """Take a device in; its offer was not refused."""
         found = self.policy.type_of(gpu.device.offer.models)
         assert found is not None, f"{gpu.name} is of no trained type"
@@ -50,7 +50,9 @@ class Observer:
         """Forget a device."""
         self.types.pop(name, None)
 
-    def features(self, book: Book, gpu: Gpu, gpus: Sequence[Gpu], now: float) -> list[float]:
+    def features(
+        self, book: VariantQueue, gpu: DeviceView, gpus: Sequence[DeviceView], now: float
+    ) -> list[float]:
         """Return the state in which a free device is given something to do."""
         policy, counts = self.policy, self._counts
         bins = [0] * (policy.before + policy.after)
@@ -74,7 +76,7 @@ class Observer:
             found += [AWAY] * (count - len(rests[i]))
         return found
 
-    def refusal(self, name: str, offer: Offer) -> str | None:
+    def refusal(self, name: str, offer: Capabilities) -> str | None:
         """Return why a device cannot be used: it is of no trained type, or one too many."""
         policy = self.policy
         found = policy.type_of(offer.models)
@@ -109,7 +111,7 @@ class Network:
 class QosRl(QualityScheduler):
     """What training found best."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         policy = options.quality.policy
         assert policy is not None, "qos-rl needs a policy"
@@ -121,7 +123,7 @@ class QosRl(QualityScheduler):
         self._waits: dict[str, float] = {}
         """By device: until when it waits because the policy said so."""
 
-    def refusal(self, executor: str, offer: Offer) -> str | None:
+    def refusal(self, executor: str, offer: Capabilities) -> str | None:
         """Refuse a device that the policy was not trained for, and one too many."""
         return self.observer.refusal(executor, offer)
 
@@ -137,8 +139,8 @@ class QosRl(QualityScheduler):
             self.observer.add(found)
 
     def decide(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | float:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+    ) -> BatchChoice | float:
         """Carry out the action with the greatest score."""
         until = self._waits.get(gpu.name, 0.0)
         if now < until:
@@ -155,8 +157,8 @@ class QosRl(QualityScheduler):
         return int(self._network.scores(features).argmax())
 
     def feasible(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], action: PolicyAction
-    ) -> Decision:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], action: PolicyAction
+    ) -> BatchChoice:
         """Return an action as this device can carry it out for what waits now."""
         wanted = self._order.index(action.variant or "")
         chosen = able[-1]
@@ -165,4 +167,4 @@ class QosRl(QualityScheduler):
                 chosen = variant
                 break
         sizes = [size for size in gpu.sizes(chosen) if size <= action.batch]
-        return Decision(chosen, min(book.waiting, sizes[-1] if sizes else gpu.sizes(chosen)[0]))
+        return BatchChoice(chosen, min(book.waiting, sizes[-1] if sizes else gpu.sizes(chosen)[0]))

@@ -13,10 +13,10 @@ from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.base import Drop, Options, State
-from dispatcher.schedulers.qos.base import Book, Decision, Gpu, QualityScheduler
+from dispatcher.schedulers.base import DropChoice, PolicyOptions, PolicyView
+from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
 from dispatcher.schedulers.qos.deadline_bins import Entry
-from dispatcher.schedulers.qos.values import MARGIN, SHED, Action, Values, Worth
+from dispatcher.schedulers.qos.values import MARGIN, SHED, BatchOption, Values, Worth
 from dispatcher.state.executors import Executor
 from dispatcher.state.utility import value
 from roma.domain.events import Reason
@@ -43,7 +43,7 @@ class QosOpt(QualityScheduler):
     rate_window: ClassVar[float] = 10.0
     """The values are of a rate that lasts; what comes in bursts is seen in the backlog."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._values: dict[tuple[str, str, Drifts], Values] = {}
         """By device, model and what of it the device holds."""
@@ -58,8 +58,8 @@ class QosOpt(QualityScheduler):
             self._values.clear()
 
     def decide(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | Drop | float:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+    ) -> BatchChoice | DropChoice | float:
         """Choose the batch with the highest score, to wait, or to give up the oldest requests."""
         worth, waiting = self._worth(book, gpu, now), book.waiting
         score, best, ended, head = self._best(book, gpu, able, now, worth)
@@ -71,7 +71,7 @@ class QosOpt(QualityScheduler):
         ):
             oldest = tuple([entry.request for entry in book.first(able[0], shed)])
             detail = f"{waiting} requests wait: those behind this one are answered instead"
-            return Drop(book.name, oldest, Reason.DEADLINE, detail)
+            return DropChoice(book.name, oldest, Reason.DEADLINE, detail)
         # The values believe that requests come as they came; those in hand know how long they can.
         # Who may be served by some of the variants alone is none of those whose values they are.
         next_one, is_open = 1 / worth.traffic.rate, len(able) == len(gpu.held(book))
@@ -83,17 +83,17 @@ class QosOpt(QualityScheduler):
 
     def _best(
         self,
-        book: Book,
-        gpu: Gpu,
+        book: VariantQueue,
+        gpu: DeviceView,
         able: tuple[Variant, ...],
         now: float,
         worth: Worth,
         *,
         skip: int = 0,
-    ) -> tuple[float, Decision, float, Entry]:
+    ) -> tuple[float, BatchChoice, float, Entry]:
         """Return the best batch without the first `skip` requests: score, end and first request."""
         share, waiting = self.share(book, gpu), book.waiting - skip
-        most, best, best_end = -math.inf, Decision(able[0], 1), now
+        most, best, best_end = -math.inf, BatchChoice(able[0], 1), now
         head = book.first(able[0], 1)[0]
         for variant in able:
             entries = book.first(variant, skip + gpu.sizes(variant)[-1])[skip:]
@@ -109,12 +109,12 @@ class QosOpt(QualityScheduler):
                 left = worth.expected(waiting - count, part)
                 score = variant.accuracy * quality - worth.gain * part + left
                 if score > most:
-                    most, best, best_end = score, Decision(variant, count), ended
+                    most, best, best_end = score, BatchChoice(variant, count), ended
                 if count == len(entries):
                     break
         return most, best, best_end, head
 
-    def _worth(self, book: Book, gpu: Gpu, now: float) -> Worth:
+    def _worth(self, book: VariantQueue, gpu: DeviceView, now: float) -> Worth:
         drifts = tuple([(v, _drift(gpu.device.factor(v.name))) for v in gpu.held(book)])
         key = gpu.name, book.name, drifts
         known = self._values.get(key)
@@ -123,7 +123,7 @@ class QosOpt(QualityScheduler):
             self._values[key] = self._latest[gpu.name, book.name] = known
         return known.at(book.rate.at(now))
 
-    def _like(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values | None:
+    def _like(self, book: VariantQueue, gpu: DeviceView, drifts: Drifts) -> Values | None:
         """Return the values of another device that offers and holds the same."""
         for other in self.gpus.values():
             known = self._values.get((other.name, book.name, drifts))
@@ -131,10 +131,10 @@ class QosOpt(QualityScheduler):
                 return known
         return None
 
-    def _begun(self, book: Book, gpu: Gpu, drifts: Drifts) -> Values:
+    def _begun(self, book: VariantQueue, gpu: DeviceView, drifts: Drifts) -> Values:
         offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
         actions = [
-            Action(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
+            BatchOption(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
             for v, drift in drifts
             for size in gpu.sizes(v)
         ]

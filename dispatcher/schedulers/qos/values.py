@@ -52,7 +52,7 @@ SHED: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class BatchOption:
     """A batch of `count` by a variant of accuracy `accuracy` that takes `seconds`."""
 
     count: int
@@ -92,7 +92,7 @@ class Values:
 
     def __init__(
         self,
-        actions: Sequence[Action],
+        actions: Sequence[BatchOption],
         utility: Utility,
         *,
         soft: float,
@@ -192,7 +192,7 @@ class _Costs:
 
     def __init__(
         self,
-        actions: Sequence[Action],
+        actions: Sequence[BatchOption],
         utility: Utility,
         *,
         soft: float,

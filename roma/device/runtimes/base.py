@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from roma.device_protocol import BYTES, Array, Signature
-from roma.domain.actions import BATCHES, ModelOffer
+from roma.domain.actions import BATCHES, ModelCapabilities
 
 DEFAULT_SIGNATURE = "serving_default"
 """Of a model with several, the one that is meant without a name."""
@@ -43,7 +43,7 @@ class Runtime(Protocol):
     def memory(self) -> int | None:
         """Bytes of the device that weights may take; None where there is no bound of its own."""
 
-    def known(self, name: str) -> ModelOffer | None:
+    def known(self, name: str) -> ModelCapabilities | None:
         """Return what a model costs where that need not be measured."""
 
     def load(self, name: str) -> None:

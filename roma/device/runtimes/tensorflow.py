@@ -16,7 +16,7 @@ from roma.device.runtimes.base import (
     sizes,
 )
 from roma.device_protocol import BYTES, DTYPES, Array, Signature, TensorSpec
-from roma.domain.actions import BATCHES, ModelOffer
+from roma.domain.actions import BATCHES, ModelCapabilities
 from roma.domain.errors import LaunchError, TensorError
 from roma.serving import session, versions
 from roma.serving.errors import Code, RequestError
@@ -46,7 +46,7 @@ class TensorFlowRuntime:
         self.memory: int | None = None
         self.copies = False
 
-    def known(self, name: str) -> ModelOffer | None:
+    def known(self, name: str) -> ModelCapabilities | None:
         """Nothing is known before it is measured."""
         return None
 
@@ -112,7 +112,7 @@ def saved_model(path: Path) -> Path:
 
 
 def _usable(
-    model: str, signatures: Mapping[str, serving.Signature], batches: Sequence[int]
+    model: str, signatures: Mapping[str, serving.ServingSignature], batches: Sequence[int]
 ) -> list[tuple[str, Signature]]:
     found = []
     for name, signature in signatures.items():
@@ -126,7 +126,7 @@ def _usable(
     return found
 
 
-def _spec(spec: serving.TensorSpec) -> TensorSpec | None:
+def _spec(spec: serving.ServingTensorSpec) -> TensorSpec | None:
     """Return a spec as the wire has it; None without a batch, or of a type that cannot travel."""
     dtype = _NAMES.get(spec.dtype, spec.dtype)
     if not spec.shape or (dtype != BYTES and dtype not in DTYPES):

@@ -30,7 +30,7 @@ from torch.utils import _pytree
 from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
 from roma.device_protocol import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.device_protocol.tensors import dtype_of, specs_from_json
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError, LaunchError, RomaError, TensorError
 
 RESERVED = 2**30
@@ -68,7 +68,7 @@ class TorchRuntime:
             return None
         return max(0, int(torch.cuda.mem_get_info(self._device)[0]) - RESERVED)
 
-    def known(self, name: str) -> ModelOffer | None:
+    def known(self, name: str) -> ModelCapabilities | None:
         """Nothing is known before it is measured."""
         return None
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from roma.config.schema import LONG_PERIOD
 from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
-from roma.lab.experiments.lab import Case, Lab
+from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.systems import SHIPPED, System
 from roma.lab.experiments.workloads import ALL_APPS, IDLE_BURST, OVERLOAD, RES_VGG
 
@@ -25,7 +25,7 @@ WITHOUT: tuple[System, ...] = (
 
 
 def _run(lab: Lab) -> Output:
-    cases = [Case(workload, system) for system in WITHOUT for workload in WORKLOADS]
+    cases = [LabCase(workload, system) for system in WITHOUT for workload in WORKLOADS]
     summaries = iter(lab.run(cases))
     rows: list[tuple[Cell, ...]] = []
     for system in WITHOUT:

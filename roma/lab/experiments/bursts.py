@@ -16,7 +16,7 @@ from roma.lab.experiments.base import Cell, Check, Column, Table
 from roma.lab.experiments.intervals import cores_at, interval
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.workloads import DIURNAL, NOISY, Workload
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
 
@@ -49,7 +49,7 @@ def tables(lab: Lab) -> list[tuple[Table, list[Check]]]:
     return [_constant(lab), _default(lab), _beside(lab)]
 
 
-def _simulate(job: tuple[_Run, int]) -> Result:
+def _simulate(job: tuple[_Run, int]) -> SimulationResult:
     run, seed = job
     config = Config.model_validate(run.config)
     scenario = replace(from_config(config, seed=seed), burst=run.burst)

@@ -121,7 +121,7 @@ def bound(
     sense, naming them.
     """
     _check(models, capacity, duration, period, slot)
-    program = _Program(models, gpus, capacity, duration, period=period, slot=slot)
+    program = _PlanProgram(models, gpus, capacity, duration, period=period, slot=slot)
     # A policy's number of late requests is whole.
     allowed = math.floor(late_share * program.requests + _EDGE)
     solution = program.solve(program.core_seconds, allowed)
@@ -159,7 +159,7 @@ def _check(
         raise ValueError(f"capacity = {capacity}: must be ≥ the sum of the minima ({least:g})")
 
 
-class _Program:
+class _PlanProgram:
     """Variables of model m: u per period; S = C + G + L, ΔC, ΔG and ΔL per slot."""
 
     def __init__(

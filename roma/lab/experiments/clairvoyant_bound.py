@@ -19,10 +19,10 @@ from roma.domain.model import Device
 from roma.lab.experiments import systems, workloads
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.lab.experiments.clairvoyant import Infeasible
-from roma.lab.experiments.lab import Case, Lab, clairvoyant_bound
+from roma.lab.experiments.lab import Lab, LabCase, clairvoyant_bound
 from roma.lab.experiments.pareto import LATE
 from roma.lab.experiments.workloads import Workload
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.simulation import Simulation
 
 SHARES = (0.0, 0.01, LATE)
@@ -68,7 +68,7 @@ def enlarged(
     }
 
 
-def play(workload: Workload, plan: Mapping[str, Sequence[float]], seed: int) -> Result:
+def play(workload: Workload, plan: Mapping[str, Sequence[float]], seed: int) -> SimulationResult:
     """Simulate a workload under an allocation by model and second."""
     seconds = range(len(next(iter(plan.values()))))
     by_second = [split({m: cores[k] for m, cores in plan.items()}, workload) for k in seconds]
@@ -82,7 +82,7 @@ def play(workload: Workload, plan: Mapping[str, Sequence[float]], seed: int) -> 
     return Simulation(replace(scenario, script=script)).run()
 
 
-def hindsight(job: tuple[Workload, int]) -> tuple[float, Result] | None:
+def hindsight(job: tuple[Workload, int]) -> tuple[float, SimulationResult] | None:
     """Return the bound and the cheapest play that keeps the promise, None if none does."""
     workload, seed = job
     least = workload.minimum * workload.workers
@@ -105,7 +105,7 @@ def _run(lab: Lab) -> Output:
     if lab.traces is not None:
         tests += workloads.recorded_workloads(lab.traces)
     found = iter(lab.map(hindsight, [(test, seed) for test in tests for seed in lab.seeds]))
-    defaults = lab.run([Case(test, systems.SHIPPED) for test in tests])
+    defaults = lab.run([LabCase(test, systems.SHIPPED) for test in tests])
     rows: list[tuple[Cell, ...]] = []
     checks = []
     for test, ours in zip(tests, defaults, strict=True):

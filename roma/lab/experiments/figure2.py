@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from roma.lab.experiments import systems
 from roma.lab.experiments.base import Column, Experiment, Output, Picture, Table
-from roma.lab.experiments.lab import Case, Lab
+from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.workloads import ALL_APPS
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ SYSTEMS = (systems.RR_RULES, systems.ROMA_CODE, systems.SHIPPED_ENGINE)
 
 
 def _run(lab: Lab) -> Output:
-    summaries = lab.run([Case(ALL_APPS, system, record=True) for system in SYSTEMS])
+    summaries = lab.run([LabCase(ALL_APPS, system, record=True) for system in SYSTEMS])
     results = {s.name: found.results[0] for s, found in zip(SYSTEMS, summaries, strict=True)}
     rows = [
         (name, m.model, m.sla, m.window_mean, m.window_worst, m.windows_over)
@@ -40,7 +40,7 @@ def _run(lab: Lab) -> Output:
     return Output((table,), (picture,))
 
 
-def _draw(figure: "Figure", results: Mapping[str, Result]) -> None:
+def _draw(figure: "Figure", results: Mapping[str, SimulationResult]) -> None:
     axes = figure.subplots(2, len(results), sharex=True, sharey="row", squeeze=False)
     for column, (name, result) in enumerate(results.items()):
         above, below = axes[0][column], axes[1][column]
@@ -59,7 +59,7 @@ def _draw(figure: "Figure", results: Mapping[str, Result]) -> None:
     axes[0][-1].legend(fontsize=8)
 
 
-def _cores(result: Result, model: str) -> tuple[list[float], list[float]]:
+def _cores(result: SimulationResult, model: str) -> tuple[list[float], list[float]]:
     """Return a model's applied cores, summed over its executables, by tick."""
     total: dict[float, float] = {}
     for sample in result.samples:

@@ -12,12 +12,12 @@ from typing import Any
 from roma.lab.experiments.clairvoyant import Bound, Infeasible, ModelLoad, bound
 from roma.lab.experiments.systems import System
 from roma.lab.experiments.workloads import Workload
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LabCase:
     """One workload under one system; `changes` replace fields of the scenario (faults, delay…)."""
 
     workload: Workload
@@ -27,7 +27,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CaseSummary:
     """A case, averaged over seeds; times in seconds, `worst` is the largest over all seeds.
 
     `mean`, `deviation` and `worst` are over the means of each second, as in the paper's Table 2;
@@ -42,7 +42,7 @@ class Summary:
     mean: float
     deviation: float
     worst: float
-    results: tuple[Result, ...] = field(repr=False)
+    results: tuple[SimulationResult, ...] = field(repr=False)
 
 
 class Lab:
@@ -59,7 +59,7 @@ class Lab:
         self.traces = traces
         self._on_progress = on_progress
 
-    def run(self, cases: Sequence[Case]) -> list[Summary]:
+    def run(self, cases: Sequence[LabCase]) -> list[CaseSummary]:
         """Simulate every case under every seed; return one summary per case, in order."""
         jobs = [(case, seed) for case in cases for seed in self.seeds]
         results = self.map(_simulate, jobs)
@@ -133,7 +133,7 @@ def clairvoyant_bound(
     )
 
 
-def _simulate(job: tuple[Case, int]) -> Result:
+def _simulate(job: tuple[LabCase, int]) -> SimulationResult:
     case, seed = job
     scenario = case.workload.scenario(case.system, seed, **case.changes)
     return Simulation(scenario, record=case.record).run()
@@ -151,10 +151,10 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
-def _summary(results: Sequence[Result]) -> Summary:
+def _summary(results: Sequence[SimulationResult]) -> CaseSummary:
     models = [m for r in results for m in r.models]
     windows = sum(m.windows for m in models)
-    return Summary(
+    return CaseSummary(
         late_share=fmean(r.late_share for r in results),
         rejected_share=fmean(r.rejected_share for r in results),
         core_seconds=fmean(r.core_seconds for r in results),

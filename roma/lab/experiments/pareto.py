@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from roma.lab.experiments import systems, workloads
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.intervals import interval
-from roma.lab.experiments.lab import Case, Lab, Summary
+from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.systems import NO_DEADLINE, SHIPPED, SHIPPED_ENGINE, System
 from roma.lab.experiments.workloads import Workload
 
@@ -103,14 +103,14 @@ def families() -> tuple[Family, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _WorkloadRuns:
     """One workload: its bound by control period, and every law's settings as summaries."""
 
     workload: Workload
     bounds: Mapping[float, float | None]
-    curves: Mapping[str, Sequence[Summary]]
+    curves: Mapping[str, Sequence[CaseSummary]]
 
-    def cheapest(self, law: str) -> Summary | None:
+    def cheapest(self, law: str) -> CaseSummary | None:
         """Return the law's cheapest setting that keeps the late share."""
         kept = [s for s in self.curves[law] if s.late_share <= LATE]
         return min(kept, key=lambda s: s.core_seconds, default=None)
@@ -121,12 +121,12 @@ def _run(lab: Lab) -> Output:
     if lab.traces is not None:
         tests += workloads.recorded_workloads(lab.traces)
     laws = families()
-    cases = [Case(test, s) for test in tests for law in laws for s in law.systems]
+    cases = [LabCase(test, s) for test in tests for law in laws for s in law.systems]
     summaries = iter(lab.run(cases))
     periods = sorted({law.period for law in laws}, reverse=True)
     bounds = {period: lab.bounds(tests, LATE, period=period) for period in periods}
     found = [
-        _Found(
+        _WorkloadRuns(
             test,
             {period: bounds[period][i] for period in periods},
             {law.name: [next(summaries) for _ in law.systems] for law in laws},
@@ -141,7 +141,7 @@ def _run(lab: Lab) -> Output:
     )
 
 
-def _cheapest(found: Sequence[_Found], laws: Sequence[Family]) -> Table:
+def _cheapest(found: Sequence[_WorkloadRuns], laws: Sequence[Family]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for law in laws:
         row: list[Cell] = [law.name]
@@ -164,7 +164,7 @@ def _cheapest(found: Sequence[_Found], laws: Sequence[Family]) -> Table:
     )
 
 
-def _curves(found: Sequence[_Found]) -> Table:
+def _curves(found: Sequence[_WorkloadRuns]) -> Table:
     rows = [
         (test.workload.name, law, i, s.late_share, s.rejected_share, s.core_seconds, s.windows_over)
         for test in found
@@ -188,7 +188,7 @@ def _curves(found: Sequence[_Found]) -> Table:
 
 
 def _checks(
-    found: Sequence[_Found], laws: Sequence[Family], kept: Mapping[tuple[str, str], bool]
+    found: Sequence[_WorkloadRuns], laws: Sequence[Family], kept: Mapping[tuple[str, str], bool]
 ) -> list[Check]:
     """Return whether any rival, however it is set, keeps the promise with less than the defaults.
 
@@ -219,7 +219,7 @@ def _checks(
 def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict[Any, bool]]:
     """Return the defaults over several seeds, how far they are from their aims, what they keep."""
     wider = Lab(range(lab.seeds[0], lab.seeds[0] + max(SEEDS, len(lab.seeds))))
-    summaries = iter(wider.run([Case(test, system) for system in OURS for test in tests]))
+    summaries = iter(wider.run([LabCase(test, system) for system in OURS for test in tests]))
     rows: list[tuple[Cell, ...]] = []
     checks: list[Check] = []
     kept = {}
@@ -257,7 +257,7 @@ def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict
     return Table("pareto-defaults", "One setting: the defaults", columns, rows, note), checks, kept
 
 
-def _draw(figure: "Figure", found: Sequence[_Found], laws: Sequence[Family]) -> None:
+def _draw(figure: "Figure", found: Sequence[_WorkloadRuns], laws: Sequence[Family]) -> None:
     columns = (len(found) + 1) // 2
     axes = figure.subplots(2, columns, squeeze=False)
     for axis in axes.flat[len(found) :]:

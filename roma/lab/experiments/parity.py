@@ -19,7 +19,7 @@ from roma.domain.errors import RomaError
 from roma.domain.units import milliseconds
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import Scenario
 from roma.lab.sim.simulation import Simulation
 from roma.tools.demo import run as demo
@@ -36,7 +36,7 @@ class _Row:
     name: str
     form: str
     real: Callable[[Evidence], float]
-    simulated: Callable[[Result], float]
+    simulated: Callable[[SimulationResult], float]
 
 
 def _real_late(evidence: Evidence) -> float:
@@ -54,7 +54,7 @@ ROWS = (
 )
 
 
-def _times(evidence: Evidence, result: Result) -> dict[str, tuple[float, float]]:
+def _times(evidence: Evidence, result: SimulationResult) -> dict[str, tuple[float, float]]:
     """Return mean, median and p95 of each model's response times in s: real, simulated."""
     found = {}
     simulated = {m.model: m for m in result.models}
@@ -71,7 +71,7 @@ def _times(evidence: Evidence, result: Result) -> dict[str, tuple[float, float]]
 def _run(lab: Lab) -> Output:
     seed = lab.seeds[0]
     with tempfile.TemporaryDirectory(prefix="roma-parity-") as cache:
-        options = demo.Options(_cache() or Path(cache), SECONDS, DEFAULT_LAW, False, seed)
+        options = demo.DemoOptions(_cache() or Path(cache), SECONDS, DEFAULT_LAW, False, seed)
         evidence = demo.run_once(options, Console(stderr=True))
     profiles = observed(evidence)
     result = Simulation(again(evidence, profiles, seed)).run()

@@ -16,7 +16,7 @@ from roma.lab.experiments import bursts, ladder
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.result import Result
+from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import ExecutorFault, from_config
 from roma.lab.sim.simulation import Simulation
 
@@ -50,7 +50,7 @@ CHEAP = {"cost": 0.01, "noise": 0.3, "load": {"profile": "60"}}
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PromiseWorld:
     """A roma.yaml with its `plant` section; `down` are executables that are lost for good."""
 
     models: Mapping[str, Mapping[str, Any]]
@@ -71,15 +71,15 @@ class World:
         )
 
 
-def _simulate(job: tuple[World, int]) -> Result:
+def _simulate(job: tuple[PromiseWorld, int]) -> SimulationResult:
     world, seed = job
     faults = tuple(ExecutorFault(10.0, name, math.inf) for name in world.down)
     scenario = replace(from_config(world.config(), seed=SEED_OFFSET + seed), faults=faults)
     return Simulation(scenario).run()
 
 
-def _overload(services: float, load: float, noise: float) -> World:
-    return World(
+def _overload(services: float, load: float, noise: float) -> PromiseWorld:
+    return PromiseWorld(
         {"m": {"sla": {"response_time": services * COST}}},
         {"m": {"cost": COST, "noise": noise, "load": {"profile": f"{load * CAPACITY:g}"}}},
         60.0,
@@ -102,19 +102,19 @@ NEIGHBOURS: Mapping[str, Neighbour | None] = {
 }
 
 
-def _beside(neighbour: Neighbour | None) -> World:
+def _beside(neighbour: Neighbour | None) -> PromiseWorld:
     """Return the cheap model beside a neighbour."""
     models: dict[str, Any] = {"cheap": {"sla": {"response_time": 0.1}}}
     plant: dict[str, Any] = {"cheap": CHEAP}
     if neighbour is None:
-        return World(models, plant, 120.0)
+        return PromiseWorld(models, plant, 120.0)
     models["other"] = {"sla": {"response_time": 0.5}}
     rate = neighbour.load * CORES / HEAVY_COST
     plant["other"] = {"cost": HEAVY_COST, "load": {"profile": f"{rate:g}"}}
-    return World(models, plant, 120.0, ("other@w",) if neighbour.is_down else ())
+    return PromiseWorld(models, plant, 120.0, ("other@w",) if neighbour.is_down else ())
 
 
-RARE = World(
+RARE = PromiseWorld(
     {"big": {"sla": {"response_time": 0.6}, "profile": {"cost": 0.25}}},
     {"big": {"noise": 0.1, "load": {"on_off": [1.0, 1.0, 60.0], "process": "paced"}}},
     1800.0,
@@ -129,21 +129,21 @@ IDLE_RATES = (1.0, 5.0, 10.0, 50.0)
 """Req/s of these requests, Poisson."""
 
 
-def _after_idle(services: float, rate: float) -> World:
+def _after_idle(services: float, rate: float) -> PromiseWorld:
     on = FIRST / rate
-    return World(
+    return PromiseWorld(
         {"m": {"sla": {"response_time": services * COST}}},
         {"m": {"cost": COST, "noise": NOISES[0], "load": {"on_off": [rate, on, IDLE]}}},
         LAPS * (IDLE + on),
     )
 
 
-def _in_time(result: Result) -> float:
+def _in_time(result: SimulationResult) -> float:
     (model,) = result.models
     return (model.answered - model.late) / result.seconds / CAPACITY
 
 
-def _late(result: Result) -> float:
+def _late(result: SimulationResult) -> float:
     first = result.models[0]
     return first.violations / first.arrivals
 
@@ -156,7 +156,7 @@ def _run(lab: Lab) -> Output:
     )
 
 
-def _simulated(lab: Lab, worlds: Sequence[World]) -> list[list[Result]]:
+def _simulated(lab: Lab, worlds: Sequence[PromiseWorld]) -> list[list[SimulationResult]]:
     """Return the runs of each world, one per seed."""
     found = lab.map(_simulate, [(world, seed) for world in worlds for seed in lab.seeds])
     n = len(lab.seeds)

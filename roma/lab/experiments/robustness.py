@@ -6,7 +6,7 @@ from typing import Any
 
 from roma.lab.experiments import systems
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
-from roma.lab.experiments.lab import Case, Lab, Summary
+from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import ALL_APPS, NOISY, Workload
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
 
@@ -24,7 +24,7 @@ TOLERATED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
+class Perturbation:
     """A name, and what it changes: fields of the scenario, or the plant's noise.
 
     `is_claimed`: documents say that the defaults stay below TOLERATED.
@@ -37,18 +37,18 @@ class Disturbance:
 
 
 DISTURBANCES = (
-    Disturbance("none", {}),
-    Disturbance("CPU usage misread × 1/3", {"usage_error": 1 / 3}, is_claimed=False),
-    Disturbance("CPU usage misread × 1/2", {"usage_error": 0.5}, is_claimed=False),
-    Disturbance("CPU usage misread × 2", {"usage_error": 2.0}),
-    Disturbance("CPU usage misread × 3", {"usage_error": 3.0}),
-    Disturbance("actuation delay 1 s", {"actuation_delay": 1.0}),
-    Disturbance("actuation delay 2 s", {"actuation_delay": 2.0}, is_claimed=False),
-    Disturbance("actuation delay 3 s", {"actuation_delay": 3.0}, is_claimed=False),
-    Disturbance("cost varies by 50 %", {}, noise=0.5),
-    Disturbance("cost varies by 100 %", {}, noise=1.0),
-    Disturbance("one GPU lost for 60 s", {"faults": (ExecutorFault(100.0, "gpu0@w1", 60.0),)}),
-    Disturbance(
+    Perturbation("none", {}),
+    Perturbation("CPU usage misread × 1/3", {"usage_error": 1 / 3}, is_claimed=False),
+    Perturbation("CPU usage misread × 1/2", {"usage_error": 0.5}, is_claimed=False),
+    Perturbation("CPU usage misread × 2", {"usage_error": 2.0}),
+    Perturbation("CPU usage misread × 3", {"usage_error": 3.0}),
+    Perturbation("actuation delay 1 s", {"actuation_delay": 1.0}),
+    Perturbation("actuation delay 2 s", {"actuation_delay": 2.0}, is_claimed=False),
+    Perturbation("actuation delay 3 s", {"actuation_delay": 3.0}, is_claimed=False),
+    Perturbation("cost varies by 50 %", {}, noise=0.5),
+    Perturbation("cost varies by 100 %", {}, noise=1.0),
+    Perturbation("one GPU lost for 60 s", {"faults": (ExecutorFault(100.0, "gpu0@w1", 60.0),)}),
+    Perturbation(
         "supervisor dead for 10 s, back without memory",
         {"faults": (SupervisorFault(100.0, "w1", 10.0),)},
     ),
@@ -57,7 +57,7 @@ DISTURBANCES = (
 
 def _run(lab: Lab) -> Output:
     cases = [
-        Case(_noisier(workload, d.noise), system, d.changes)
+        LabCase(_noisier(workload, d.noise), system, d.changes)
         for workload in WORKLOADS
         for d in _fitting(workload)
         for system in SYSTEMS
@@ -67,7 +67,7 @@ def _run(lab: Lab) -> Output:
     checks: list[Check] = []
     for workload in WORKLOADS:
         for disturbance in _fitting(workload):
-            found: list[Summary] = [next(summaries) for _ in SYSTEMS]
+            found: list[CaseSummary] = [next(summaries) for _ in SYSTEMS]
             rows.append(
                 (
                     workload.title,
@@ -94,7 +94,7 @@ def _run(lab: Lab) -> Output:
     return Output((table,), checks=tuple(checks))
 
 
-def _fitting(workload: Workload) -> tuple[Disturbance, ...]:
+def _fitting(workload: Workload) -> tuple[Perturbation, ...]:
     """A GPU can be lost only where there is one."""
     if workload.gpus:
         return DISTURBANCES

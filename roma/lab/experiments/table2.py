@@ -15,7 +15,7 @@ from dataclasses import replace
 from roma.lab.experiments import systems, workloads
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.lab.experiments.intervals import interval
-from roma.lab.experiments.lab import Case, Lab, Summary
+from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import Workload
 
 SYSTEMS = (
@@ -110,7 +110,7 @@ def _fit(second: Output) -> Table:
 
 def compare(lab: Lab, tests: Sequence[Workload], name: str, title: str) -> Output:
     """Return the table of all systems on these tests, and the paper's claims about them."""
-    cases = [Case(test, system) for test in tests for system in SYSTEMS]
+    cases = [LabCase(test, system) for test in tests for system in SYSTEMS]
     summaries = lab.run(cases)
     found = {
         (case.workload.title, case.system.name): summary
@@ -128,7 +128,7 @@ ORDER = ("ROMA", "RR+CT", "RR+rules")
 """From the fewest violations to the most, in every test of the paper."""
 
 
-def _orders(found: Mapping[tuple[str, str], Summary], tests: Iterable[str]) -> list[Check]:
+def _orders(found: Mapping[tuple[str, str], CaseSummary], tests: Iterable[str]) -> list[Check]:
     """Return whether the paper's systems are in the paper's order."""
     checks = []
     for test in tests:
@@ -139,7 +139,7 @@ def _orders(found: Mapping[tuple[str, str], Summary], tests: Iterable[str]) -> l
     return checks
 
 
-def _row(test: Workload, system: str, s: Summary) -> tuple[Cell, ...]:
+def _row(test: Workload, system: str, s: CaseSummary) -> tuple[Cell, ...]:
     paper: Sequence[Cell] = PAPER.get((test.name, system), (None,) * 5)
     return (
         test.title,
@@ -158,7 +158,7 @@ def _row(test: Workload, system: str, s: Summary) -> tuple[Cell, ...]:
     )
 
 
-def _checks(found: dict[tuple[str, str], Summary]) -> tuple[Check, ...]:
+def _checks(found: dict[tuple[str, str], CaseSummary]) -> tuple[Check, ...]:
     def total(system: str, what: str) -> float:
         return math.fsum(getattr(s, what) for (_, name), s in found.items() if name == system)
 

@@ -35,7 +35,7 @@ INITIAL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class RequestCost:
     """What a request costs: core-seconds, seconds on a GPU, cores it can keep busy."""
 
     cost: float
@@ -60,7 +60,7 @@ class Synthetic:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedLoad:
     """A recorded load from a directory of traces; `rate` is its mean in req/s."""
 
     name: str
@@ -71,7 +71,7 @@ class Recorded:
 
     def __call__(self, duration: float, seed: int) -> Iterator[float]:
         """Yield send times."""
-        window = recorded.Window(int(duration), self.offset, self.speed)
+        window = recorded.TraceWindow(int(duration), self.offset, self.speed)
         return recorded.arrivals(self.name, self.directory, window, seed=seed, rate=self.rate)
 
 
@@ -81,7 +81,7 @@ class Model:
 
     name: str
     response_time: float
-    service: Service
+    service: RequestCost
     load: LoadConfig | Arrivals
 
 
@@ -217,10 +217,10 @@ def steps(text: str) -> LoadConfig:
     return LoadConfig(profile=text, step=35.0)
 
 
-SKYLINES = Service(0.10, 0.026)
-GOOGLENET = Service(0.13, 0.028)
-RESNET = Service(0.25, 0.034)
-VGG = Service(0.70, 0.044)
+SKYLINES = RequestCost(0.10, 0.026)
+GOOGLENET = RequestCost(0.13, 0.028)
+RESNET = RequestCost(0.25, 0.034)
+VGG = RequestCost(0.70, 0.044)
 
 SKY_GNET = Workload(
     "sky+gnet",
@@ -250,8 +250,8 @@ ALL_APPS = Workload(
 )
 TABLE1 = (SKY_GNET, RES_VGG, ALL_APPS)
 
-LIGHT = Service(0.02, 0.008, parallelism=1.0)
-MEDIUM = Service(0.06, 0.015, parallelism=2.0)
+LIGHT = RequestCost(0.02, 0.008, parallelism=1.0)
+MEDIUM = RequestCost(0.06, 0.015, parallelism=2.0)
 
 IDLE_BURST = Workload(
     "idle-burst",
@@ -315,8 +315,8 @@ def recorded_workloads(directory: Path) -> tuple[Workload, ...]:
             name="trace-diurnal",
             title="Diurnal trace (CPU only)",
             models=(
-                Model("light", 0.25, LIGHT, Recorded("diurnal", directory, 50.0, speed=6)),
-                Model("medium", 0.40, MEDIUM, Recorded("llm", directory, 10.0, offset=600)),
+                Model("light", 0.25, LIGHT, RecordedLoad("diurnal", directory, 50.0, speed=6)),
+                Model("medium", 0.40, MEDIUM, RecordedLoad("llm", directory, 10.0, offset=600)),
             ),
         ),
         replace(
@@ -324,9 +324,9 @@ def recorded_workloads(directory: Path) -> tuple[Workload, ...]:
             name="trace-bursty",
             title="Bursty traces, with GPUs",
             models=(
-                Model("skylines", 0.38, SKYLINES, Recorded("bursty", directory, 30.0, 1440)),
-                Model("gnet", 0.45, GOOGLENET, Recorded("diurnal", directory, 20.0, speed=6)),
-                Model("resnet", 0.54, RESNET, Recorded("bursty", directory, 15.0, speed=6)),
+                Model("skylines", 0.38, SKYLINES, RecordedLoad("bursty", directory, 30.0, 1440)),
+                Model("gnet", 0.45, GOOGLENET, RecordedLoad("diurnal", directory, 20.0, speed=6)),
+                Model("resnet", 0.54, RESNET, RecordedLoad("bursty", directory, 15.0, speed=6)),
             ),
         ),
     )

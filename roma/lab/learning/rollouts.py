@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.schedulers.base import Batch, Choice, Options, Scheduler, State
-from dispatcher.schedulers.qos.base import Book, Decision, Gpu
+from dispatcher.schedulers.base import Batch, Choice, PolicyOptions, PolicyView, Scheduler
+from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, VariantQueue
 from dispatcher.schedulers.qos.heuristic import Qos
 from dispatcher.schedulers.qos.learned import Observer, QosRl
 from dispatcher.state.utility import UTILITIES, QualityOptions, value
 from roma.config.policy_file import Policy
 from roma.domain.variants import Variant
-from roma.lab.sim.fleet import Arrival, Ended, Fleet, Plan
+from roma.lab.sim.fleet import Arrival, Ended, Fleet, FleetPlan
 
 Floats = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]
@@ -34,7 +34,7 @@ class Task:
     `arrivals` must be a function that another process can be told of.
     """
 
-    plan: Plan
+    plan: FleetPlan
     model: str
     arrivals: Callable[[int], Iterable[Arrival]]
 
@@ -51,7 +51,7 @@ class Rollout:
     """Mean of all queries, unanswered ones too."""
 
 
-class Record:
+class RolloutRecord:
     """What a policy did; the batch that a query ran in is its last."""
 
     def __init__(self) -> None:
@@ -77,9 +77,9 @@ class Record:
 class Explorer(QosRl):
     """Takes actions at random, as likely as the network's scores make them (a softmax)."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
-        self.record = Record()
+        self.record = RolloutRecord()
         self.numbers = np.random.default_rng()
 
     def pick(self, features: list[float], now: float) -> int:
@@ -98,24 +98,24 @@ class Explorer(QosRl):
 class Teacher(Qos):
     """The heuristic, whose choices are taken down as actions of the policy to be."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         policy = options.quality.policy
         assert policy is not None
-        self.record = Record()
+        self.record = RolloutRecord()
         self._observer = Observer(policy)
         self._actions = {(a.batch, a.variant): i for i, a in enumerate(policy.actions)}
 
     def decide(
-        self, book: Book, gpu: Gpu, able: tuple[Variant, ...], now: float
-    ) -> Decision | float:
+        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+    ) -> BatchChoice | float:
         """Decide, and take it down."""
         for other in self.gpus.values():
             if other.name not in self._observer.types:
                 self._observer.add(other)
         state = self._observer.features(book, gpu, list(self.gpus.values()), now)
         decision = super().decide(book, gpu, able, now)
-        assert isinstance(decision, Decision)
+        assert isinstance(decision, BatchChoice)
         size = gpu.size_for(decision.variant, decision.count)
         self.record.add(state, self._actions[size, decision.variant.name], now)
         return decision

@@ -64,7 +64,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingRound:
     """What a scored round came to."""
 
     round: int
@@ -118,7 +118,7 @@ def train(
     course: Course,
     told: PolicyTraining,
     *,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[TrainingRound], None] = lambda _: None,
 ) -> Policy:
     """Return the best policy found; `told` says what its file will say of where it comes from."""
     frameworks.claim("tensorflow")
@@ -140,7 +140,7 @@ def train(
                 found = _mean(each(partial(_score, task, policy, QosRl), exams))
                 if found > most:
                     best, most = policy, found
-                on_progress(Progress(done, found, most, teacher))
+                on_progress(TrainingRound(done, found, most, teacher))
             if done == course.rounds:
                 break
             begin = first + course.imitations + done * course.stretches

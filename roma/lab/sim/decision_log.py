@@ -20,7 +20,7 @@ PERIOD = 1.0
 """Seconds between two looks at the dispatcher, as in `dispatcher.live.admin.dashboard_feed`."""
 
 
-class Teller:
+class SimDecisionLog:
     """Tells one run to `write`."""
 
     def __init__(self, write: Write, law: str, epoch: str) -> None:

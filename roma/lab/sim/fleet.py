@@ -17,11 +17,19 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import Options, Scheduler
+from dispatcher.schedulers.base import PolicyOptions, Scheduler
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.state.utility import QualityOptions
 from roma.device.core import Begin, Step, WorkerCore
-from roma.domain.actions import Infer, Load, ModelOffer, Offer, Outcome, Status, Unload
+from roma.domain.actions import (
+    ActionOutcome,
+    ActionStatus,
+    Capabilities,
+    Infer,
+    Load,
+    ModelCapabilities,
+    Unload,
+)
 from roma.domain.errors import ConfigError
 from roma.domain.events import (
     Abort,
@@ -43,10 +51,10 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
-from roma.domain.variants import Terms, Variant
+from roma.domain.variants import RequestOptions, Variant
 from roma.lab.sim.agenda import Agenda
 
-THINK = 1e-4
+CLIENT_THINK_TIME = 1e-4
 """Seconds between an answer and the next request of a client that sends one at a time."""
 
 BACK_OFF = 1e-3
@@ -71,14 +79,14 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FleetPlan:
     """What is simulated. Times in seconds; `deadline` is the SLO of requests without their own.
 
     `patience`: how long requests may live when it is not the SLO (policies that never refuse).
     `late` are disturbances: from a time on, everything on a device takes so much longer, once.
     """
 
-    models: Mapping[str, ModelOffer]
+    models: Mapping[str, ModelCapabilities]
     devices: int
     pages: int
     deadline: float
@@ -91,7 +99,7 @@ class Plan:
     late: Sequence[tuple[float, int, float]] = ()
     seed: int = 1
     max_waiting: int = 100_000
-    kinds: Sequence[Mapping[str, ModelOffer]] = ()
+    kinds: Sequence[Mapping[str, ModelCapabilities]] = ()
     """What each device offers, where they differ; then `devices` is their number."""
     variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     """By public name: what `models` then are variants of. A model that is none has its own name."""
@@ -106,7 +114,7 @@ class Arrival:
 
     time: float
     deadline: float
-    terms: Terms | None = None
+    terms: RequestOptions | None = None
 
 
 @dataclass(slots=True)
@@ -179,7 +187,7 @@ class _Machine:
     __slots__ = ("core", "delay", "models", "name", "wakeup")
 
     def __init__(
-        self, name: str, models: Mapping[str, ModelOffer], core: WorkerCore | None
+        self, name: str, models: Mapping[str, ModelCapabilities], core: WorkerCore | None
     ) -> None:
         self.name = name
         self.models = models
@@ -198,7 +206,7 @@ class Fleet:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: FleetPlan,
         *,
         on_end: Callable[[Ended], None],
         on_action: Callable[[Prediction], None] | None = None,
@@ -217,7 +225,7 @@ class Fleet:
             specs,
             gpu=plan.policy,
             cpu=CpuRoundRobin,
-            options=Options(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
+            options=PolicyOptions(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
         )
         self.machines: dict[str, _Machine] = {}
         for i, models in enumerate(plan.kinds or [plan.models] * plan.devices):
@@ -240,7 +248,7 @@ class Fleet:
         self.handle = self.dispatcher.handle
         """Takes events; an experiment may listen in between."""
         for name, machine in self.machines.items():
-            offer = Offer(plan.pages, machine.models) if plan.exclusive else None
+            offer = Capabilities(plan.pages, machine.models) if plan.exclusive else None
             spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
             if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
                 raise ConfigError(f"device {name}: {why}")
@@ -295,7 +303,7 @@ class Fleet:
         self._submit(client, arrival.deadline, arrival.terms)
         self._next(client)
 
-    def _submit(self, client: _Client, deadline: float, terms: Terms | None) -> None:
+    def _submit(self, client: _Client, deadline: float, terms: RequestOptions | None) -> None:
         self._last += 1
         request = Request(self._last, client.model, self.agenda.now, deadline, terms=terms)
         self._open[request.id] = client, request, client.slo, not self._is_loaded(client.model)
@@ -311,7 +319,7 @@ class Fleet:
         now = self.agenda.now
         self._on_end(Ended(request, now, slo, reason, is_cold, variant))
         if client.times is None and client.arrivals is None:
-            pause = THINK if reason is None else BACK_OFF
+            pause = CLIENT_THINK_TIME if reason is None else BACK_OFF
             self.agenda.at(now + pause, self._arrive, client)
 
     # The dispatcher
@@ -434,10 +442,10 @@ class Fleet:
     def _done(self, what: tuple[_Machine, int]) -> None:
         machine, number = what
         assert machine.core is not None
-        self._follow(machine, machine.core.end(number, Status.OK, self.agenda.now))
+        self._follow(machine, machine.core.end(number, ActionStatus.OK, self.agenda.now))
 
-    def _report(self, outcome: Outcome) -> None:
-        number, is_ok = outcome.id, outcome.status is Status.OK
+    def _report(self, outcome: ActionOutcome) -> None:
+        number, is_ok = outcome.id, outcome.status is ActionStatus.OK
         if number == 0:
             assert is_ok, f"a model could not be unloaded: {outcome}"
             return
@@ -449,11 +457,11 @@ class Fleet:
             self._on_action(found)
         if number not in self._running:
             took = outcome.duration if is_ok else None
-            self._handle(LoadEnded(number, is_ok, took, outcome.status is Status.MISSED))
+            self._handle(LoadEnded(number, is_ok, took, outcome.status is ActionStatus.MISSED))
         elif is_ok:
             self._answer((number, outcome.duration))
         else:
-            assert outcome.status is Status.MISSED, f"an action was wrong: {outcome}"
+            assert outcome.status is ActionStatus.MISSED, f"an action was wrong: {outcome}"
             del self._running[number]
             self._handle(ExecutionMissed(number))
 
@@ -485,7 +493,7 @@ class Fleet:
         self.machines[name].delay += delay
 
 
-def _seconds(offer: ModelOffer, batch: int) -> float:
+def _seconds(offer: ModelCapabilities, batch: int) -> float:
     """Return the seconds of a batch of any size: as the last sizes grow, beyond the largest."""
     sizes = sorted(offer.executions)
     if batch <= sizes[-1]:

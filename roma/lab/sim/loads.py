@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator
 from itertools import count, repeat
 
 from roma.config.plant import LoadConfig
-from roma.workload.arrivals import Process, Profile, Step, mmpp_stream, paced_stream, poisson_stream
+from roma.workload.arrivals import (
+    Process,
+    Profile,
+    RateStep,
+    mmpp_stream,
+    paced_stream,
+    poisson_stream,
+)
 from roma.workload.errors import WorkloadError
 from roma.workload.trace import TraceKind, read_counts, read_trace
 
@@ -56,11 +63,13 @@ def _profile(load: LoadConfig, duration: float) -> Profile:
         laps = math.ceil(duration / (on + off))
         if laps > MOST_BURSTS:
             raise WorkloadError(f"plant load.on_off: {laps} bursts: must be at most {MOST_BURSTS}")
-        return Profile(tuple(s for _ in repeat(None, laps) for s in (Step(0, off), Step(rate, on))))
+        return Profile(
+            tuple(s for _ in repeat(None, laps) for s in (RateStep(0, off), RateStep(rate, on)))
+        )
     assert load.profile is not None
     profile = Profile.parse(load.profile, step=load.step)
     missing = duration - profile.duration
     if missing <= 0:
         return profile
     last = profile.steps[-1]
-    return Profile((*profile.steps[:-1], Step(last.rate, last.duration + missing)))
+    return Profile((*profile.steps[:-1], RateStep(last.rate, last.duration + missing)))

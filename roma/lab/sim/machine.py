@@ -42,7 +42,7 @@ class Unit:
 
 
 @dataclass(slots=True, eq=False)
-class Machine:
+class SharedCores:
     """`cores` shared by `units`; `version` tells the latest turn on the agenda from stale ones."""
 
     cores: float

@@ -16,7 +16,7 @@ quota is handed to CPUs. Executables that want more cores than their machine has
 
 from heapq import heappop, heappush
 
-DUST = 1e-12
+EPSILON = 1e-12
 """Core-seconds that are rounding, not work."""
 
 MOMENT = 1e-9
@@ -121,7 +121,7 @@ class QuotaCpu:
         while True:
             possible = (boundary - time) * rate
             possible = possible if possible < budget else budget
-            if need <= possible + DUST:
+            if need <= possible + EPSILON:
                 return time + need / rate, execution
             need -= possible
             time, budget = boundary, self._refilled(budget - possible)
@@ -189,7 +189,7 @@ class QuotaCpu:
         """Run within one period; return the core-seconds spent."""
         wanted = (until - self._time) * self._rate
         spent = min(wanted, self._budget)
-        if wanted > spent + DUST and not self._stalled:
+        if wanted > spent + EPSILON and not self._stalled:
             self._stalled = True
             self.throttled += 1
         self._budget -= spent

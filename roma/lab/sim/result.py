@@ -8,7 +8,7 @@ from roma.lab.sim.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TickSample:
     """One executable at one control tick; times in seconds, rates per second, CPU in cores."""
 
     time: float
@@ -81,7 +81,7 @@ class ModelResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SimulationResult:
     """A whole run; `allocatable` is what `static` max would have granted all the time, in cores."""
 
     seconds: float
@@ -89,7 +89,7 @@ class Result:
     core_seconds: float
     used_seconds: float
     models: tuple[ModelResult, ...]
-    samples: tuple[Sample, ...] = field(default=(), repr=False)
+    samples: tuple[TickSample, ...] = field(default=(), repr=False)
 
     @property
     def arrivals(self) -> int:

@@ -37,8 +37,8 @@ from roma.domain.events import (
 from roma.domain.events import Result as Ended
 from roma.domain.model import Request
 from roma.lab.sim.agenda import Agenda
-from roma.lab.sim.decision_log import PERIOD, Teller, Write
-from roma.lab.sim.result import ModelResult, Result, Sample
+from roma.lab.sim.decision_log import PERIOD, SimDecisionLog, Write
+from roma.lab.sim.result import ModelResult, SimulationResult, TickSample
 from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed_of
 from roma.lab.sim.tally import Tally
 from roma.lab.sim.world import World
@@ -97,8 +97,10 @@ class Simulation:
         self._scenario = scenario
         self._trace = trace
         self._record = record
-        self._teller = None if story is None else Teller(story, config.control.law, DISPATCHER)
-        self._samples: list[Sample] = []
+        self._teller = (
+            None if story is None else SimDecisionLog(story, config.control.law, DISPATCHER)
+        )
+        self._samples: list[TickSample] = []
         self._ids = itertools.count(1)
         # Who is waited for: books, arrival time and size (a standard normal) by request.
         self._open: dict[int, tuple[Tally, float, float]] = {}
@@ -111,7 +113,7 @@ class Simulation:
             for spec in config.model_specs
         }
 
-    def run(self, on_progress: Callable[[float], None] | None = None) -> Result:
+    def run(self, on_progress: Callable[[float], None] | None = None) -> SimulationResult:
         """Simulate the whole scenario; tell after each hundredth of it which share is done."""
         self._begin()
         duration = self._scenario.duration
@@ -244,7 +246,7 @@ class Simulation:
         if self._record:
             self._sample(core, self._scenario.config.period(worker.config))
 
-    def _look(self, teller: Teller) -> None:
+    def _look(self, teller: SimDecisionLog) -> None:
         now = self.agenda.now
         self.agenda.at(now + PERIOD, self._look, teller)
         teller.look(self.dispatcher, now)
@@ -269,7 +271,7 @@ class Simulation:
             if m is not None:
                 rate = (m.completed_gpu + m.completed_cpu) / period
                 self._samples.append(
-                    Sample(self.agenda.now, name, m.applied, m.response_time, rate)
+                    TickSample(self.agenda.now, name, m.applied, m.response_time, rate)
                 )
 
     # Faults
@@ -296,14 +298,14 @@ class Simulation:
             case _:
                 assert_never(fault)
 
-    def _result(self) -> Result:
+    def _result(self) -> SimulationResult:
         # What still waits or runs is late if its SLA has passed; else nothing is known of it.
         for tally, arrived, _ in self._open.values():
             tally.late += self.agenda.now - arrived > tally.sla
         for tally in self._tallies.values():
             tally.close()
         queues = self.dispatcher.queues
-        return Result(
+        return SimulationResult(
             seconds=self._scenario.duration,
             allocatable=sum(w.config.allocatable for w in self.workers.values()),
             core_seconds=self.world.core_seconds(),

@@ -17,7 +17,7 @@ NO_TIME = -(10**6)
 
 
 @dataclass(slots=True)
-class Moments:
+class RunningMoments:
     """Count, mean, standard deviation and maximum of a stream of numbers (Welford)."""
 
     count: int = 0
@@ -53,8 +53,8 @@ class Tally:
     late: int = 0
     failed: int = 0
     rejected: Counter[Reason] = field(default_factory=Counter)
-    response: Moments = field(default_factory=Moments)
-    windows: Moments = field(default_factory=Moments)
+    response: RunningMoments = field(default_factory=RunningMoments)
+    windows: RunningMoments = field(default_factory=RunningMoments)
     windows_over: int = 0
     series: list[tuple[int, float]] | None = None
     _histogram: Counter[int] = field(default_factory=Counter)

@@ -9,7 +9,7 @@ from roma.config.schema import Config
 from roma.domain import units
 from roma.domain.model import Device
 from roma.lab.sim.agenda import Agenda
-from roma.lab.sim.machine import Machine, Unit
+from roma.lab.sim.machine import SharedCores, Unit
 from roma.lab.sim.quota import QuotaCpu
 from supervisor.core import Reading
 
@@ -39,7 +39,7 @@ class World:
         self._period = config.control.cfs_period
         self._burst = burst
         self._units: dict[str, Unit] = {}
-        self._machines: dict[Unit, Machine] = {}
+        self._machines: dict[Unit, SharedCores] = {}
         for worker in config.workers:
             units = {
                 e.name: Unit(
@@ -56,7 +56,7 @@ class World:
                 if e.spec.device is Device.CPU
             }
             cores = math.inf if is_coarse else worker.cores
-            machine = Machine(cores, tuple(units.values()))
+            machine = SharedCores(cores, tuple(units.values()))
             self._units |= units
             self._machines |= dict.fromkeys(units.values(), machine)
 
@@ -129,7 +129,7 @@ class World:
         machine = self._machines[unit]
         self._plan(machine, machine.settle(unit, self._agenda.now))
 
-    def _plan(self, machine: Machine, stale: Iterable[Unit]) -> None:
+    def _plan(self, machine: SharedCores, stale: Iterable[Unit]) -> None:
         for unit in stale:
             unit.version += 1
             end = unit.cpu.next_end()
@@ -139,7 +139,7 @@ class World:
             machine.version += 1
             self._agenda.at(machine.next_turn(), self._on_turn, (machine, machine.version))
 
-    def _on_turn(self, what: tuple[Machine, int]) -> None:
+    def _on_turn(self, what: tuple[SharedCores, int]) -> None:
         machine, version = what
         if version == machine.version:
             self._plan(machine, machine.turn(self._agenda.now))

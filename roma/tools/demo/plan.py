@@ -8,7 +8,7 @@ import yaml
 
 from roma.config.schema import DEFAULT_LAW
 from roma.tools.profiling.machine import available_cores
-from roma.workload.arrivals import Profile, Step
+from roma.workload.arrivals import Profile, RateStep
 
 MOST_CORES = 4.0
 """Beyond this the load generator and the gateway, on the same machine, would be what is tested."""
@@ -37,14 +37,14 @@ MODELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DemoMachine:
     """The cores of this machine, and how the demo divides them."""
 
     cores: float
     reserved: float
 
     @classmethod
-    def here(cls) -> "Machine":
+    def here(cls) -> "DemoMachine":
         """Return the division of the cores that this process may use: by affinity and quota."""
         available = available_cores()
         allocatable = min(MOST_CORES, available * (1 - RESERVED_SHARE))
@@ -57,7 +57,7 @@ class Machine:
 
 
 def write_config(
-    file: Path, machine: Machine, paths: Mapping[str, Path], *, law: str, ports: tuple[int, ...]
+    file: Path, machine: DemoMachine, paths: Mapping[str, Path], *, law: str, ports: tuple[int, ...]
 ) -> None:
     """Write the demo's roma.yaml; `ports` are for gateway, admin, supervisor and executables.
 
@@ -89,7 +89,7 @@ def write_config(
     file.write_text(yaml.safe_dump(config, sort_keys=False))
 
 
-def profile(model: DemoModel, cost: float, machine: Machine, seconds: float) -> Profile:
+def profile(model: DemoModel, cost: float, machine: DemoMachine, seconds: float) -> Profile:
     """Return the load of a model whose requests cost `cost` core-seconds, over `seconds`."""
     length = seconds / len(model.steps)
-    return Profile(tuple(Step(s * machine.allocatable / cost, length) for s in model.steps))
+    return Profile(tuple(RateStep(s * machine.allocatable / cost, length) for s in model.steps))

@@ -24,9 +24,9 @@ from roma.domain.errors import ActuationNotPermitted, LaunchError
 from roma.tools.demo import inputs, models, plan, verdict
 from roma.tools.demo.ports import free_ports
 from roma.tools.demo.table import LiveTable, console
-from roma.tools.demo.watch import PERIOD, Watch, watching
-from roma.tools.load import Outcome, Result, Stream, run_load
-from roma.workload.arrivals import Profile, Step, poisson
+from roma.tools.demo.watch import PERIOD, DemoWatch, watching
+from roma.tools.load import RequestEnd, RequestResult, Stream, run_load
+from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import Group, find_hierarchy
 
 READY_LIMIT = 120.0
@@ -49,7 +49,7 @@ LINE_EVERY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """What the command line asks for."""
 
     cache: Path
@@ -61,7 +61,7 @@ class Options:
     json_output: bool = False
 
 
-def run(options: Options) -> int:
+def run(options: DemoOptions) -> int:
     """Run the demo; return the exit status. With JSON all else goes to standard error."""
     out = console(stderr=options.json_output)
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
@@ -85,7 +85,7 @@ def run(options: Options) -> int:
     return 1 if failures else 0
 
 
-def run_once(options: Options, out: Console) -> verdict.Evidence:
+def run_once(options: DemoOptions, out: Console) -> verdict.Evidence:
     """Run the demo under one law and return what was seen; `out` gets its progress."""
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     paths = {name: model.path for name, model in prepared.items()}
@@ -97,7 +97,7 @@ class _Demo:
 
     def __init__(
         self,
-        options: Options,
+        options: DemoOptions,
         paths: dict[str, Path],
         law: str,
         profiles: dict[str, ModelProfile],
@@ -108,7 +108,7 @@ class _Demo:
         self._law = law
         self._profiles = profiles
         self._out = out
-        self._machine = plan.Machine.here()
+        self._machine = plan.DemoMachine.here()
         self._digits = inputs.digits_held_out()
         self._bodies: dict[str, Sequence[bytes]] = {
             "digits": [body for body, _ in self._digits],
@@ -174,21 +174,21 @@ class _Demo:
             failed.cancel()
         raise failed.result()
 
-    async def _measure(self, model: plan.DemoModel, url: str, watch: Watch) -> ModelProfile:
+    async def _measure(self, model: plan.DemoModel, url: str, watch: DemoWatch) -> ModelProfile:
         """Return what one request costs here, from the kernel's own accounting.
 
         Unlike `roma profile` in place: behind the gateway, beside the load generator.
         """
-        profile = Profile((Step(PROFILE_RATE, PROFILE_SECONDS),))
+        profile = Profile((RateStep(PROFILE_RATE, PROFILE_SECONDS),))
         stream = Stream(model.name, poisson(profile, seed=0), self._bodies[model.name])
         kernel = watch.kernel.get(model.name)
         before = kernel.used_seconds if kernel else 0.0
         with self._out.status(f"profiling {model.name}"):
             fastest = math.inf
 
-            def note(result: Result) -> None:
+            def note(result: RequestResult) -> None:
                 nonlocal fastest
-                if result.outcome is Outcome.ANSWERED:
+                if result.outcome is RequestEnd.ANSWERED:
                     fastest = min(fastest, result.response_time)
 
             report = await run_load([stream], url, on_result=note)
@@ -208,7 +208,7 @@ class _Demo:
         return ModelProfile(cost=cost, overhead=max(0.0, fastest - cost))
 
     async def _load(
-        self, config: roma_config.Config, streams: list[Stream], url: str, watch: Watch
+        self, config: roma_config.Config, streams: list[Stream], url: str, watch: DemoWatch
     ) -> verdict.Evidence:
         for kernel in watch.kernel.values():
             kernel.changes, kernel.core_seconds, kernel.used_seconds = 0, 0.0, 0.0
@@ -245,15 +245,15 @@ class _Demo:
             paper.save_svg(str(self._options.picture), title="make demo")
         return evidence
 
-    def _check(self, result: Result) -> None:
+    def _check(self, result: RequestResult) -> None:
         """Compare an answered digit with what it really is."""
-        if result.model != "digits" or result.outcome is not Outcome.ANSWERED:
+        if result.model != "digits" or result.outcome is not RequestEnd.ANSWERED:
             return
         _, expected = self._digits[result.index % len(self._digits)]
         self._checked += 1
         self._correct += inputs.predicted_class(result.answer) == expected
 
-    async def _show(self, watch: Watch) -> None:
+    async def _show(self, watch: DemoWatch) -> None:
         clock = asyncio.get_running_loop().time
         start, seconds = clock(), self._options.seconds
         table = LiveTable(f"law {self._law}")

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from roma.domain import units
 from roma.tools.demo.plan import MODELS, DemoModel
-from roma.tools.demo.watch import Watch
+from roma.tools.demo.watch import DemoWatch
 
 
 class LiveTable:
@@ -14,7 +14,7 @@ class LiveTable:
     def __init__(self, title: str) -> None:
         self._title = title
 
-    def render(self, watch: Watch, elapsed: float, seconds: float) -> Table:
+    def render(self, watch: DemoWatch, elapsed: float, seconds: float) -> Table:
         """Return the table of now."""
         table = Table(title=f"{self._title}   {elapsed:3.0f} / {seconds:.0f} s", expand=False)
         table.add_column("model")
@@ -27,7 +27,7 @@ class LiveTable:
         table.caption = "demand, allocated, kernel (quota read back) and used are CPU cores"
         return table
 
-    def line(self, watch: Watch, elapsed: float) -> str:
+    def line(self, watch: DemoWatch, elapsed: float) -> str:
         """Return the same facts as one line, for output that is no terminal."""
         cells = []
         for model in MODELS:
@@ -39,7 +39,7 @@ class LiveTable:
             )
         return f"{elapsed:4.0f} s  " + "   ".join(cells)
 
-    def _row(self, model: DemoModel, watch: Watch) -> list[str]:
+    def _row(self, model: DemoModel, watch: DemoWatch) -> list[str]:
         report, executable = watch.reports.get(model.name), watch.executable(model.name)
         if report is None:
             return [model.name, *[""] * 10]

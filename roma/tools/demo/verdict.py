@@ -10,7 +10,7 @@ from rich.table import Table
 from roma.config.profile import ModelProfile
 from roma.config.schema import Config
 from roma.domain import units
-from roma.tools.load import Report
+from roma.tools.load import LoadReport
 
 ACCURACY_BOUND = 0.97
 
@@ -26,7 +26,7 @@ class Evidence:
     """
 
     law: str
-    report: Report
+    report: LoadReport
     seconds: float
     allocatable: float
     core_seconds: float

@@ -55,7 +55,7 @@ class Kernel:
 
 
 @dataclass(slots=True)
-class Watch:
+class DemoWatch:
     """The latest state, by model; updated every `PERIOD` seconds while `watching`."""
 
     kernel: dict[str, Kernel]
@@ -84,9 +84,11 @@ class Watch:
 
 
 @contextlib.asynccontextmanager
-async def watching(groups: dict[str, Group], admin: str, supervisor: str) -> AsyncIterator[Watch]:
+async def watching(
+    groups: dict[str, Group], admin: str, supervisor: str
+) -> AsyncIterator[DemoWatch]:
     """Keep a watch up to date until the block ends."""
-    watch = Watch({model: Kernel(group) for model, group in groups.items()})
+    watch = DemoWatch({model: Kernel(group) for model, group in groups.items()})
     async with ClientSession(timeout=_TIMEOUT) as session:
         task = asyncio.create_task(_keep(watch, session, admin, supervisor))
         try:
@@ -97,7 +99,7 @@ async def watching(groups: dict[str, Group], admin: str, supervisor: str) -> Asy
                 await task
 
 
-async def _keep(watch: Watch, session: ClientSession, admin: str, supervisor: str) -> None:
+async def _keep(watch: DemoWatch, session: ClientSession, admin: str, supervisor: str) -> None:
     clock = asyncio.get_running_loop().time
     last = clock()
     while True:

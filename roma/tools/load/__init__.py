@@ -6,21 +6,21 @@ plan of streams; `roma.workload` makes send times, `payload` makes bodies.
 """
 
 from roma.tools.load.errors import LoadError, LoadInputError
-from roma.tools.load.generator import Load, Stream, run_load
-from roma.tools.load.outcomes import Outcome, Progress, Result
+from roma.tools.load.generator import LoadRun, Stream, run_load
+from roma.tools.load.outcomes import Progress, RequestEnd, RequestResult
 from roma.tools.load.payload import cycled, read_bodies
-from roma.tools.load.report import Distribution, ModelReport, Report
+from roma.tools.load.report import Distribution, LoadReport, ModelOutcomes
 
 __all__ = [
     "Distribution",
-    "Load",
     "LoadError",
     "LoadInputError",
-    "ModelReport",
-    "Outcome",
+    "LoadReport",
+    "LoadRun",
+    "ModelOutcomes",
     "Progress",
-    "Report",
-    "Result",
+    "RequestEnd",
+    "RequestResult",
     "Stream",
     "cycled",
     "read_bodies",

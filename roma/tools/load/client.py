@@ -15,7 +15,7 @@ from yarl import URL
 from roma.config.sockets import reached
 from roma.config.workers import UNIX
 from roma.tools.load.errors import LoadInputError, NoAnswerError
-from roma.tools.load.outcomes import Answer
+from roma.tools.load.outcomes import HttpAnswer
 
 HEADERS = {"Content-Type": "application/json"}
 
@@ -23,7 +23,7 @@ HEADERS = {"Content-Type": "application/json"}
 class PredictClient(Protocol):
     """What the generator needs of a client."""
 
-    async def predict(self, model: str, body: bytes) -> Answer:
+    async def predict(self, model: str, body: bytes) -> HttpAnswer:
         """Send one request and return its answer; raise NoAnswerError if there is none."""
 
 
@@ -72,7 +72,7 @@ class RestClient:
         if session is not None:
             await session.close()
 
-    async def predict(self, model: str, body: bytes) -> Answer:
+    async def predict(self, model: str, body: bytes) -> HttpAnswer:
         """POST the body to the model's predict call and read the whole answer.
 
         Raises NoAnswerError with reason `connect` (nothing was sent), `disconnected` (the
@@ -84,7 +84,7 @@ class RestClient:
             async with self._session.post(
                 self._target(model), data=body, allow_redirects=False
             ) as response:
-                return Answer(response.status, await response.read())
+                return HttpAnswer(response.status, await response.read())
         except aiohttp.ClientConnectorError as error:
             raise NoAnswerError("connect") from error
         except aiohttp.ClientResponseError as error:

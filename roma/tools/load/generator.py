@@ -19,14 +19,14 @@ from roma.tools.load.outcomes import (
     CANCELLED,
     CLIENT_LIMIT,
     TIMEOUT,
-    Answer,
-    Outcome,
+    HttpAnswer,
     Progress,
-    Result,
+    RequestEnd,
+    RequestResult,
     outcome_of,
 )
 from roma.tools.load.payload import Bodies, cycled
-from roma.tools.load.report import Recorder, Report
+from roma.tools.load.report import LoadReport, Recorder
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_OUTSTANDING = 10_000
@@ -69,7 +69,7 @@ class _Ticket:
     sent: float | None = None
 
 
-class Load:
+class LoadRun:
     """One run of a plan; `run` starts it, `stop` ends it early, `report` tells what happened.
 
     `timeout` bounds each request, in seconds after its actual send. `on_result` is called once
@@ -89,7 +89,7 @@ class Load:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         max_outstanding: int = DEFAULT_OUTSTANDING,
-        on_result: Callable[[Result], None] | None = None,
+        on_result: Callable[[RequestResult], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         progress_period: float = 0.25,
         clock: Callable[[], float] = time.monotonic,
@@ -118,7 +118,7 @@ class Load:
         self._start = 0.0
         self._elapsed = 0.0
 
-    async def run(self) -> Report:
+    async def run(self) -> LoadReport:
         """Send the plan, wait until every request has ended and return the report.
 
         When this call is cancelled, what was outstanding ends as failed(cancelled) before the
@@ -135,7 +135,7 @@ class Load:
         finally:
             # Here and not in the tasks: one cancelled before its first step runs no code at all.
             for ticket in list(self._outstanding):
-                self._end(ticket, Outcome.FAILED, reason=CANCELLED)
+                self._end(ticket, RequestEnd.FAILED, reason=CANCELLED)
             self._elapsed = self._now()
         if self._on_progress is not None:
             self._on_progress(self.progress)
@@ -147,25 +147,25 @@ class Load:
         for task in (*self._drivers, *self._outstanding.values()):
             task.cancel()
 
-    def report(self) -> Report:
+    def report(self) -> LoadReport:
         """Return the report; before `run` has ended, outstanding requests show as lost."""
         planned = sum(len(stream.arrivals) for stream in self._plan)
-        return Report.of(self._recorders, elapsed=self._elapsed, planned=planned)
+        return LoadReport.of(self._recorders, elapsed=self._elapsed, planned=planned)
 
     @property
     def progress(self) -> Progress:
         """The run at this moment."""
-        ends = {o: sum(r.outcomes[o] for r in self._recorders) for o in Outcome}
+        ends = {o: sum(r.outcomes[o] for r in self._recorders) for o in RequestEnd}
         return Progress(
             elapsed=self._now(),
             duration=max((s.arrivals[-1] for s in self._plan if s.arrivals), default=0.0),
             planned=sum(len(stream.arrivals) for stream in self._plan),
             sent=sum(recorder.sent for recorder in self._recorders),
             outstanding=len(self._outstanding),
-            answered=ends[Outcome.ANSWERED],
-            rejected=ends[Outcome.REJECTED],
-            invalid=ends[Outcome.INVALID],
-            failed=ends[Outcome.FAILED],
+            answered=ends[RequestEnd.ANSWERED],
+            rejected=ends[RequestEnd.REJECTED],
+            invalid=ends[RequestEnd.INVALID],
+            failed=ends[RequestEnd.FAILED],
         )
 
     async def _send_all(self, group: asyncio.TaskGroup, ticker: asyncio.Task[None]) -> None:
@@ -177,7 +177,7 @@ class Load:
             ticket = _Ticket(self._recorders[which], index, intended)
             ticket.recorder.sent += 1
             if len(self._outstanding) >= self._max_outstanding:
-                self._end(ticket, Outcome.FAILED, reason=CLIENT_LIMIT)
+                self._end(ticket, RequestEnd.FAILED, reason=CLIENT_LIMIT)
             else:
                 request = self._request(ticket, body)
                 self._outstanding[ticket] = group.create_task(request)
@@ -204,22 +204,22 @@ class Load:
             async with asyncio.timeout(self._timeout):
                 answer = await self._client.predict(ticket.recorder.model, body)
         except TimeoutError:
-            self._end(ticket, Outcome.FAILED, reason=TIMEOUT)
+            self._end(ticket, RequestEnd.FAILED, reason=TIMEOUT)
         except NoAnswerError as failure:
-            self._end(ticket, Outcome.FAILED, reason=failure.reason)
+            self._end(ticket, RequestEnd.FAILED, reason=failure.reason)
         else:
             self._end(ticket, outcome_of(answer.status), answer)
 
     def _end(
         self,
         ticket: _Ticket,
-        outcome: Outcome,
-        answer: Answer | None = None,
+        outcome: RequestEnd,
+        answer: HttpAnswer | None = None,
         *,
         reason: str | None = None,
     ) -> None:
         self._outstanding.pop(ticket, None)
-        result = Result(
+        result = RequestResult(
             model=ticket.recorder.model,
             index=ticket.index,
             outcome=outcome,
@@ -250,11 +250,11 @@ async def run_load(
     timeout: float = DEFAULT_TIMEOUT,
     max_outstanding: int = DEFAULT_OUTSTANDING,
     authorization: str | None = None,
-    on_result: Callable[[Result], None] | None = None,
+    on_result: Callable[[RequestResult], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    on_start: Callable[[Load], None] | None = None,
-) -> Report:
-    """Send the plan to the service at `url` and return the report; see `Load` for the options.
+    on_start: Callable[[LoadRun], None] | None = None,
+) -> LoadReport:
+    """Send the plan to the service at `url` and return the report; see `LoadRun` for the options.
 
     `on_start` is given the run before its first request, for who wants to `stop` it (a signal
     handler) or to read its report after a cancellation. Raises this process's limit of open files
@@ -262,7 +262,7 @@ async def run_load(
     """
     allow_connections(max_outstanding)
     async with RestClient(url, authorization) as client:
-        load = Load(
+        load = LoadRun(
             plan,
             client,
             timeout=timeout,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class RequestEnd(StrEnum):
     """The four ends of a request."""
 
     ANSWERED = "answered"
@@ -31,19 +31,19 @@ TIMEOUT = "timeout"
 REJECTIONS = frozenset({429, 503, 504})
 
 
-def outcome_of(status: int) -> Outcome:
+def outcome_of(status: int) -> RequestEnd:
     """Return the outcome that an HTTP status stands for."""
     if 200 <= status < 300:
-        return Outcome.ANSWERED
+        return RequestEnd.ANSWERED
     if status in REJECTIONS:
-        return Outcome.REJECTED
+        return RequestEnd.REJECTED
     if 400 <= status < 500:
-        return Outcome.INVALID
-    return Outcome.FAILED
+        return RequestEnd.INVALID
+    return RequestEnd.FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An HTTP answer, whatever its status."""
 
     status: int
@@ -51,7 +51,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RequestResult:
     """The end of one request.
 
     `index` counts the requests of its stream from 0. `sent` is None for a request that never left
@@ -60,7 +60,7 @@ class Result:
 
     model: str
     index: int
-    outcome: Outcome
+    outcome: RequestEnd
     intended: float
     sent: float | None
     done: float

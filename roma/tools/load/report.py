@@ -15,7 +15,7 @@ import orjson
 from rich.table import Table
 
 from roma.domain.units import milliseconds
-from roma.tools.load.outcomes import Outcome, Result
+from roma.tools.load.outcomes import RequestEnd, RequestResult
 
 SHARES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
@@ -54,14 +54,14 @@ class Recorder:
         self.sla = sla
         self.sent = 0
         self.late = 0
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[RequestEnd] = Counter()
         self.statuses: Counter[int] = Counter()
         self.reasons: Counter[str] = Counter()
         # Arrays of doubles: a million requests take 16 MB, a list of floats four times as much.
         self.times = array("d")
         self.lags = array("d")
 
-    def record(self, result: Result) -> None:
+    def record(self, result: RequestResult) -> None:
         """Count one result."""
         self.outcomes[result.outcome] += 1
         if result.status is not None:
@@ -70,13 +70,13 @@ class Recorder:
             self.reasons[result.reason] += 1
         if result.lag is not None:
             self.lags.append(result.lag)
-        if result.outcome is Outcome.ANSWERED:
+        if result.outcome is RequestEnd.ANSWERED:
             self.times.append(result.response_time)
             self.late += self.sla is not None and result.response_time > self.sla
 
 
 @dataclass(frozen=True, slots=True)
-class ModelReport:
+class ModelOutcomes:
     """What happened to the requests of one model, or of all together.
 
     `statuses` counts the requests that had an HTTP answer, `reasons` those that had none.
@@ -127,20 +127,20 @@ class ModelReport:
     @classmethod
     def of(cls, recorders: Sequence[Recorder], *, model: str, elapsed: float) -> Self:
         """Return the report on these recorders' requests together."""
-        outcomes = sum((r.outcomes for r in recorders), Counter[Outcome]())
+        outcomes = sum((r.outcomes for r in recorders), Counter[RequestEnd]())
         return cls(
             model=model,
             sla=recorders[0].sla if len(recorders) == 1 else None,
             elapsed=elapsed,
             sent=sum(r.sent for r in recorders),
-            answered=outcomes[Outcome.ANSWERED],
-            rejected=outcomes[Outcome.REJECTED],
-            invalid=outcomes[Outcome.INVALID],
-            failed=outcomes[Outcome.FAILED],
-            promised=sum(r.outcomes[Outcome.ANSWERED] for r in recorders if r.sla is not None),
+            answered=outcomes[RequestEnd.ANSWERED],
+            rejected=outcomes[RequestEnd.REJECTED],
+            invalid=outcomes[RequestEnd.INVALID],
+            failed=outcomes[RequestEnd.FAILED],
+            promised=sum(r.outcomes[RequestEnd.ANSWERED] for r in recorders if r.sla is not None),
             late=sum(r.late for r in recorders),
             unanswered=sum(
-                r.outcomes[Outcome.REJECTED] + r.outcomes[Outcome.FAILED]
+                r.outcomes[RequestEnd.REJECTED] + r.outcomes[RequestEnd.FAILED]
                 for r in recorders
                 if r.sla is not None
             ),
@@ -173,14 +173,14 @@ class ModelReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """A run: one report for each model, in the plan's order, and their total.
 
     `elapsed` is in seconds. `planned` exceeds `total.sent` if the run was stopped early.
     """
 
-    models: tuple[ModelReport, ...]
-    total: ModelReport
+    models: tuple[ModelOutcomes, ...]
+    total: ModelOutcomes
     elapsed: float
     planned: int
 
@@ -188,8 +188,8 @@ class Report:
     def of(cls, recorders: Sequence[Recorder], *, elapsed: float, planned: int) -> Self:
         """Return the report on what was recorded."""
         return cls(
-            models=tuple(ModelReport.of([r], model=r.model, elapsed=elapsed) for r in recorders),
-            total=ModelReport.of(recorders, model="total", elapsed=elapsed),
+            models=tuple(ModelOutcomes.of([r], model=r.model, elapsed=elapsed) for r in recorders),
+            total=ModelOutcomes.of(recorders, model="total", elapsed=elapsed),
             elapsed=elapsed,
             planned=planned,
         )
@@ -228,7 +228,7 @@ _ROWS = (
 )
 
 
-def _cells(report: ModelReport) -> list[str]:
+def _cells(report: ModelOutcomes) -> list[str]:
     counts = (report.sent, report.answered, report.rejected, report.invalid, report.failed)
     times, lag = report.response_time, report.send_lag
     spread = [*times.percentiles.values(), times.max, times.mean] if times else [None] * 8
@@ -250,7 +250,7 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{milliseconds(seconds):.2f}"
 
 
-def _details(report: ModelReport) -> dict[str, int]:
+def _details(report: ModelOutcomes) -> dict[str, int]:
     """Name the ends that need an explanation: statuses other than 2xx, and reasons."""
     odd = {f"status {s}": n for s, n in report.statuses.items() if not 200 <= s < 300}
     return odd | dict(report.reasons)

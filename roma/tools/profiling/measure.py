@@ -31,7 +31,7 @@ from roma.tools.load.errors import NoAnswerError
 from roma.tools.profiling import inputs, machine, summary
 from roma.tools.profiling.inputs import Inputs
 from roma.tools.profiling.plan import Target
-from roma.tools.profiling.summary import Run, Sample
+from roma.tools.profiling.summary import MeasuredRun, RequestSample
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def _own_inputs(target: Target) -> Inputs | None:
 
 async def _cpu(
     target: Target, url: str, group: Group, given: Inputs, settings: Settings
-) -> list[Run]:
+) -> list[MeasuredRun]:
     if target.is_ours:
         steps = target.steps(settings.batches, settings.cores)
     else:
@@ -111,7 +111,7 @@ async def _cpu(
                 if target.is_ours:
                     _set(group, cores, settings.cores)
                 samples = await caller.run(bodies, batch, settings.seconds)
-                run = Run(cores, batch, samples)
+                run = MeasuredRun(cores, batch, samples)
                 runs.append(run)
                 _tell(target.model, run)
     return runs
@@ -147,7 +147,7 @@ def _set(group: Group, cores: float, all_cores: float) -> None:
         group.set_cores(cores)
 
 
-def _tell(model: str, run: Run) -> None:
+def _tell(model: str, run: MeasuredRun) -> None:
     point = summary.point(run)
     log.info(
         "%s: %g cores, batch %d: %.3g core-ms, %.3g ms, %d requests",
@@ -195,15 +195,15 @@ class _Caller:
         for _ in range(WARM_UP):
             await self._call(next(bodies), batch)
 
-    async def run(self, bodies: Iterator[bytes], batch: int, seconds: float) -> list[Sample]:
+    async def run(self, bodies: Iterator[bytes], batch: int, seconds: float) -> list[RequestSample]:
         """Send requests for `seconds`, at least LEAST; the one before them is not counted."""
         await self._call(next(bodies), batch)
-        samples: list[Sample] = []
+        samples: list[RequestSample] = []
         before, end = self._usage(), time.perf_counter() + seconds
         while len(samples) < LEAST or time.perf_counter() < end:
             response_time = await self._call(next(bodies), batch)
             used = self._usage()
-            samples.append(Sample(used - before, response_time))
+            samples.append(RequestSample(used - before, response_time))
             before = used
         return samples
 

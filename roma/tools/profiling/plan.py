@@ -45,7 +45,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProfilingPlan:
     """`targets` in the order of the file, and why each model of `skipped` is none."""
 
     targets: tuple[Target, ...]
@@ -58,7 +58,7 @@ def make(
     machine: float,
     only: Sequence[str] = (),
     cores: Sequence[float] | None = None,
-) -> Plan:
+) -> ProfilingPlan:
     """Return what to measure on `machine` cores; raise ConfigError naming what cannot be."""
     for name in only:
         if name not in config.models:
@@ -88,7 +88,7 @@ def make(
         targets.append(Target(name, executable, is_ours, quotas, gpu_urls))
     if not targets or (only and skipped):
         raise ConfigError("\n".join(skipped))
-    return Plan(tuple(targets), tuple(skipped))
+    return ProfilingPlan(tuple(targets), tuple(skipped))
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ MOST_NOISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RequestSample:
     """One request: what the kernel charged for it, and how long it took."""
 
     cost: float
@@ -20,12 +20,12 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """Requests of `batch` inputs, one after the other, under a quota of `cores`."""
 
     cores: float
     batch: int
-    samples: Sequence[Sample]
+    samples: Sequence[RequestSample]
 
     @property
     def costs(self) -> list[float]:
@@ -38,7 +38,7 @@ class Run:
         return [sample.response_time for sample in self.samples]
 
 
-def point(run: Run) -> Point:
+def point(run: MeasuredRun) -> Point:
     """Return one line of the profile; raise LaunchError if the kernel charged nothing.
 
     The cost is the mean, because load times mean cost is what a quota has to cover. The response
@@ -58,7 +58,7 @@ def point(run: Run) -> Point:
     )
 
 
-def model_profile(runs: Sequence[Run], gpu_times: Sequence[float] = ()) -> ModelProfile:
+def model_profile(runs: Sequence[MeasuredRun], gpu_times: Sequence[float] = ()) -> ModelProfile:
     """Return the profile of one model; at least one run is of batch 1.
 
     `parallelism` and `overhead` come from the run of batch 1 with the most cores, which explain

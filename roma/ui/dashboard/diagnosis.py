@@ -10,7 +10,7 @@ from roma.domain import units
 from roma.domain.model import ModelSpec
 from roma.ui.dashboard.history import History
 from roma.ui.dashboard.moments import Moment
-from roma.ui.dashboard.rows import Executable, State, Worker
+from roma.ui.dashboard.rows import ExecutableRow, ModelState, Worker
 
 MEAN_BUDGET = 0.02
 """Share of late, refused and failed requests up to which a model counts as in time whose promise is
@@ -30,7 +30,7 @@ MOVED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ModelFacts:
     """One model's facts; `error` as in `Row`, `executables` those that can run it.
 
     `broken` and `ended` count the requests of the last `LATELY` seconds, `arrivals` those of the
@@ -40,7 +40,7 @@ class Case:
     moment: Moment
     spec: ModelSpec
     error: float | None
-    executables: Sequence[Executable]
+    executables: Sequence[ExecutableRow]
     workers: Mapping[str, Worker]
     history: History
     broken: float
@@ -55,36 +55,36 @@ class Case:
         return [self.workers[name] for name in names if name in self.workers]
 
 
-def diagnose(case: Case) -> tuple[State, str]:
+def diagnose(case: ModelFacts) -> tuple[ModelState, str]:
     """Return a model's state and its reason."""
     if not any(e.live for e in case.executables):
-        return State.DOWN, _unserved(case.executables)
+        return ModelState.DOWN, _unserved(case.executables)
     if _idle(case):
-        return State.IDLE, "no request now" if case.ever else "no request yet"
+        return ModelState.IDLE, "no request now" if case.ever else "no request yet"
     state, obstacle = _state(case), _obstacle(case)
-    if state is State.OK:
+    if state is ModelState.OK:
         return state, obstacle or "in time"
     return state, _symptom(case) + (obstacle or _following(case))
 
 
-def _state(case: Case) -> State:
+def _state(case: ModelFacts) -> ModelState:
     error, sla = case.error, case.spec.sla
     tolerated = MEAN_BUDGET if sla.budget is None else sla.budget
     if (error is not None and error > 0) or case.broken > tolerated * case.ended:
-        return State.LATE
+        return ModelState.LATE
     if error is not None and (error + 1) * sla.response_time > sla.set_point:
-        return State.TIGHT
-    return State.OK
+        return ModelState.TIGHT
+    return ModelState.OK
 
 
-def _idle(case: Case) -> bool:
+def _idle(case: ModelFacts) -> bool:
     m = case.moment
     if m.waiting or m.in_flight or m.arrivals:
         return False
     return not case.arrivals
 
 
-def _unserved(executables: Sequence[Executable]) -> str:
+def _unserved(executables: Sequence[ExecutableRow]) -> str:
     if not executables:
         return "it has no executable"
     if all(e.reason for e in executables):
@@ -93,7 +93,7 @@ def _unserved(executables: Sequence[Executable]) -> str:
     return f"nothing can serve it: {states}"
 
 
-def _symptom(case: Case) -> str:
+def _symptom(case: ModelFacts) -> str:
     """Return what clients notice."""
     m, sla = case.moment, case.spec.sla
     if m.refused:
@@ -113,7 +113,7 @@ def _symptom(case: Case) -> str:
     return f"{case.broken:.0f} promises broken in the last {LATELY} s: " if case.broken else ""
 
 
-def _obstacle(case: Case) -> str:
+def _obstacle(case: ModelFacts) -> str:
     """Return what keeps control from helping, or an empty string."""
     for worker in case.hosts:
         if not worker.answers:
@@ -130,7 +130,7 @@ def _obstacle(case: Case) -> str:
     return next((text for text in found if text), "")
 
 
-def _limited(e: Executable, worker: Worker | None) -> str:
+def _limited(e: ExecutableRow, worker: Worker | None) -> str:
     match e.limit:
         case "failure":
             return f"cores of {e.executable} cannot be set: {e.failure}"
@@ -150,7 +150,7 @@ def _limited(e: Executable, worker: Worker | None) -> str:
             return ""
 
 
-def _following(case: Case) -> str:
+def _following(case: ModelFacts) -> str:
     """Return what control is doing about it."""
     model, history = case.moment.model, case.history
     applied = history.last(model, "applied", LATELY)

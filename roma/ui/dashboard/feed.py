@@ -10,21 +10,21 @@ from typing import Any
 
 from roma.domain.exchange import ExchangeReply
 from roma.domain.model import Device, ExecutorSpec, ModelSpec
-from roma.ui.dashboard.diagnosis import IDLE_AFTER, LATELY, Case, diagnose
+from roma.ui.dashboard.diagnosis import IDLE_AFTER, LATELY, ModelFacts, diagnose
 from roma.ui.dashboard.history import History
 from roma.ui.dashboard.moments import Moment, Moments
-from roma.ui.dashboard.rows import Executable, Row, View, Worker
+from roma.ui.dashboard.rows import DashboardView, ExecutableRow, ModelRow, Worker
 
 RECENT = 60
 """Seconds over which the share of broken promises is shown."""
 
 
-class Board:
+class Dashboard:
     """The latest view of a deployment, and its last 15 minutes."""
 
     def __init__(self, name: str) -> None:
         self.history = History()
-        self.view = View(name, 0.0, [], [])
+        self.view = DashboardView(name, 0.0, [], [])
         self._name = name
         self._moments = Moments()
         self._arrived: dict[str, int] = {}
@@ -66,24 +66,24 @@ class Board:
             if m.model in models
         ]
         rows.sort(key=lambda row: (row.state.rank, -(row.error or 0.0), row.model))
-        self.view = View(self._name, at, list(workers.values()), rows)
+        self.view = DashboardView(self._name, at, list(workers.values()), rows)
         return moments
 
     def _row(
         self,
         m: Moment,
         spec: ModelSpec,
-        executables: list[Executable],
+        executables: list[ExecutableRow],
         workers: Mapping[str, Worker],
         *,
         cores: "_Cores",
         lately: "_Lately",
-    ) -> Row:
+    ) -> ModelRow:
         sla, model = spec.sla, m.model
         y = max(m.response_time or 0.0, m.oldest_age if m.waiting or m.in_flight else 0.0)
         error = y / sla.response_time - 1 if y > 0 else None
         ended, broken = lately.minute_ended[model], lately.minute_broken[model]
-        case = Case(
+        case = ModelFacts(
             m,
             spec,
             error,
@@ -96,7 +96,7 @@ class Board:
             ever=self._arrived[model] > 0,
         )
         state, why = diagnose(case)
-        return Row(
+        return ModelRow(
             model=model,
             state=state,
             why=why,
@@ -155,17 +155,17 @@ def _executables(
     specs: Iterable[ExecutorSpec],
     supervisors: Mapping[str, tuple[Worker, Mapping[str, Any]]],
     reasons: Mapping[str, str],
-) -> dict[str, list[Executable]]:
+) -> dict[str, list[ExecutableRow]]:
     """Return the executables that can run each model."""
     known = {spec.name: spec for spec in specs}
-    found: dict[str, list[Executable]] = {}
+    found: dict[str, list[ExecutableRow]] = {}
     for report in reply.executors:
         spec = known.get(report.executor)
         if spec is None:
             continue
         worker, states = supervisors.get(spec.worker, (None, {}))
         state = states.get(spec.name, {}) if worker is not None and worker.answers else {}
-        executable = Executable(
+        executable = ExecutableRow(
             executable=spec.name,
             worker=spec.worker,
             device=spec.device.value,
@@ -190,7 +190,7 @@ class _Cores:
     throttled: float | None = None
 
 
-def _cores(executables: Sequence[Executable], workers: Mapping[str, Worker]) -> _Cores:
+def _cores(executables: Sequence[ExecutableRow], workers: Mapping[str, Worker]) -> _Cores:
     """Return the sums; all unknown while a supervisor of one of them is silent.
 
     What the others say is less, and would look as if cores had been taken away.

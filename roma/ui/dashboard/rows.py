@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class ModelState(StrEnum):
     """How a model is doing."""
 
     DOWN = "down"
@@ -21,7 +21,7 @@ class State(StrEnum):
     @property
     def rank(self) -> int:
         """The order of attention: worst first."""
-        return list(State).index(self)
+        return list(ModelState).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Executable:
+class ExecutableRow:
     """An executable: state and requests from the dispatcher, cores from its supervisor.
 
     `limit` names what keeps it from the cores its law asks for, `contention` who has the CPUs where
@@ -89,7 +89,7 @@ class Executable:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelRow:
     """One model now. Seconds, requests per second, cores, shares.
 
     `error` is how far the response time, or the age of what waits, is above (+) or below (-) the
@@ -100,7 +100,7 @@ class Row:
     """
 
     model: str
-    state: State
+    state: ModelState
     why: str
     statistic: str
     budget: float | None
@@ -121,14 +121,14 @@ class Row:
     applied: float | None
     used: float | None
     throttled: float | None
-    executables: list[Executable]
+    executables: list[ExecutableRow]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DashboardView:
     """Everything at `at` (seconds since the epoch), the model worst off first."""
 
     name: str
     at: float
     workers: list[Worker]
-    models: list[Row]
+    models: list[ModelRow]

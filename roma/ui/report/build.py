@@ -11,13 +11,13 @@ from roma.ui.report.clock import Clock
 from roma.ui.report.episodes import episodes, words
 from roma.ui.report.figures import Artist, png, svg
 from roma.ui.report.page import SHOWN, Content, page
-from roma.ui.report.read import Run, read
+from roma.ui.report.read import RecordedRun, read
 from roma.ui.report.summary import summaries, worker_cores
 from roma.ui.report.verdict import verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """A finished page, and what the run says in short."""
 
     html: str
@@ -25,7 +25,7 @@ class Report:
     notes: list[str]
 
 
-def build(directory: Path, *, title: str | None = None, pictures: Path | None = None) -> Report:
+def build(directory: Path, *, title: str | None = None, pictures: Path | None = None) -> RunReport:
     """Return the report on a run; write its pictures as PNG if a directory for them is given.
 
     Raises StoryError if the run cannot be read, OSError if a picture cannot be written.
@@ -54,10 +54,10 @@ def build(directory: Path, *, title: str | None = None, pictures: Path | None = 
         words=[words(run, episode) for episode in found[:SHOWN]],
         pictures=drawn,
     )
-    return Report(page(content), said, run.notes)
+    return RunReport(page(content), said, run.notes)
 
 
-def _figures(run: Run, artist: Artist) -> Iterator[tuple[str, Figure]]:
+def _figures(run: RecordedRun, artist: Artist) -> Iterator[tuple[str, Figure]]:
     for name in sorted(run.models):
         yield f"model {name}", artist.model(name)
     for name in sorted({t.model for t in run.executables.values()} - run.models.keys()):

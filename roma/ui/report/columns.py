@@ -16,11 +16,11 @@ Numbers = npt.NDArray[np.float64]
 MISSED = 2.5
 """Periods without a record that make a gap. A single tick that came late is none."""
 
-AWAY = 1.5
+GAP = 1.5
 """Seconds between two looks at a model which neither covers that make a gap."""
 
 
-class Table:
+class ColumnBuilder:
     """Rows of numbers under construction."""
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from roma.ui.report.columns import AWAY, Numbers, Span
-from roma.ui.report.read import LIMITS, ExecutableTrack, ModelTrack, Run
+from roma.ui.report.columns import GAP, Numbers, Span
+from roma.ui.report.read import LIMITS, ExecutableTrack, ModelTrack, RecordedRun
 from supervisor.decision_log import Decision
 from supervisor.decision_text import Limit
 
 Flags = npt.NDArray[np.bool_]
 
-CALM = 5.0
+EPISODE_GAP = 5.0
 """Seconds. Episodes with less than that between them are one."""
 
-MATTERS = 0.25
+MAIN_CAUSE_SHARE = 0.25
 """A limit that this share of an episode's decisions met is named before `none`."""
 
 
@@ -62,7 +62,7 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Books:
+class _EpisodeCounts:
     """A model's seconds, added up once for all of its episodes."""
 
     track: ModelTrack
@@ -87,14 +87,14 @@ def main_limit(limits: Counter[Limit]) -> Limit | None:
         return None
     counts = [(n, limit) for limit, n in limits.items() if limit is not Limit.NONE]
     most, limit = max(counts, key=lambda c: (c[0], -LIMITS.index(c[1])), default=(0, Limit.NONE))
-    return limit if most >= MATTERS * limits.total() else Limit.NONE
+    return limit if most >= MAIN_CAUSE_SHARE * limits.total() else Limit.NONE
 
 
-def episodes(run: Run) -> list[Episode]:
+def episodes(run: RecordedRun) -> list[Episode]:
     """Return all episodes of all models, the worst first."""
     found = []
     for track in run.models.values():
-        books = _Books(track, track.response, bad(track), track.ended, track.broken)
+        books = _EpisodeCounts(track, track.response, bad(track), track.ended, track.broken)
         stretched = stretches(track, books.bad)
         found += [_episode(run, books, first, last) for first, last in stretched]
     return sorted(found, key=lambda e: (*(-x for x in e.severity), e.span.start, e.model))
@@ -113,14 +113,18 @@ def stretches(track: ModelTrack, broken: Flags) -> list[tuple[int, int]]:
     start, end = track["start"], track["at"]
     found: list[tuple[int, int]] = []
     for i in map(int, np.flatnonzero(broken)):
-        if found and start[i] - end[found[-1][1]] < CALM and not _gap(track, found[-1][1], i):
+        if (
+            found
+            and start[i] - end[found[-1][1]] < EPISODE_GAP
+            and not _gap(track, found[-1][1], i)
+        ):
             found[-1] = found[-1][0], i
         else:
             found.append((i, i))
     return found
 
 
-def words(run: Run, episode: Episode) -> list[Word]:
+def words(run: RecordedRun, episode: Episode) -> list[Word]:
     """Return the decisions at an episode's beginning and at its worst moment."""
     found: list[Word] = []
     for when, at in (("at its beginning", episode.span.start), ("at its worst", episode.worst_at)):
@@ -142,10 +146,10 @@ def words(run: Run, episode: Episode) -> list[Word]:
 
 def _gap(track: ModelTrack, before: int, after: int) -> bool:
     lost = track["start"][before + 1 : after + 1] - track["at"][before:after]
-    return bool((lost > AWAY).any())
+    return bool((lost > GAP).any())
 
 
-def _episode(run: Run, books: _Books, first: int, last: int) -> Episode:
+def _episode(run: RecordedRun, books: _EpisodeCounts, first: int, last: int) -> Episode:
     track, part = books.track, slice(first, last + 1)
     response, seconds = books.response[part], (track["at"] - track["start"])[part]
     span = Span(float(track["start"][first]), float(track["at"][last]))
@@ -167,7 +171,7 @@ def _episode(run: Run, books: _Books, first: int, last: int) -> Episode:
     )
 
 
-def _limits(run: Run, model: str, span: Span) -> Counter[Limit]:
+def _limits(run: RecordedRun, model: str, span: Span) -> Counter[Limit]:
     found: Counter[Limit] = Counter()
     for track in run.serving(model):
         first = np.searchsorted(track.end, span.start, side="right")

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from roma.ui.report.clock import Clock
 from roma.ui.report.columns import Grid, Numbers, Span
 from roma.ui.report.episodes import Episode
-from roma.ui.report.read import ExecutableTrack, ModelTrack, Run
+from roma.ui.report.read import ExecutableTrack, ModelTrack, RecordedRun
 from roma.ui.report.style import LIGHT, by_role
 
 POINTS = 480
@@ -68,7 +68,7 @@ Panel = Callable[[Axes], None]
 class Artist:
     """Draws the pictures of one run."""
 
-    def __init__(self, run: Run, clock: Clock, episodes: list[Episode]) -> None:
+    def __init__(self, run: RecordedRun, clock: Clock, episodes: list[Episode]) -> None:
         self._run = run
         self._clock = clock
         self._episodes = episodes

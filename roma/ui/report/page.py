@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from roma.ui.report import style
 from roma.ui.report.clock import Clock, duration, milliseconds
-from roma.ui.report.columns import AWAY, MISSED, Span
-from roma.ui.report.episodes import CALM, MATTERS, Episode, Word
+from roma.ui.report.columns import GAP, MISSED, Span
+from roma.ui.report.episodes import EPISODE_GAP, MAIN_CAUSE_SHARE, Episode, Word
 from roma.ui.report.figures import POINTS
 from roma.ui.report.markup import Html, items, joined, table, tag
 from roma.ui.report.read import LIMITS as ORDER
-from roma.ui.report.read import Run
-from roma.ui.report.summary import REFUSED, Cores, Summary, total
+from roma.ui.report.read import RecordedRun
+from roma.ui.report.summary import REFUSED, Cores, ModelSummary, total
 from roma.ui.report.verdict import LIMITS, share
 from supervisor.decision_text import explain
 
@@ -60,11 +60,11 @@ class Content:
     """All that the page shows; `pictures` are SVG by `model NAME` or `worker NAME`."""
 
     title: str
-    run: Run
+    run: RecordedRun
     clock: Clock
     step: float
     said: Sequence[str]
-    summaries: Sequence[Summary]
+    summaries: Sequence[ModelSummary]
     workers: Mapping[str, Cores]
     episodes: Sequence[Episode]
     words: Sequence[Sequence[Word]]
@@ -159,7 +159,7 @@ def _models_table(c: Content) -> Iterable[Html]:
         )
 
 
-def _model_row(s: Summary) -> tuple[str, ...]:
+def _model_row(s: ModelSummary) -> tuple[str, ...]:
     reasons = (f"{n:,} {reason.replace('_', ' ')}" for reason, n in s.refused.most_common())
     gpu = f"{share(s.on_gpu / s.answered)} by GPUs" if s.on_gpu else ""
     broken = tag("b", f"no: {share(s.broken_share)} broken")
@@ -281,7 +281,7 @@ def _missing(c: Content) -> Iterable[Html]:
         yield items(notes)
 
 
-def gap_notes(run: Run, clock: Clock) -> list[str]:
+def gap_notes(run: RecordedRun, clock: Clock) -> list[str]:
     """Return in words when nobody looked or decided: once for all that share a gap."""
     found: dict[tuple[Span, str], list[str]] = {}
     for model in run.models.values():
@@ -323,15 +323,16 @@ def _method(c: Content) -> Iterable[Html]:
             "SLAs.",
             "A second is broken if its response time was above the SLA or more requests broke the "
             "promise than the budget lets pass (of a mean: any refused or failed). "
-            f"Broken seconds with less than {CALM:g} s between them are one episode; the worst is "
+            f"Broken seconds with less than {EPISODE_GAP:g} s between them are one episode; "
+            "the worst is "
             "that with most broken promises.",
             "The main limit is what most decisions of the episode met, if at least "
-            f"{share(MATTERS)} of them did.",
+            f"{share(MAIN_CAUSE_SHARE)} of them did.",
             "Core-seconds: what was allocated (granted by the supervisor) and applied (confirmed "
             "by the actuator), each until the next decision, and what the executables used by the "
             "kernel's accounting. All cores, always: the worker's allocatable cores over the time "
             "that decisions cover. GPUs are in none of them.",
-            f"A gap is {AWAY:g} s that no look at a model covers, or {MISSED:g} control periods "
+            f"A gap is {GAP:g} s that no look at a model covers, or {MISSED:g} control periods "
             "without a decision. Nothing is filled in: gaps add no requests and no core-seconds.",
             f"Pictures have up to {POINTS} steps of time; each step shows the worst of it (for η "
             "the lowest), of requests per second the mean. Tables and episodes use every record.",

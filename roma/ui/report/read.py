@@ -1,4 +1,4 @@
-"""Reads a directory of records into a `Run`: columns of numbers, and where each decision lies.
+"""Reader of a directory of records: columns of numbers, and where each decision lies.
 
 Lines that a dying program cut off are left out and noted; records of something else are an error.
 """
@@ -18,7 +18,7 @@ from roma.domain.errors import StoryError
 from roma.domain.model import BUDGETS, Statistic
 from roma.telemetry import decision_log
 from roma.ui.dashboard.moments import Moment
-from roma.ui.report.columns import AWAY, Numbers, Span, Table, gaps, typical, until_next
+from roma.ui.report.columns import GAP, ColumnBuilder, Numbers, Span, gaps, typical, until_next
 from supervisor.decision_log import Decision
 from supervisor.decision_text import Limit, limit
 
@@ -92,7 +92,7 @@ class ModelTrack:
         self.statistic = Statistic.MEAN
         self.budget: float | None = None
         self.refused: Counter[str] = Counter()
-        self._table = Table(_LOOKS)
+        self._table = ColumnBuilder(_LOOKS)
 
     def add(self, look: Look) -> None:
         """Take one line."""
@@ -140,7 +140,7 @@ class ModelTrack:
     @cached_property
     def gaps(self) -> list[Span]:
         """When nobody looked."""
-        return gaps(self["start"], self["at"], AWAY)
+        return gaps(self["start"], self["at"], GAP)
 
 
 class ExecutableTrack:
@@ -150,7 +150,7 @@ class ExecutableTrack:
         self.name = name
         self.model = model
         self.worker = worker
-        self._table = Table(_DECISIONS)
+        self._table = ColumnBuilder(_DECISIONS)
 
     def add(self, told: Told, file: int, place: int) -> None:
         """Take one line."""
@@ -213,7 +213,7 @@ class ExecutableTrack:
         return float(np.nansum(self["used"] * seconds))
 
 
-class Run:
+class RecordedRun:
     """What a directory holds. `notes` say in words what is missing from it."""
 
     def __init__(self, directory: Path) -> None:
@@ -262,9 +262,9 @@ class Run:
         return told if same else None
 
 
-def read(directory: Path) -> Run:
+def read(directory: Path) -> RecordedRun:
     """Return the run that a directory holds; raise `StoryError` naming the file and the line."""
-    run = Run(directory)
+    run = RecordedRun(directory)
     if not directory.is_dir():
         raise StoryError(f"{directory}: no such directory")
     try:
@@ -279,7 +279,7 @@ def read(directory: Path) -> Run:
     return run
 
 
-def _read_models(run: Run) -> None:
+def _read_models(run: RecordedRun) -> None:
     for file in decision_log.files(run.directory, decision_log.MODELS):
         for look, _ in _records(run, file, _LOOK, "a second of a model"):
             run.models.setdefault(look.model, ModelTrack(look.model)).add(look)
@@ -287,7 +287,7 @@ def _read_models(run: Run) -> None:
         run.notes.append("models.jsonl has no record: nothing is known of the requests.")
 
 
-def _read_decisions(run: Run) -> None:
+def _read_decisions(run: RecordedRun) -> None:
     names = f"{decision_log.decisions('*')}.jsonl"
     # NAME+1.jsonl, which goes before NAME.jsonl, does so by name as well.
     for file in sorted(run.directory.glob(names)):
@@ -308,7 +308,9 @@ def _read_decisions(run: Run) -> None:
         )
 
 
-def _records(run: Run, path: Path, adapter: TypeAdapter[T], what: str) -> Iterator[tuple[T, int]]:
+def _records(
+    run: RecordedRun, path: Path, adapter: TypeAdapter[T], what: str
+) -> Iterator[tuple[T, int]]:
     """Yield the records of a file and where they begin; note the lines that were cut off."""
     if not path.exists():
         return

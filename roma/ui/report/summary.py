@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roma.domain.model import Statistic
-from roma.ui.report.read import ExecutableTrack, ModelTrack, Run
+from roma.ui.report.read import ExecutableTrack, ModelTrack, RecordedRun
 
 REFUSED = 2.0
 """SLAs. What a refused or failed request counts in a mean: refusing must not look fast."""
@@ -29,7 +29,7 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ModelSummary:
     """One model's run. `kept` is None if nothing was asked of it.
 
     `worst` is the highest response time of any second (the promise's statistic, or the age of what
@@ -70,7 +70,7 @@ class Summary:
         return self.broken / self.ended if self.ended else 0.0
 
 
-def summaries(run: Run) -> list[Summary]:
+def summaries(run: RecordedRun) -> list[ModelSummary]:
     """Return the books of every model that was looked at, by name."""
     return [_summary(run, run.models[name]) for name in sorted(run.models)]
 
@@ -85,7 +85,7 @@ def cores(tracks: list[ExecutableTrack], capacity: float = 0.0) -> Cores:
     )
 
 
-def worker_cores(run: Run) -> dict[str, Cores]:
+def worker_cores(run: RecordedRun) -> dict[str, Cores]:
     """Return the same by worker, with what all its cores would have come to."""
     return {
         worker: cores(tracks, _capacity(tracks)) for worker, tracks in sorted(run.workers.items())
@@ -111,7 +111,7 @@ def total(parts: dict[str, Cores]) -> Cores:
     )
 
 
-def _summary(run: Run, track: ModelTrack) -> Summary:
+def _summary(run: RecordedRun, track: ModelTrack) -> ModelSummary:
     serving = run.serving(track.name)
     sla = float(track["sla"][-1])
     response = track.response
@@ -119,7 +119,7 @@ def _summary(run: Run, track: ModelTrack) -> Summary:
     ended, broken = float(track.ended.sum()), float(track.broken.sum())
     mean = _mean(track, sla)
     over = response > track["sla"]
-    return Summary(
+    return ModelSummary(
         model=track.name,
         statistic=track.statistic,
         sla=sla,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from roma.ui.report.clock import Clock, milliseconds
 from roma.ui.report.columns import Span
 from roma.ui.report.episodes import Episode, main_limit
-from roma.ui.report.read import Run
-from roma.ui.report.summary import Summary
+from roma.ui.report.read import RecordedRun
+from roma.ui.report.summary import ModelSummary
 from supervisor.decision_text import Limit
 
 NAMED = 3
@@ -39,7 +39,7 @@ LIMITS = {
 
 
 def verdict(
-    run: Run, found: Sequence[Summary], episodes: Sequence[Episode], clock: Clock
+    run: RecordedRun, found: Sequence[ModelSummary], episodes: Sequence[Episode], clock: Clock
 ) -> list[str]:
     """Return the verdict, a sentence per item."""
     judged = [s for s in found if s.kept is not None]
@@ -62,7 +62,7 @@ def verdict(
     return said
 
 
-def why(run: Run, model: str, limits: Counter[Limit]) -> str:
+def why(run: RecordedRun, model: str, limits: Counter[Limit]) -> str:
     """Return what stood between a model and its promise, as the end of a sentence."""
     limit = main_limit(limits)
     if limit is None:
@@ -80,7 +80,7 @@ def share(value: float) -> str:
     return f"{percent:.1f} %" if percent >= 0.1 else "< 0.1 %"
 
 
-def _broken(run: Run, s: Summary, episodes: Sequence[Episode], clock: Clock) -> str:
+def _broken(run: RecordedRun, s: ModelSummary, episodes: Sequence[Episode], clock: Clock) -> str:
     mine = [e for e in episodes if e.model == s.model]
     said = f"{s.model} broke its promise in {share(s.broken_share)} of requests"
     if not mine:

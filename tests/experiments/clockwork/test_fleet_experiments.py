@@ -4,7 +4,7 @@ from itertools import islice, takewhile
 
 import pytest
 
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.lab.experiments.clockwork import functions, scale, trace
 from roma.lab.experiments.clockwork.bound import unservable
@@ -12,7 +12,7 @@ from roma.lab.experiments.lab import Lab
 
 LAB = Lab((11,))
 MODELS = tuple(f"m{i}" for i in range(200))
-SMALL = trace.Job(11, None, copies=10, devices=2, rate=300.0, seconds=20.0)
+SMALL = trace.TraceJob(11, None, copies=10, devices=2, rate=300.0, seconds=20.0)
 
 
 def rows(table):
@@ -107,7 +107,7 @@ def test_devices_that_add_nothing_end_the_growth():
     assert not checks((1, 10.0), (2, 9.0))[0].holds
 
 
-OFFERS = {"a": ModelOffer(1, 0.01, {1: 0.010, 2: 0.012})}
+OFFERS = {"a": ModelCapabilities(1, 0.01, {1: 0.010, 2: 0.012})}
 """6 ms a request at best."""
 
 

@@ -17,7 +17,7 @@ from roma.device.profile import measure
 from roma.device.program import pages
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.torch import TorchRuntime, save_sample
-from roma.domain.actions import BATCHES, Infer, Load, Status, Unload
+from roma.domain.actions import BATCHES, ActionStatus, Infer, Load, Unload
 from roma.domain.errors import ConfigError, LaunchError, TensorError
 from roma.serving.server import ModelServer, ServerSettings
 
@@ -119,20 +119,20 @@ async def test_outputs_are_those_of_direct_execution(working, runtime, net, devi
     assert offers[name].any_batch
     async with working(runtime, pages(runtime), offers=offers) as connect:
         link = await connect()
-        assert await link.status(Load, name) is Status.OK
+        assert await link.status(Load, name) is ActionStatus.OK
         for batch in (*BATCHES, 7):
             inputs = some(batch)
             result = await link.did(Infer, name, batch=batch, inputs=inputs)
-            assert result.outcome.status is Status.OK, result.outcome
+            assert result.outcome.status is ActionStatus.OK, result.outcome
             for found, expected in zip(
                 result.outputs.values(), by_hand(net, inputs, device), strict=True
             ):
                 assert found.dtype == expected.dtype
                 assert found.tobytes() == expected.tobytes()
-        assert await link.status(Unload, name) is Status.OK
-        assert await link.status(Infer, name, inputs=some(1)) is Status.NOT_LOADED
-        assert await link.status(Load, name) is Status.OK
-        assert await link.status(Infer, name, inputs=some(1)) is Status.OK
+        assert await link.status(Unload, name) is ActionStatus.OK
+        assert await link.status(Infer, name, inputs=some(1)) is ActionStatus.NOT_LOADED
+        assert await link.status(Load, name) is ActionStatus.OK
+        assert await link.status(Infer, name, inputs=some(1)) is ActionStatus.OK
 
 
 @pytest.mark.parametrize("name", ["exported", "scripted"])

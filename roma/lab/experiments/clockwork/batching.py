@@ -1,7 +1,7 @@
 """Baselines that batch: `edf` and `fcfs`, each with what waits behind the head that it picks."""
 
-from dispatcher.schedulers.base import Choice, Run
-from dispatcher.schedulers.head_of_line import HeadScheduler
+from dispatcher.schedulers.base import Choice, RunChoice
+from dispatcher.schedulers.head_of_line import HeadOfLineScheduler
 from dispatcher.state.queues import ModelQueue
 from roma.domain.actions import BATCHES
 from roma.domain.model import Request
@@ -11,13 +11,13 @@ EXECUTIONS = next(iter(resnets(1).values())).executions
 """Seconds by batch size."""
 
 
-class Batching(HeadScheduler):
+class Batching(HeadOfLineScheduler):
     """Runs the head with the smallest key, in as large a batch as there is."""
 
     def choose(self, now: float) -> Choice:
         """Choose the head, and what waits behind it."""
         choice = super().choose(now)
-        if isinstance(choice, Run):
+        if isinstance(choice, RunChoice):
             queue = self.state.queues[choice.model]
             choice.count = min(len(queue), self.largest(queue, now))
         return choice

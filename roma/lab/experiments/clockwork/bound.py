@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import repeat, takewhile
 
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 
 
 def unservable(
     sends: Iterable[tuple[str, Iterator[float]]],
-    models: Mapping[str, ModelOffer],
+    models: Mapping[str, ModelCapabilities],
     *,
     devices: int,
     slo: float,

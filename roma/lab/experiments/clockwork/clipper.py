@@ -9,7 +9,7 @@ work and none of its own running, so it includes the turns of others on the same
 
 from typing import Final
 
-from dispatcher.schedulers.base import Choice, Options, Run, Scheduler, State
+from dispatcher.schedulers.base import Choice, PolicyOptions, PolicyView, RunChoice, Scheduler
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.domain.actions import BATCHES
@@ -25,7 +25,7 @@ LARGEST: Final = float(BATCHES[-1])
 class Clipper(Scheduler):
     """Adaptive batches, models in turns."""
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self.bounds = dict.fromkeys(state.queues, 1.0)
         """The batch size of each model, as the law moves it."""
@@ -68,5 +68,5 @@ class Clipper(Scheduler):
                 count = min(int(self.bounds[model]), len(self.state.queues[model]))
                 self._running[gpu] = model, since
                 del self._since[model]
-                return Run(gpu, model, count)
+                return RunChoice(gpu, model, count)
         return None

@@ -12,9 +12,9 @@ from dispatcher.schedulers.clockwork.policy import Clockwork
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.low import STEPS
-from roma.lab.experiments.clockwork.runs import PAGES, Clients, Trial, over_seeds, resnets
+from roma.lab.experiments.clockwork.runs import PAGES, Clients, FleetTrial, over_seeds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Plan
+from roma.lab.sim.fleet import FleetPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ TOLERATED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class IsolationScenario:
     """Who else sends: `clients` models with `concurrency` requests each; `ahead` as in a plan."""
 
     name: str
@@ -46,10 +46,10 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("alone"),
-    Scenario("12 batch clients of 16", 12, 16),
-    Scenario("48 batch clients of 4", 48, 4),
-    Scenario("the same, work given 1 ms ahead", 48, 4, ahead=0.001),
+    IsolationScenario("alone"),
+    IsolationScenario("12 batch clients of 16", 12, 16),
+    IsolationScenario("48 batch clients of 4", 48, 4),
+    IsolationScenario("the same, work given 1 ms ahead", 48, 4, ahead=0.001),
 )
 
 NOTE = (
@@ -59,10 +59,10 @@ NOTE = (
 )
 
 
-def trial(scenario: Scenario, slo: float, seconds: float = SECONDS) -> Trial:
+def trial(scenario: IsolationScenario, slo: float, seconds: float = SECONDS) -> FleetTrial:
     """Return one step of a scenario."""
     sensitive, batch = resnets(SENSITIVE, "sensitive"), resnets(scenario.clients, "batch")
-    plan = Plan(
+    plan = FleetPlan(
         models={**sensitive, **batch},
         devices=DEVICES,
         pages=PAGES,
@@ -74,13 +74,13 @@ def trial(scenario: Scenario, slo: float, seconds: float = SECONDS) -> Trial:
     if batch:
         several = scenario.concurrency
         clients.append(Clients("batch", tuple(batch), concurrency=several, slo=PATIENCE))
-    return Trial(plan, tuple(clients), WARM_UP, WARM_UP + seconds)
+    return FleetTrial(plan, tuple(clients), WARM_UP, WARM_UP + seconds)
 
 
 def compare(
     lab: Lab,
     steps: Sequence[float] = STEPS,
-    scenarios: Sequence[Scenario] = SCENARIOS,
+    scenarios: Sequence[IsolationScenario] = SCENARIOS,
     seconds: float = SECONDS,
 ) -> Output:
     """Return satisfaction and batch goodput by SLO; the first scenario is the baseline."""
@@ -115,7 +115,7 @@ def compare(
 def _checks(
     found: Mapping[tuple[float, str], Mapping[str, Counts]],
     steps: Sequence[float],
-    scenarios: Sequence[Scenario],
+    scenarios: Sequence[IsolationScenario],
 ) -> tuple[Check, ...]:
     alone, *shared = scenarios
     checks = []

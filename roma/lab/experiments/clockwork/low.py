@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from roma.lab.experiments.base import Check, Column, Experiment, Output, Picture, Table
-from roma.lab.experiments.clockwork.runs import PAGES, Clients, Trial, over_seeds, resnets
+from roma.lab.experiments.clockwork.runs import PAGES, Clients, FleetTrial, over_seeds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Noise, Plan
+from roma.lab.sim.fleet import FleetPlan, Noise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,9 +43,9 @@ NOTE = (
 )
 
 
-def trial(models: int, rate: float, slo: float, seconds: float = SECONDS) -> Trial:
+def trial(models: int, rate: float, slo: float, seconds: float = SECONDS) -> FleetTrial:
     """Return one step of one workload."""
-    plan = Plan(
+    plan = FleetPlan(
         models=resnets(models),
         devices=DEVICES,
         pages=PAGES,
@@ -54,7 +54,7 @@ def trial(models: int, rate: float, slo: float, seconds: float = SECONDS) -> Tri
         noise=Noise(),
     )
     clients = Clients("all", tuple(plan.models), rate=rate / models)
-    return Trial(plan, (clients,), WARM_UP, WARM_UP + seconds)
+    return FleetTrial(plan, (clients,), WARM_UP, WARM_UP + seconds)
 
 
 def satisfied_from(shares: Sequence[float], steps: Sequence[float]) -> float | None:

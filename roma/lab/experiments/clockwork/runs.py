@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 from roma.device.models_table import offers
-from roma.domain.actions import ModelOffer
+from roma.domain.actions import ModelCapabilities
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import THINK, Ended, Fleet, Plan
+from roma.lab.sim.fleet import CLIENT_THINK_TIME, Ended, Fleet, FleetPlan
 from roma.workload.arrivals import poisson_rates
 
 PAGES = 31 * 1024 // 16
@@ -39,22 +39,22 @@ class Clients:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class FleetTrial:
     """One simulation; what ends before `begin` is not counted. Seconds."""
 
-    plan: Plan
+    plan: FleetPlan
     clients: tuple[Clients, ...]
     begin: float
     end: float
 
 
-def resnets(count: int, prefix: str = "resnet50") -> Mapping[str, ModelOffer]:
+def resnets(count: int, prefix: str = "resnet50") -> Mapping[str, ModelCapabilities]:
     """Return copies of ResNet50 as the paper measured it (Table 1)."""
     offer = next(iter(offers({"resnet50": 1}).values()))
     return {f"{prefix}-{i}": offer for i in range(count)}
 
 
-def simulate(trial: Trial) -> dict[str, Counts]:
+def simulate(trial: FleetTrial) -> dict[str, Counts]:
     """Run a trial; return its counts by group."""
     found = {c.group: Counts(trial.begin, trial.end) for c in trial.clients}
     by_model = {m: (c, found[c.group]) for c in trial.clients for m in c.models}
@@ -63,7 +63,7 @@ def simulate(trial: Trial) -> dict[str, Counts]:
         clients, counts = by_model[ended.model]
         counts.add(ended)
         if not clients.rate:
-            pause = THINK if ended.reason is None else BACK_OFF
+            pause = CLIENT_THINK_TIME if ended.reason is None else BACK_OFF
             fleet.send(ended.model, iter((ended.ended + pause,)), clients.slo)
 
     fleet = Fleet(trial.plan, on_end=on_end)
@@ -87,7 +87,7 @@ def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
         yield iter((draw.uniform(0, 1e-3),))
 
 
-def over_seeds(lab: Lab, trials: Sequence[Trial]) -> list[dict[str, Counts]]:
+def over_seeds(lab: Lab, trials: Sequence[FleetTrial]) -> list[dict[str, Counts]]:
     """Return the counts of every trial, in order, each summed over the lab's seeds."""
     jobs = [replace(t, plan=replace(t.plan, seed=seed)) for t in trials for seed in lab.seeds]
     results = lab.map(simulate, jobs)

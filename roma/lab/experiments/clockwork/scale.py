@@ -17,7 +17,7 @@ from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.functions import sends
 from roma.lab.experiments.clockwork.runs import PAGES
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Fleet, Plan
+from roma.lab.sim.fleet import Fleet, FleetPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ PAPER = "In the paper goodput is about 1,000 r/s per worker, and its controller'
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScaleJob:
     """One run; `rate` in r/s per device."""
 
     devices: int
@@ -46,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScaleResult:
     """Goodput and ended requests in r/s; `cost` of each of these in seconds of a core."""
 
     ended: float
@@ -59,11 +59,11 @@ class Found:
         return self.cost * self.ended
 
 
-def simulate(job: Job) -> Found:
+def simulate(job: ScaleJob) -> ScaleResult:
     """Run a fleet with a clock of CPU time around the dispatcher core."""
     counts = Counts(BEGIN, BEGIN + SECONDS)
     models = offers(dict.fromkeys(TABLE_1, job.copies))
-    plan = Plan(models, job.devices, PAGES, SLO, Clockwork, seed=job.seed)
+    plan = FleetPlan(models, job.devices, PAGES, SLO, Clockwork, seed=job.seed)
     fleet = Fleet(plan, on_end=counts.add, clock=time.thread_time)
     total = job.rate * job.devices
     for model, times in sends(tuple(models), total, seed=job.seed, traces=None):
@@ -72,7 +72,7 @@ def simulate(job: Job) -> Found:
     before = fleet.decided_for
     fleet.run(BEGIN + SECONDS)
     cost = (fleet.decided_for - before) / max(1, counts.total)
-    return Found(counts.total / counts.seconds, counts.goodput, cost)
+    return ScaleResult(counts.total / counts.seconds, counts.goodput, cost)
 
 
 COLUMNS = (
@@ -87,7 +87,9 @@ COLUMNS = (
 
 def compare(lab: Lab, devices: Sequence[int] = DEVICES, *, copies: int = COPIES) -> Output:
     """Return the peak goodput of every number of devices, and where the dispatcher saturates."""
-    jobs = [Job(n, rate, seed, copies) for n in devices for rate in OFFERED for seed in lab.seeds]
+    jobs = [
+        ScaleJob(n, rate, seed, copies) for n in devices for rate in OFFERED for seed in lab.seeds
+    ]
     results = iter(lab.map(simulate, jobs))
     rows: list[tuple[Cell, ...]] = []
     for n in devices:

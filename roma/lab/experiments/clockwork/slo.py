@@ -18,13 +18,13 @@ from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.runs import (
     PAGES,
     Clients,
-    Trial,
+    FleetTrial,
     milliseconds,
     over_seeds,
     resnets,
 )
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Noise, Plan
+from roma.lab.sim.fleet import FleetPlan, Noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ PAPER_LONGEST = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class PolicySetup:
     """A policy, and how devices and deadlines are for it."""
 
     name: str
@@ -61,9 +61,11 @@ class System:
     ahead: float = 0.005
     warm_up: float = WARM_UP
 
-    def plan(self, slo: float, noise: Noise, late: Sequence[tuple[float, int, float]] = ()) -> Plan:
+    def plan(
+        self, slo: float, noise: Noise, late: Sequence[tuple[float, int, float]] = ()
+    ) -> FleetPlan:
         """Return a plan of one device."""
-        return Plan(
+        return FleetPlan(
             models=resnets(COPIES),
             devices=1,
             pages=PAGES,
@@ -77,15 +79,15 @@ class System:
         )
 
 
-OURS = System("clockwork (ours)", Clockwork, exclusive=True)
+OURS = PolicySetup("clockwork (ours)", Clockwork, exclusive=True)
 SYSTEMS = (
     OURS,
-    System("ours, 1 ms ahead", Clockwork, exclusive=True, ahead=0.001),
-    System("Clockwork", ClockworkPaper, exclusive=True),
-    System("Clipper-like", Clipper, patience=NEVER, warm_up=CONVERGENCE),
-    System("EDF, refusing", BatchingEdf),
-    System("ROMA", Roma, patience=NEVER),
-    System("FCFS", BatchingFcfs, patience=NEVER),
+    PolicySetup("ours, 1 ms ahead", Clockwork, exclusive=True, ahead=0.001),
+    PolicySetup("Clockwork", ClockworkPaper, exclusive=True),
+    PolicySetup("Clipper-like", Clipper, patience=NEVER, warm_up=CONVERGENCE),
+    PolicySetup("EDF, refusing", BatchingEdf),
+    PolicySetup("ROMA", Roma, patience=NEVER),
+    PolicySetup("FCFS", BatchingFcfs, patience=NEVER),
 )
 
 QUIET = Noise(stalls=0.0)
@@ -149,15 +151,15 @@ def ideal(slo: float, latency: float = 1e-4) -> float:
     return max(fitting, default=0.0)
 
 
-def _trial(plan: Plan, seconds: float, warm_up: float = WARM_UP) -> Trial:
+def _trial(plan: FleetPlan, seconds: float, warm_up: float = WARM_UP) -> FleetTrial:
     clients = Clients("all", tuple(plan.models), concurrency=CONCURRENCY)
-    return Trial(plan, (clients,), warm_up, warm_up + seconds)
+    return FleetTrial(plan, (clients,), warm_up, warm_up + seconds)
 
 
 def compare(
     lab: Lab,
     slos: Sequence[float] = SLOS,
-    systems: Sequence[System] = SYSTEMS,
+    systems: Sequence[PolicySetup] = SYSTEMS,
     seconds: float = SECONDS,
 ) -> Output:
     """Return what these systems do at these SLOs, undisturbed."""

@@ -14,7 +14,7 @@ from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, P
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.runs import PAGES, STREAMS, milliseconds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Ended, Fleet, Plan, Prediction
+from roma.lab.sim.fleet import Ended, Fleet, FleetPlan, Prediction
 from roma.workload.arrivals import poisson_rates
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Buckets:
+class Stretches:
     """A run by stretches of time."""
 
     width: float
@@ -120,7 +120,7 @@ def rates(index: int, setup: Setup) -> Iterator[float]:
 
 def simulate(setup: Setup) -> list[Bucket]:
     """Run one setup."""
-    buckets = Buckets(setup.bucket)
+    buckets = Stretches(setup.bucket)
     major, minor = resnets(setup.models, "major"), resnets(1, "minor")
 
     def on_end(ended: Ended) -> None:
@@ -135,7 +135,7 @@ def simulate(setup: Setup) -> list[Bucket]:
         else:
             bucket.executing += action.duration
 
-    plan = Plan({**major, **minor}, 1, setup.pages, SLO, Clockwork, seed=setup.seed)
+    plan = FleetPlan({**major, **minor}, 1, setup.pages, SLO, Clockwork, seed=setup.seed)
     fleet = Fleet(plan, on_end=on_end, on_action=on_action)
     stream = setup.seed * STREAMS
     fleet.send("minor-0", poisson_rates(repeat(MINOR_RATE), seed=stream))

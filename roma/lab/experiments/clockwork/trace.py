@@ -14,7 +14,7 @@ from roma.lab.experiments.clockwork.counts import Counts, Latencies
 from roma.lab.experiments.clockwork.functions import sends
 from roma.lab.experiments.clockwork.runs import PAGES, milliseconds
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Ended, Fleet, Plan, Prediction
+from roma.lab.sim.fleet import Ended, Fleet, FleetPlan, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ PAPER_COMPLETION = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """One run."""
 
     seed: int
@@ -76,10 +76,10 @@ class Errors:
         self.early.merge(other.early)
 
 
-class Found:
+class TraceResult:
     """One run, by stretches of time; cold models are counted once per stretch."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TraceJob) -> None:
         buckets = round(job.seconds / BUCKET)
         edges = [BEGIN + i * BUCKET for i in range(buckets + 1)]
         self.buckets = [Counts(a, b) for a, b in itertools.pairwise(edges)]
@@ -96,9 +96,9 @@ class Found:
         return i if time >= BEGIN and i < len(self.buckets) else None
 
 
-def simulate(job: Job) -> Found:
+def simulate(job: TraceJob) -> TraceResult:
     """Run a fleet."""
-    found = Found(job)
+    found = TraceResult(job)
 
     def on_end(ended: Ended) -> None:
         i = found.place(ended.ended)
@@ -120,7 +120,7 @@ def simulate(job: Job) -> Found:
             found.errors["INFER, its end"].add(action.end - action.expected_end)
 
     models = offers(dict.fromkeys(TABLE_1, job.copies))
-    plan = Plan(models, job.devices, PAGES, SLO, Clockwork, seed=job.seed)
+    plan = FleetPlan(models, job.devices, PAGES, SLO, Clockwork, seed=job.seed)
     fleet = Fleet(plan, on_end=on_end, on_action=on_action)
     for model, times in sends(tuple(models), job.rate, seed=job.seed, traces=job.traces):
         fleet.send(model, times)
@@ -155,14 +155,14 @@ ERROR_COLUMNS = (
 )
 
 
-def compare(lab: Lab, job: Job | None = None) -> Output:
+def compare(lab: Lab, job: TraceJob | None = None) -> Output:
     """Return the fleet's run by stretches of time, and the errors of its predictions."""
-    base = job or Job(0, None)
+    base = job or TraceJob(0, None)
     jobs = [
-        Job(seed, lab.traces, base.copies, base.devices, base.rate, base.seconds)
+        TraceJob(seed, lab.traces, base.copies, base.devices, base.rate, base.seconds)
         for seed in lab.seeds
     ]
-    runs: list[Found] = lab.map(simulate, jobs)
+    runs: list[TraceResult] = lab.map(simulate, jobs)
     rows = [_row(runs, i) for i in range(len(runs[0].buckets))]
     source = "its shapes of functions from the recorded sample" if lab.traces else "synthetic"
     table = Table(
@@ -185,7 +185,7 @@ def compare(lab: Lab, job: Job | None = None) -> Output:
     return Output((table, errors), (picture,), _checks(runs))
 
 
-def _row(runs: Sequence[Found], i: int) -> tuple[Cell, ...]:
+def _row(runs: Sequence[TraceResult], i: int) -> tuple[Cell, ...]:
     counts = _sum([run.buckets[i] for run in runs])
     latencies, answered = counts.latencies, sum(run.batches[i][0] for run in runs)
     return (
@@ -211,7 +211,7 @@ def _sum(parts: Sequence[Counts]) -> Counts:
     return total
 
 
-def _error_rows(runs: Sequence[Found]) -> Sequence[tuple[Cell, ...]]:
+def _error_rows(runs: Sequence[TraceResult]) -> Sequence[tuple[Cell, ...]]:
     rows = []
     for kind in runs[0].errors:
         errors = Errors()
@@ -239,7 +239,7 @@ def _error_rows(runs: Sequence[Found]) -> Sequence[tuple[Cell, ...]]:
     return rows
 
 
-def _checks(runs: Sequence[Found]) -> tuple[Check, ...]:
+def _checks(runs: Sequence[TraceResult]) -> tuple[Check, ...]:
     total = _sum([bucket for run in runs for bucket in run.buckets])
     answered = total.good + total.late
     share = total.good / max(1, answered)

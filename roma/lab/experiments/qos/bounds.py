@@ -88,7 +88,7 @@ def _batches(kind: str) -> list[tuple[int, float, int]]:
 
 
 @dataclass(slots=True)
-class _Program:
+class _ColumnProgram:
     """A linear program that is written down column by column."""
 
     rows: list[int] = field(default_factory=list)
@@ -165,7 +165,7 @@ def _prices(queries: Queries, kinds: Sequence[str]) -> NDArray[np.float64]:
     bounds[: len(groups)] = [(came == g).sum() for g in groups]
     for place, name in enumerate(names):
         bounds[busy + place * total : busy + (place + 1) * total] = list(kinds).count(name)
-    program = _Program()
+    program = _ColumnProgram()
     for number, (place, accuracy, size, seconds) in enumerate(batches):
         steps = max(1, round(seconds / SLOT))
         for slot in range(total - steps):

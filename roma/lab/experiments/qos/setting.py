@@ -23,10 +23,10 @@ import numpy as np
 
 from dispatcher.schedulers.base import Scheduler
 from dispatcher.state.utility import QualityOptions
-from roma.domain.actions import ModelOffer
-from roma.domain.variants import Terms, Variant
-from roma.lab.sim.fleet import Arrival, Noise, Plan
-from roma.workload.recorded import Window, rates
+from roma.domain.actions import ModelCapabilities
+from roma.domain.variants import RequestOptions, Variant
+from roma.lab.sim.fleet import Arrival, FleetPlan, Noise
+from roma.workload.recorded import TraceWindow, rates
 
 MODEL: Final = "yolo"
 FULL, TINY = Variant("full", 1.0), Variant("tiny", 0.5)
@@ -123,13 +123,15 @@ class Queries:
     def arrivals(self) -> Iterator[Arrival]:
         """Yield them as the fleet takes them: their time on the way counts."""
         for sent, arrived in zip(self.sent.tolist(), self.arrived.tolist(), strict=True):
-            yield Arrival(arrived, sent + HARD, Terms(soft=sent + SOFT))
+            yield Arrival(arrived, sent + HARD, RequestOptions(soft=sent + SOFT))
 
 
-def offer(kind: str, *, any_batch: bool = False) -> dict[str, ModelOffer]:
+def offer(kind: str, *, any_batch: bool = False) -> dict[str, ModelCapabilities]:
     """Return what a device of Table 1 offers; by default batches of the table's sizes alone."""
     return {
-        name: ModelOffer(1, 1e-3, {b: b / q for b, q in zip(SIZES, found, strict=False)}, any_batch)
+        name: ModelCapabilities(
+            1, 1e-3, {b: b / q for b, q in zip(SIZES, found, strict=False)}, any_batch
+        )
         for name, found in THROUGHPUTS[kind].items()
     }
 
@@ -140,7 +142,7 @@ def day(traces: Path | None) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     if traces is None:
         shape = 1 - 0.35 * np.cos(2 * math.pi * np.arange(count) / count)
     else:
-        shape = np.array(rates("diurnal", traces, Window(count)))
+        shape = np.array(rates("diurnal", traces, TraceWindow(count)))
     smooth = np.convolve(shape, np.ones(151) / 151, "same")
     return np.roll(shape, round(PEAK_HOUR * 3600 / STEP) - int(smooth.argmax()))
 
@@ -170,9 +172,11 @@ def queries(
     return Queries(sent[order], arrived[order])
 
 
-def plan(policy: type[Scheduler], kinds: Sequence[str], options: QualityOptions, seed: int) -> Plan:
+def plan(
+    policy: type[Scheduler], kinds: Sequence[str], options: QualityOptions, seed: int
+) -> FleetPlan:
     """Return devices that take actions, with every variant loaded from the start on."""
-    return Plan(
+    return FleetPlan(
         models=offer(kinds[0]),
         devices=len(kinds),
         pages=len(VARIANTS),
