@@ -1,6 +1,6 @@
 """`clockwork` on a GPU: `python -m bench.gpu_planned`; needs PyTorch, and `make wheel` before.
 
-One `roma worker` owns the GPU and has copies of a convolutional network of 4.4 G multiply-adds,
+One `roma device` owns the GPU and has copies of a convolutional network of 4.4 G multiply-adds,
 each a model of its own; a gateway plans for it, and an open-loop client sends Poisson arrivals to
 every copy alike. With fewer `--pages` than the copies need, their weights come and go over the bus.
 Without CUDA the CPU plays the GPU, and the first line says so.

@@ -175,7 +175,7 @@ def _by_tcp(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 @contextlib.contextmanager
 def _two_workers(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
     (second,), backend = free_ports(1), directory / "workers.sock"
-    more = f", workers: 2, worker_port: {second}"
+    more = f", workers: 2, process_port: {second}"
     with _behind(directory, _echo(backend), backend, command="up", more=more) as served:
         until_ready(f"http://127.0.0.1:{second}/healthz")
         yield served

@@ -1,6 +1,6 @@
 """The gateway under `clockwork`, live: devices over the wire, requests over HTTP.
 
-Each device is a `roma worker` that waits the times of Clockwork's Table 1 instead of computing. The
+Each device is a `roma device` that waits the times of Clockwork's Table 1 instead of computing. The
 compiled gateway has a core alone; devices and the open-loop client share the other one, which is
 where a machine of two cores ends. Aim: 99.9 % of the admitted requests within the SLO.
 `bench.gpu_planned` does the same with a GPU.
@@ -52,7 +52,7 @@ gateway: {{port: {port}, admin_port: {admin}}}
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """Devices, models and promise: `worker` are the arguments of a `roma worker`, but its port.
+    """Devices, models and promise: `worker` are the arguments of a `roma device`, but its port.
 
     `core` is where workers run, None for all; `start` are the seconds that they may take to start.
     """
@@ -206,7 +206,7 @@ def _run(directory: Path, plant: Plant) -> Iterator[_Running]:
     config += "".join(_EXECUTABLE.format(port=port) for port in ports) + _TAIL
     with contextlib.ExitStack() as stack:
         for port in ports:
-            argv = [sys.executable, "-m", "roma", "worker", *plant.worker, "--port", f"{port}"]
+            argv = [sys.executable, "-m", "roma", "device", *plant.worker, "--port", f"{port}"]
             stack.enter_context(program(argv, plant.core, environment("interpreted")))
         for port in ports:
             until_listening(port, plant.start)

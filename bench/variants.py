@@ -2,7 +2,7 @@
 
     python -m bench variants [--seconds 15] [--out DIRECTORY] [--page DOCUMENT]
 
-Two variants of a model (`bench.readers`) on a real `roma worker`, behind a real gateway. The worker
+Two variants of a model (`bench.readers`) on a real `roma device`, behind a real gateway. The worker
 has a core alone; gateway and open-loop client share the other one. Rates and deadlines follow from
 batch times that are measured first, so a slow machine is asked less; what other programs took of
 both cores meanwhile stands beside the results. Every policy is sent the same pictures at the same
@@ -270,7 +270,7 @@ async def _sent(url: str, stream: Stream) -> list[RequestResult]:
 def _plant(folder: Path, setting: Setting, policy: str) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Run worker and gateway; yield the gateway's port and the process ids of both."""
     (port,) = free_ports(1)
-    argv = [sys.executable, "-m", "roma", "worker", "--models", str(folder), "--port", f"{port}"]
+    argv = [sys.executable, "-m", "roma", "device", "--models", str(folder), "--port", f"{port}"]
     argv += ["--batches", ",".join(map(str, BATCHES))]
     config: dict[str, Any] = {
         "models": {

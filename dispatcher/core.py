@@ -107,10 +107,10 @@ class Dispatcher:
         options = options or PolicyOptions()
         self._utility = UTILITIES[options.quality.utility]
         self.queues = {spec.name: self._new_queue(spec) for spec in models}
-        self.batches: dict[str, ModelQueue] = {}
+        self.low_priority: dict[str, ModelQueue] = {}
         """Batch requests, with books of their own; of the models that were asked for any."""
         self.executors = Executors()
-        state = PolicyView(self.queues, self.executors, self.batches)
+        state = PolicyView(self.queues, self.executors, self.low_priority)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
         self._loads: dict[int, tuple[str, str]] = {}
         """Executor and model by the number of a LOAD that has not ended."""
@@ -157,7 +157,7 @@ class Dispatcher:
         return wakeup
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why an exclusive device that offers this cannot be used, or None.
+        """Return why a planned device that offers this cannot be used, or None.
 
         To be asked before its `ExecutorReady`.
         """
@@ -243,9 +243,9 @@ class Dispatcher:
             return  # given up when its executor was lost
         executor, queue = self.executors[execution.executor], self.queues[execution.model]
         executor.finish(execution, now)
-        if executor.exclusive is not None:
+        if executor.planned is not None:
             measured = ended.duration if result is _OK else None
-            executor.exclusive.end(execution.id, execution.variant, execution.size, now, measured)
+            executor.planned.end(execution.id, execution.variant, execution.size, now, measured)
         self._learn(execution, executor, queue, result, now)
         is_error = result is _ERROR or result is _FAILURE or result is _TIMEOUT
         if not is_error:
@@ -342,7 +342,7 @@ class Dispatcher:
             self._give_up(execution, f"model {model} was removed", commands)
         self._reject_all(model, now, commands)
         del self.queues[model]
-        self.batches.pop(model, None)
+        self.low_priority.pop(model, None)
         self.policies.rebuild(now)
 
     def _on_ready(self, executor: Executor, offer: Capabilities | None, now: float) -> None:
@@ -350,9 +350,9 @@ class Dispatcher:
             executor.suspected = False
         else:
             executor.step(ExecutorStep.READY)
-            if executor.spec.is_exclusive:
-                assert offer is not None, f"exclusive executor {executor.spec.name} without offer"
-                executor.exclusive = DeviceState(offer)
+            if executor.spec.is_planned:
+                assert offer is not None, f"planned executor {executor.spec.name} without offer"
+                executor.planned = DeviceState(offer)
         self.policies.on_executor(executor, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
@@ -406,8 +406,8 @@ class Dispatcher:
     def _take_back(self, execution: Execution, executor: Executor, now: float) -> None:
         """Take an execution that never ran out of its executor's books."""
         executor.finish(execution, now)
-        if executor.exclusive is not None:
-            executor.exclusive.end(execution.id, execution.variant, execution.size, now, None)
+        if executor.planned is not None:
+            executor.planned.end(execution.id, execution.variant, execution.size, now, None)
 
     def _return(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
         """Let a request that never ran wait again, in its old place."""
@@ -422,14 +422,14 @@ class Dispatcher:
         if name not in self.executors:
             return  # its executor was lost meanwhile
         executor = self.executors[name]
-        assert executor.exclusive is not None
-        executor.exclusive.end_load(event.load, model, event, now)
+        assert executor.planned is not None
+        executor.planned.end_load(event.load, model, event, now)
         self.policies.on_memory(executor, model, now)
 
     def _lose(self, executor: Executor, now: float, commands: list[Command]) -> None:
         executor.step(ExecutorStep.LOSE)
         executor.suspected = False
-        if executor.spec.is_exclusive:
+        if executor.spec.is_planned:
             name = executor.spec.name
             self._loads = {n: what for n, what in self._loads.items() if what[0] != name}
         for execution in executor.running.values():
@@ -482,12 +482,12 @@ class Dispatcher:
                         break
                     case _:
                         assert_never(choice)
-        if self.batches:
+        if self.low_priority:
             self._use_slack(now, commands)
 
     def _use_slack(self, now: float, commands: list[Command]) -> None:
         """Run batch requests in what the policies left over."""
-        for model, batch in self.batches.items():
+        for model, batch in self.low_priority.items():
             while (head := batch.head) is not None:
                 is_long = (
                     head.size >= batch.sizes.upper
@@ -526,11 +526,11 @@ class Dispatcher:
     def _act(
         self, choice: Batch | LoadChoice | UnloadChoice, now: float, commands: list[Command]
     ) -> None:
-        """Give an exclusive device an action."""
+        """Give a planned device an action."""
         name, model = choice.executor, choice.model
         executor = self.executors[name]
-        device, number = executor.exclusive, self._next_execution
-        assert device is not None, f"{executor!r} is not an exclusive device"
+        device, number = executor.planned, self._next_execution
+        assert device is not None, f"{executor!r} is not a planned device"
         match choice:
             case Batch():
                 tickets = [self._tickets[request] for request in choice.requests]
@@ -608,7 +608,7 @@ class Dispatcher:
 
     def _reject_all(self, model: str, now: float, commands: list[Command]) -> None:
         detail = f"no executable of model {model} is left"
-        for queue in (self.queues[model], self.batches.get(model)):
+        for queue in (self.queues[model], self.low_priority.get(model)):
             while queue is not None and (head := queue.head) is not None:
                 ticket = self._tickets[head.id]
                 self._reject(ticket, Reason.NO_EXECUTABLE, detail, now, commands)
@@ -628,9 +628,9 @@ class Dispatcher:
         queue = self.queues[request.model]
         if request.priority is _INTERACTIVE:
             return queue
-        batch = self.batches.get(request.model)
+        batch = self.low_priority.get(request.model)
         if batch is None:
-            batch = self.batches[request.model] = self._new_queue(queue.spec)
+            batch = self.low_priority[request.model] = self._new_queue(queue.spec)
             batch.response_limit = math.inf
             batch.sizes = queue.sizes
         return batch

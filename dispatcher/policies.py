@@ -49,20 +49,20 @@ class Policies:
             for executor in self._state.executors:
                 policy.on_executor(executor, now)
             if policy.request_aware:
-                for queue in (*self._state.queues.values(), *self._state.batches.values()):
+                for queue in (*self._state.queues.values(), *self._state.low_priority.values()):
                     for request in queue.waiting.values():
                         policy.on_request(request, now)
         self.active = active
         self._request_aware = tuple(policy for policy in active if policy.request_aware)
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why an exclusive device that offers this cannot be used, or None."""
+        """Return why a planned device that offers this cannot be used, or None."""
         return self.by_device[Device.GPU].refusal(executor, offer)
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Tell that a queue changed; of those of batch requests no policy knows."""
         state = self._state
-        if state.batches and queue is not state.queues[queue.spec.name]:
+        if state.low_priority and queue is not state.queues[queue.spec.name]:
             return
         for policy in self.active:
             policy.on_queue(queue, now)
@@ -78,6 +78,6 @@ class Policies:
             policy.on_request(request, now)
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
-        """Tell that a model's place on an exclusive device changed."""
+        """Tell that a model's place on a planned device changed."""
         for policy in self._request_aware:
             policy.on_memory(executor, model, now)

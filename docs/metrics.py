@@ -58,7 +58,7 @@ def dispatcher() -> list[Metric]:
         ExecutorAdded(ExecutorSpec("m@w", Device.CPU, ("m",))),
         ExecutorReady("m@w"),
         *(RequestArrived(Request(i, "m", 0.0, 1.0)) for i in range(3)),
-        RequestArrived(Request(3, "m", 0.0, 1.0, priority=Priority.BATCH)),
+        RequestArrived(Request(3, "m", 0.0, 1.0, priority=Priority.LOW)),
         ExecutionEnded(1, Result.OK),
     ]
     for event in events:
@@ -88,10 +88,10 @@ def door() -> list[Metric]:
 
 
 def devices() -> list[Metric]:
-    """Return what is told of exclusive devices, after one action."""
+    """Return what is told of planned devices, after one action."""
     model = replace(MODEL, variants=(Variant("m", 1.0),))
     core = Dispatcher([model], gpu=GPU["clockwork"], cpu=CPU["round_robin"])
-    core.handle(ExecutorAdded(ExecutorSpec("g@w", Device.GPU, ("m",), is_exclusive=True)), now=0.0)
+    core.handle(ExecutorAdded(ExecutorSpec("g@w", Device.GPU, ("m",), is_planned=True)), now=0.0)
     offer = Capabilities(4, {"m": ModelCapabilities(1, 0.01, {1: 0.01})}, ("m",))
     core.handle(ExecutorReady("g@w", offer), now=0.0)
     device: Any = SimpleNamespace(

@@ -22,7 +22,7 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
         capacity=worker.allocatable,
         sharing=control.sharing,
         gamma=control.gamma,
-        dispatchers=config.gateway.workers,
+        dispatchers=config.gateway.processes,
     )
 
 

@@ -127,7 +127,7 @@ class ExecutableStatus:
     reading: Reading | None = None
     read_at: float | None = None
     waited: float | None = None
-    story: deque[Decision] = field(default_factory=deque)
+    decisions: deque[Decision] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -182,8 +182,8 @@ class Supervisor:
         self.status = {m.name: known.get(m.name) or ExecutableStatus(m) for m in managed}
         length = min(STORY_LENGTH, STORY_TOTAL // max(1, len(self.status)))
         for status in self.status.values():
-            if status.story.maxlen != length:
-                status.story = deque(status.story, maxlen=length)
+            if status.decisions.maxlen != length:
+                status.decisions = deque(status.decisions, maxlen=length)
 
     def tick(
         self,
@@ -223,7 +223,7 @@ class Supervisor:
 
     def last(self) -> list[Decision]:
         """Return the latest decision of each executable."""
-        return [s.story[-1] for s in self._all() if s.story]
+        return [s.decisions[-1] for s in self._all() if s.decisions]
 
     def on_applied(self, executable: str, cores: float) -> None:
         """Record what the actuator confirmed."""
@@ -232,15 +232,15 @@ class Supervisor:
             status.changes += 1
         status.applied = status.observed = cores
         status.lacks_burst = False
-        if status.story:
-            status.story[-1].applied = cores
+        if status.decisions:
+            status.decisions[-1].applied = cores
 
     def on_failed(self, executable: str, why: str = "") -> None:
         """Record a failed actuation: what was applied before still stands."""
         status = self.status[executable]
         status.failures += 1
-        if status.story:
-            status.story[-1].failure = why
+        if status.decisions:
+            status.decisions[-1].failure = why
 
     def readings(self, dispatcher: str) -> tuple[ExecutorReading, ...]:
         """Return what a dispatcher must know: it bounds its in-flight limits.
@@ -354,7 +354,7 @@ class Supervisor:
             # Who was never read wants nothing, rather than 0 cores.
             status.demand = None if status.applied is None else d.want.demand
             status.allocation = None if status.applied is None else granted
-            status.story.append(
+            status.decisions.append(
                 Decision(
                     time=now,
                     executable=status.managed.name,
@@ -412,9 +412,9 @@ class Supervisor:
         status.reading, status.read_at = reading, at
         status.usage = reading.usage
         status.observed = reading.cores
-        if status.story:
-            status.story[-1].observed = reading.cores
-            status.story[-1].burst = reading.burst if status.managed.burst else None
+        if status.decisions:
+            status.decisions[-1].observed = reading.cores
+            status.decisions[-1].burst = reading.burst if status.managed.burst else None
         if _lost_burst(previous, reading, status.managed.burst):
             status.lacks_burst = True
         if status.applied is None:

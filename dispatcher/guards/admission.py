@@ -23,7 +23,7 @@ from dispatcher.state.queues import ModelQueue
 from roma.domain.events import Reason
 from roma.domain.model import Priority, Request
 
-_BATCH: Final = Priority.BATCH
+_LOW: Final = Priority.LOW
 
 USUAL: Final = 5.0
 """Services of the model's median that a request may take, however long that is."""
@@ -116,7 +116,7 @@ def _too_large(request: Request, queue: ModelQueue, executors: Executors) -> Ref
     hold = holds_too_long(request, queue, executors)
     if hold is None:
         return None
-    if request.priority is _BATCH and executors.slots(model) > 1:
+    if request.priority is _LOW and executors.slots(model) > 1:
         return None
     if sizes.is_trial(hold.seconds, now, is_measured=hold.is_measured):
         for executor in executors.of(model):

@@ -29,8 +29,8 @@ def executor_with_headroom(
     if queue.waiting or (queue.response.mean(now) or 0.0) > HEADROOM * set_point:
         return None
     for executor in executors.of(queue.spec.name):
-        if not executor.has_room or executor.spec.is_exclusive:
-            continue  # the policy of an exclusive device has room for whoever can wait
+        if not executor.has_room or executor.spec.is_planned:
+            continue  # the policy of a planned device has room for whoever can wait
         expected = executor.expected(queue.spec.name) or 0.0
         if len(executor.running) + 1 < executor.limit:
             return executor

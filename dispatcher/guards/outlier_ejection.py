@@ -120,7 +120,7 @@ class Ejections:
 
     def _is_to_compare(self, suspect: Executor, other: Executor) -> bool:
         """Return whether a request may run on `other`, and would say something of `suspect`."""
-        if other.spec.is_exclusive or other.running or not other.has_room:
+        if other.spec.is_planned or other.running or not other.has_room:
             return False
         answered = other.completed - suspect.marks.setdefault(other.spec.name, other.completed)
         return answered < ANSWERS and suspect.fault_share - other.fault_share > EXCESS

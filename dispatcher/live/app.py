@@ -101,7 +101,7 @@ async def running(
     journal = RequestLog(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
-    exclusives = _exclusives(config, driver)
+    planned_devices = _planned_devices(config, driver)
     held = contextlib.AsyncExitStack()
     reasons = await held.enter_async_context(following(driver.core, faults_file))
     keeper = await held.enter_async_context(access.opened(gateway_config))
@@ -112,7 +112,7 @@ async def running(
         keeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
-        exclusives=exclusives,
+        planned_devices=planned_devices,
         reasons=reasons,
     )
     server = Server(
@@ -133,7 +133,7 @@ async def running(
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             roster = ModelRegistry(config, driver, service, endpoints, watchers)
-            if gateway_config.workers > 1:
+            if gateway_config.processes > 1:
                 await _first_look(driver, admin_server, len(config.workers))
             try:
                 await _open(server, service, gateway_config, held, shared=shared)
@@ -309,7 +309,7 @@ def _collector(
     admin_server: Callable[[], Admin],
 ) -> Collect:
     """Return what a scrape is answered with; `admin_server` is asked at each one."""
-    driver, exclusives = service.driver, service.exclusives
+    driver, planned_devices = service.driver, service.planned_devices
 
     def collect() -> Iterator[Metric]:
         yield from metrics.collect(driver.core, driver.clock())
@@ -317,8 +317,8 @@ def _collector(
         yield from metrics.collect_control(watch.view.workers)
         yield from metrics.collect_door(server, keeper.denied, service.lookups.counts)
         yield from metrics.collect_admin(admin_server().ports)
-        if exclusives is not None:
-            yield from metrics.collect_devices(driver.core, exclusives.devices)
+        if planned_devices is not None:
+            yield from metrics.collect_devices(driver.core, planned_devices.devices)
 
     return collect
 
@@ -336,7 +336,7 @@ def _origins(config: GatewayConfig) -> Origins:
     return Origins((config.host, *config.names), config.cors_origins, is_guarded=is_guarded)
 
 
-def _exclusives(config: Config, driver: Driver) -> "PlannedDevices | None":
+def _planned_devices(config: Config, driver: Driver) -> "PlannedDevices | None":
     if not any(e.actions is not None for worker in config.workers for e in worker.executables):
         return None
     # Nobody shall wait for an import that is not used.

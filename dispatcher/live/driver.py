@@ -128,7 +128,7 @@ class Call:
 
 
 class DeviceCommands(Protocol):
-    """What carries out the commands for an exclusive executor; it feeds the events itself."""
+    """What carries out the commands for a planned executor; it feeds the events itself."""
 
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
         """Run the calls as one batch; those that are None were given up meanwhile."""
@@ -293,7 +293,7 @@ class Driver:
 
         Nobody may loosen a promise for himself: the others of his queue would wait for him.
         """
-        limit = self._timeout if call.priority is Priority.BATCH else spec.deadline
+        limit = self._timeout if call.priority is Priority.LOW else spec.deadline
         if call.deadline is not None:
             limit = min(call.deadline, limit)
         return max(0.0, limit - call.spent)

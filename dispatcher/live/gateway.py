@@ -11,7 +11,7 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
 
 A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
 (X-Request-Priority: batch). An X-Request-Id comes back on every answer. A request that brings none
-and leaves no trace goes its way without a look at either. What a client may ask of exclusive
+and leaves no trace goes its way without a look at either. What a client may ask of planned
 devices beyond that is in `dispatcher/live/planned/request_options.py`. `GET /openapi.json`
 describes all of this.
 """
@@ -110,7 +110,7 @@ class Gateway(Handler):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._driver = service.driver
-        self._exclusives = service.exclusives
+        self._planned_devices = service.planned_devices
         self._looking_up: set[asyncio.Task[None]] = set()
 
     # The server's handler
@@ -148,8 +148,8 @@ class Gateway(Handler):
         if route is None:
             return self._handle_server_route(request, connection)
         if not route.is_inference:
-            if self._exclusives is not None:
-                connection.respond(self._finish_trace(request, self._exclusives.found(route)))
+            if self._planned_devices is not None:
+                connection.respond(self._finish_trace(request, self._planned_devices.found(route)))
                 return None
             return self._answer_lookup(request, route, connection)
         deadline, priority = None, _INTERACTIVE
@@ -161,15 +161,15 @@ class Gateway(Handler):
             connection.respond(self._finish_trace(request, error(refused.status, str(refused))))
             return None
         context = self._context(request, route)
-        if request.grant is not None and request.grant.priority is Priority.BATCH:
-            priority = Priority.BATCH
+        if request.grant is not None and request.grant.priority is Priority.LOW:
+            priority = Priority.LOW
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
         coding = message.template.content_encoding
         if coding is not None and coding in CODINGS:  # else its model server knows it no better
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
-        if self._exclusives is not None:
+        if self._planned_devices is not None:
             return self._begin(call, route, request)
         self._driver.submit(call)
         return call
@@ -183,10 +183,10 @@ class Gateway(Handler):
             raise _Refused(413, why)
 
     def _begin(self, call: HttpCall, route: routes.Route, request: HttpRequest) -> Pending | None:
-        """Begin a call that exclusive devices answer."""
-        assert self._exclusives is not None
+        """Begin a call that planned devices answer."""
+        assert self._planned_devices is not None
         message = cast(Message, call.message)
-        begun = self._exclusives.begin(call, route, message, request.head.headers)
+        begun = self._planned_devices.begin(call, route, message, request.head.headers)
         if not isinstance(begun, Response):
             return begun
         if call.context is not None:

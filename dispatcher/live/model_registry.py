@@ -75,14 +75,14 @@ class ModelRegistry:
         self._config = config
         self._service.max_body = max_body(config)
         self._add(e for e in new if e not in old)
-        if self._service.exclusives is not None:
-            self._service.exclusives.max_body = config.gateway.max_body_bytes
+        if self._service.planned_devices is not None:
+            self._service.planned_devices.max_body = config.gateway.max_body_bytes
         log.info("models: %s", ", ".join(config.models))
 
     def _add(self, placed: Iterable[Executable]) -> None:
         for executable in placed:
             name = executable.name
-            if executable.spec.is_exclusive:
+            if executable.spec.is_planned:
                 self._add_device(executable)
                 continue
             endpoint = self._endpoint(executable)
@@ -96,9 +96,9 @@ class ModelRegistry:
             self._watching[name] = self._watchers.create_task(watching)
 
     def _add_device(self, executable: Executable) -> None:
-        exclusives = self._service.exclusives
-        assert exclusives is not None
-        device = exclusives.add(executable)
+        planned_devices = self._service.planned_devices
+        assert planned_devices is not None
+        device = planned_devices.add(executable)
         self._driver.handle(ExecutorAdded(executable.spec))
         self._watching[executable.name] = self._watchers.create_task(device.run())
 
@@ -108,7 +108,7 @@ class ModelRegistry:
         Of several processes each begins with one slot, which the supervisors keep for it; where
         no supervisor will ever say, with as many as all of them can have.
         """
-        count, spec = self._config.gateway.workers, executable.spec
+        count, spec = self._config.gateway.processes, executable.spec
         if count == 1:
             return 1.0
         slots = spec.in_flight or max(1, math.ceil(spec.cores / spec.threads))
@@ -132,8 +132,8 @@ class ModelRegistry:
 
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]
-        watching, is_exclusive = self._watching.pop(name), executor.spec.is_exclusive
-        if not is_exclusive:  # else its answers come by way of its watcher
+        watching, is_planned = self._watching.pop(name), executor.spec.is_planned
+        if not is_planned:  # else its answers come by way of its watcher
             watching.cancel()
         if executor.live:
             self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
@@ -141,9 +141,9 @@ class ModelRegistry:
         self._driver.handle(ExecutorRemoved(name))
         self._service.reasons.seen.pop(name, None)
         watching.cancel()
-        if is_exclusive:
-            assert self._service.exclusives is not None
-            self._service.exclusives.remove(name)
+        if is_planned:
+            assert self._service.planned_devices is not None
+            self._service.planned_devices.remove(name)
         else:
             await self._endpoints.pop(name).close()
 
@@ -152,7 +152,7 @@ class ModelRegistry:
         await self._until(
             lambda: (
                 not core.queues[model]
-                and not core.batches.get(model)
+                and not core.low_priority.get(model)
                 and all(e.model != model for e in core.running())
             )
         )

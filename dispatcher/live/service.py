@@ -44,12 +44,12 @@ class Service:
         tracer: Tracer | None = None,
         *,
         backend_timeout: float,
-        exclusives: "PlannedDevices | None" = None,
+        planned_devices: "PlannedDevices | None" = None,
         reasons: Reasons | None = None,
     ) -> None:
         self.driver = driver
-        self.exclusives = exclusives
-        """The devices, where all executables are exclusive ones."""
+        self.planned_devices = planned_devices
+        """The devices, where all executables are planned ones."""
         self.reasons = reasons or Reasons(driver.core)
         self.endpoints = endpoints
         self.tracer = tracer

@@ -1,9 +1,9 @@
-"""CPU policy `balance`: the partner of `gpu_savings`. It spills what the GPUs cannot reach in time.
+"""CPU policy `balance`, the partner of `gpu_savings_first`: spills what GPUs cannot reach in time.
 
-A model's requests overflow if the GPUs, which first serve everything of larger advantage, reach
+A model's requests overflow if the GPUs, which first serve everything of larger saving, reach
 the last of them only after θ·SLA:
 
-    first GPU free + (GPU work of larger advantage + own work ahead)/GPUs  >  arrival + θ·SLA
+    first GPU free + (GPU work of larger saving + own work ahead)/GPUs  >  arrival + θ·SLA
 
 What spills is the *youngest* request, on the replica with the most cores. It has its whole SLA
 left, so fewer cores answer it in time, while the GPU, ten times as fast, takes the oldest. (With
@@ -50,7 +50,7 @@ class CpuBalance(Scheduler):
         self._slas, self._patience = slas, options.spill * slas
         # GPU-seconds that wait; GPU-seconds of one request; arrival of the youngest.
         self._work, self._gpu_time, self._youngest = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._advantage = np.full(size, np.inf)
+        self._savings = np.full(size, np.inf)
         self._order = np.arange(size)
         self._ordered = True
         # Whether something waits and a replica has room, and the predicted seconds there.
@@ -67,9 +67,9 @@ class CpuBalance(Scheduler):
         self._youngest[i] = 0.0 if youngest is None else youngest.arrived
         gpu_time = self.state.executors.gpu_time(model) if self._gpus else 0.0
         self._gpu_time[i], self._work[i] = gpu_time, gpu_time * len(queue)
-        found, known = gpu_savings(self.state, queue), self._advantage[i]
+        found, known = gpu_savings(self.state, queue), self._savings[i]
         if found != known and (math.isinf(known) or abs(found - known) > DRIFT * known):
-            self._advantage[i], self._ordered = found, False
+            self._savings[i], self._ordered = found, False
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Keep the replicas with room, and the GPUs that are live."""
@@ -109,14 +109,14 @@ class CpuBalance(Scheduler):
         overflow = candidates[due[candidates] <= reach]
         if not overflow.size:
             return WaitUntil(float(due[candidates].min()))
-        # The largest advantage first: what it spills is ahead of the others no longer.
-        i = int(overflow[self._advantage[overflow].argmax()])
+        # The largest saving first: what it spills is ahead of the others no longer.
+        i = int(overflow[self._savings[overflow].argmax()])
         return RunChoice(self._fastest(i).spec.name, self._models[i], youngest=True)
 
     def _ahead(self) -> npt.NDArray[np.float64]:
         """Return by model the GPU-seconds that come before the youngest of its requests."""
         if not self._ordered:
-            self._order = np.argsort(-self._advantage, kind="stable")
+            self._order = np.argsort(-self._savings, kind="stable")
             self._ordered = True
         ahead = np.empty_like(self._work)
         ahead[self._order] = np.cumsum(self._work[self._order])

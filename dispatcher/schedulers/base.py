@@ -46,7 +46,7 @@ class RunChoice:
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
 class Batch:
-    """Run just these waiting requests of `model` as one batch on an exclusive device.
+    """Run just these waiting requests of `model` as one batch on a planned device.
 
     It may begin from `earliest` until `latest`. `variant` is what runs, the model itself if there
     is none; `size` the batch size that takes them, their number if that is one.
@@ -82,7 +82,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LoadChoice:
-    """Load `model`, or a variant, on an exclusive device that has the pages for it.
+    """Load `model`, or a variant, on a planned device that has the pages for it.
 
     It begins until `latest`.
     """
@@ -94,7 +94,7 @@ class LoadChoice:
 
 @dataclass(frozen=True, slots=True)
 class UnloadChoice:
-    """Take `model`, which nothing uses, off an exclusive device."""
+    """Take `model`, which nothing uses, off a planned device."""
 
     executor: str
     model: str
@@ -129,14 +129,14 @@ class PolicyView:
 
     queues: Mapping[str, ModelQueue]
     executors: Executors
-    batches: Mapping[str, ModelQueue]
+    low_priority: Mapping[str, ModelQueue]
     """Batch requests, of the models that were asked for any."""
 
     def waits(self, model: str, request: int) -> bool:
         """Return whether a request still waits."""
         if request in self.queues[model].waiting:
             return True
-        batch = self.batches.get(model)
+        batch = self.low_priority.get(model)
         return batch is not None and request in batch.waiting
 
 
@@ -147,7 +147,7 @@ class PolicyOptions:
     `beta` weighs expected against measured response time (paper Alg. 1); `spill` is θ: a request
     goes to a CPU only if the GPUs cannot reach it before θ·SLA (0: always, as in the paper).
 
-    `ahead` is the work that an exclusive device is given before it needs it, `latency` what a
+    `ahead` is the work that a planned device is given before it needs it, `latency` what a
     message takes to it or back, both in seconds.
     """
 
@@ -183,10 +183,10 @@ class Scheduler(ABC):
         """Observe that a request waits, of either priority: it arrived, or came back unrun."""
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027 - likewise
-        """Observe that a model is loaded, being loaded or no longer so on an exclusive device."""
+        """Observe that a model is loaded, being loaded or no longer so on a planned device."""
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why an exclusive device that offers this cannot be used; most take any."""
+        """Return why a planned device that offers this cannot be used; most take any."""
         return None
 
     @abstractmethod

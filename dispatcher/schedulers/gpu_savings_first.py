@@ -1,9 +1,9 @@
-"""GPU policy `gpu_savings`: a GPU serves what a CPU would pay most for.
+"""GPU policy `gpu_savings_first`: a GPU serves what a CPU would pay most for.
 
-The advantage of a model is c/P_G: the core-seconds saved per second of GPU time. Where GPUs cannot
-do everything, serving the largest advantage first leaves the work to the CPUs that costs them
+The saving of a model is c/P_G: the core-seconds saved per second of GPU time. Where GPUs cannot
+do everything, serving the largest saving first leaves the work to the CPUs that costs them
 least (a fractional knapsack; the paper's ROMA picks the largest error and pays for it in cores).
-Alone it would starve small advantages, so a head that can still be answered in time, but only if
+Alone it would starve small savings, so a head that can still be answered in time, but only if
 it starts within the next `URGENT`·SLA, goes first.
 
 The index is flat arrays over models: a change costs O(1), a choice two passes over the arrays,
@@ -36,25 +36,25 @@ def gpu_savings(state: PolicyView, queue: ModelQueue) -> float:
 
 
 class GpuSavingsFirst(GpuScheduler):
-    """The most urgent head, else the head of the model with the largest advantage."""
+    """The most urgent head, else the head of the model with the largest saving."""
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}
-        # An empty queue has no advantage and is never urgent.
-        self._advantage: npt.NDArray[np.float64] = np.full(len(self._models), -np.inf)
+        # An empty queue has no saving and is never urgent.
+        self._savings: npt.NDArray[np.float64] = np.full(len(self._models), -np.inf)
         self._latest: npt.NDArray[np.float64] = np.full(len(self._models), np.inf)
         self._urgent = np.array([URGENT * q.spec.sla.response_time for q in state.queues.values()])
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Enter a model's advantage and the latest start that answers its head in time."""
+        """Enter a model's saving and the latest start that answers its head in time."""
         model = queue.spec.name
         i, head = self._index[model], queue.head
         if head is None:
-            self._advantage[i], self._latest[i] = -np.inf, np.inf
+            self._savings[i], self._latest[i] = -np.inf, np.inf
             return
-        self._advantage[i] = gpu_savings(self.state, queue)
+        self._savings[i] = gpu_savings(self.state, queue)
         promised = head.arrived + queue.spec.sla.response_time
         self._latest[i] = promised - self.state.executors.gpu_time(model)
 
@@ -64,5 +64,5 @@ class GpuSavingsFirst(GpuScheduler):
         urgent = (slack > 0) & (slack < self._urgent)
         i = int(np.where(urgent, slack, np.inf).argmin())
         if not urgent[i]:
-            i = int(self._advantage.argmax())
-        return self._models[i] if self._advantage[i] > -np.inf else None
+            i = int(self._savings.argmax())
+        return self._models[i] if self._savings[i] > -np.inf else None

@@ -17,7 +17,7 @@ GPU: dict[str, type[Scheduler]] = {
     "round_robin": RoundRobin,
     "fcfs": Fcfs,
     "edf": Edf,
-    "advantage": GpuSavingsFirst,
+    "gpu_savings_first": GpuSavingsFirst,
     "clockwork": Clockwork,
     "clockwork_paper": ClockworkPaper,
     "fixed": Fixed,

@@ -1,4 +1,4 @@
-"""What the dispatcher knows of an exclusive device (Clockwork, §5.3): memory, profiles, what runs.
+"""What the dispatcher knows of a planned device (Clockwork, §5.3): memory, profiles, what runs.
 
 The device chooses nothing, so these books are exact: which models its memory holds, how long an
 action takes, and when it will be done with what it was given. Times are seconds on the core's
@@ -192,7 +192,7 @@ class DeviceState:
 
     def __repr__(self) -> str:
         return (
-            f"<Exclusive: {len(self.held)} models, {self.free} of {self.offer.pages} pages free, "
+            f"<DeviceState: {len(self.held)} models, {self.free} of {self.offer.pages} pages free, "
             f"{len(self.infers)} INFER and {len(self.loads)} LOAD pending>"
         )
 

@@ -13,7 +13,7 @@ RECOVERY: Final = 1.0
 """Seconds to tell a client to stay away while no executable is ready."""
 
 UNBOUNDED: Final = 1_000_000
-"""In-flight limit of an exclusive device: its policy counts the work it was given, in seconds."""
+"""In-flight limit of a planned device: its policy counts the work it was given, in seconds."""
 
 MEASURED: Final = 5
 """Executions of a model from which on their median says what is usual."""
@@ -28,7 +28,7 @@ _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
 class Execution:
     """Requests of one model that run on one executor as one batch since `started`.
 
-    `variant` is what an exclusive device runs, `size` the size of its batch. `granted`
+    `variant` is what a planned device runs, `size` the size of its batch. `granted`
     is what a slot of the executor had been granted until then, in core-seconds.
     """
 
@@ -62,8 +62,8 @@ class Executor:
     max(1, ceil(cores / threads)): more in flight would only queue inside the model server, where
     no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
 
-    `starts` counts how often it became ready, `losses` how often it was lost. `exclusive` has the
-    books of an exclusive device while it is live, None for any other.
+    `starts` counts how often it became ready, `losses` how often it was lost. `planned` has the
+    books of a planned device while it is live, None for any other.
     """
 
     __slots__ = (
@@ -77,12 +77,12 @@ class Executor:
         "ejected",
         "ejections",
         "errors",
-        "exclusive",
         "fault_share",
         "limit",
         "losses",
         "marks",
         "part",
+        "planned",
         "probing",
         "running",
         "share",
@@ -96,7 +96,7 @@ class Executor:
         self.spec = spec
         self.state = ExecutorState.LOADING
         self.suspected = False
-        self.exclusive: DeviceState | None = None
+        self.planned: DeviceState | None = None
         # See dispatcher/guards/outlier_ejection.py: errors in a row, ejections in a row, the share
         # of recent executions that failed, and how many requests others had answered when that
         # began.
@@ -111,7 +111,7 @@ class Executor:
         self.starts = 0
         self.losses = 0
         self._busy = self._busy_since = 0.0
-        known = () if spec.is_exclusive else spec.models
+        known = () if spec.is_planned else spec.models
         self._profiles = {model: ServiceProfile() for model in known}
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Executor:
         self._granted, self._since = self._granted_until(now), now
         self.cores = cores
         if self.spec.device is Device.GPU:
-            self.limit, self.share = UNBOUNDED if self.spec.is_exclusive else 1, 1.0
+            self.limit, self.share = UNBOUNDED if self.spec.is_planned else 1, 1.0
             return
         slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
         self.limit = slots if part == 1 else max(1, round(part * slots))
@@ -152,7 +152,7 @@ class Executor:
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured.
 
-        None of an exclusive device: what a request takes there depends on its batch and on what is
+        None of a planned device: what a request takes there depends on its batch and on what is
         loaded, and its policy refuses what is too late.
         """
         work = self.work(model)
@@ -179,7 +179,7 @@ class Executor:
             self.fault_share = 0.0
         elif step is ExecutorStep.LOSE:
             self.losses += 1
-            self.exclusive = None
+            self.planned = None
 
     def busy(self, now: float) -> float:
         """Return for how many seconds, until now, at least one execution ran."""
@@ -218,9 +218,9 @@ class Executor:
         """Learn from an execution that was answered.
 
         Its work is what its slot was granted while it ran: cores that change in the middle of it
-        must not make it look larger or smaller than it is. An exclusive device measures itself.
+        must not make it look larger or smaller than it is. A planned device measures itself.
         """
-        if self.spec.is_exclusive:
+        if self.spec.is_planned:
             return
         self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
 
@@ -278,7 +278,7 @@ class Executor:
 
         Predictions that learnt from those alone that ended in time would stay too low.
         """
-        if self.spec.is_exclusive:
+        if self.spec.is_planned:
             return
         seen, known = self._granted_until(now) - execution.granted, self.work(execution.model)
         if known is None or seen > known:

@@ -210,16 +210,19 @@ def simulate(
         Path | None,
         typer.Option(help="Write one CSV per executable here, for `roma design identify`."),
     ] = None,
-    story: Annotated[
+    decision_log: Annotated[
         Path | None,
         typer.Option(help="Write every decision here as a live run does, for `roma report`."),
     ] = None,
+    story: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Answer in virtual time what FILE would need: how many cores, how many late requests."""
     from roma.cli import simulate_command
 
+    if story is not None:
+        raise ConfigError("--story: is called --decision-log since 0.2")
     options = simulate_command.SimulateOptions(
-        law or (), seeds, first_seed, json_output, record, story
+        law or (), seeds, first_seed, json_output, record, decision_log
     )
     simulate_command.run(_checked(file), options)
 
@@ -228,7 +231,9 @@ def simulate(
 def report(
     run: Annotated[
         Path,
-        typer.Argument(help="What `control.story` or `simulate --story` wrote.", metavar="RUN"),
+        typer.Argument(
+            help="What `control.decision_log` or `simulate --decision-log` wrote.", metavar="RUN"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
     png: Annotated[
@@ -259,7 +264,7 @@ def dispatcher(
     ] = None,
     number: Annotated[
         int | None,
-        typer.Option(min=1, help="Which of gateway.workers it is: shared, with that admin port."),
+        typer.Option(min=1, help="Which of gateway.processes it is: shared, with that admin port."),
     ] = None,
     faults_file: Annotated[
         Path | None,
@@ -275,7 +280,7 @@ def dispatcher(
     if number is not None:
         ports = loaded.gateway.admin_ports
         if number > len(ports):
-            raise ConfigError(f"number = {number}: must be ≤ gateway.workers ({len(ports)})")
+            raise ConfigError(f"number = {number}: must be ≤ gateway.processes ({len(ports)})")
         shared, admin_port = True, admin_port or ports[number - 1]
     program = dispatcher_app.run(
         loaded,
@@ -375,8 +380,16 @@ def serve_model(
     asyncio.run(run_model_server(settings))
 
 
+@app.command(
+    hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def worker() -> None:
+    """Say what it is called now."""
+    raise ConfigError("roma worker: is called roma device since 0.2")
+
+
 @app.command()
-def worker(
+def device(
     runtime: Annotated[
         str, typer.Option(help="What executes the models: tensorflow, torch or emulated.")
     ] = "tensorflow",
@@ -397,7 +410,9 @@ def worker(
             "--emulate-tensors", help="With tensors of the models' sizes, not one number each."
         ),
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, or cuda:N for the torch runtime.")] = "cpu",
+    device_: Annotated[
+        str, typer.Option("--device", help="cpu, or cuda:N for the torch runtime.")
+    ] = "cpu",
     pages: Annotated[
         int | None,
         typer.Option(
@@ -424,12 +439,12 @@ def worker(
     insecure: Insecure = False,
     log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
 ) -> None:
-    """Run an exclusive device: it executes what one dispatcher tells it, when it tells it."""
+    """Run a planned device: it executes what one dispatcher tells it, when it tells it."""
     import socket
 
     from roma.cli import device_command
 
-    device_command.worker(
+    device_command.device(
         device_command.DeviceOptions(
             name=name or socket.gethostname(),
             host=host,
@@ -439,7 +454,7 @@ def worker(
             folder=models,
             emulate=emulate,
             full=emulate_tensors,
-            device=device,
+            device=device_,
             pages=pages,
             memory=memory,
             threads=threads,
@@ -463,7 +478,9 @@ def predictability(
     emulate: Annotated[
         str | None, typer.Option(help="A model of the emulated device, e.g. resnet50:1.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda:N for the torch runtime.")] = "cpu",
+    device_: Annotated[
+        str, typer.Option("--device", help="cpu, or cuda:N for the torch runtime.")
+    ] = "cpu",
     batch: Annotated[int, typer.Option(help="Examples per execution.")] = 1,
     runs: Annotated[int, typer.Option(min=1, max=10_000_000, help="Executions per row.")] = 2000,
     threads: Annotated[
@@ -480,7 +497,7 @@ def predictability(
             runtime=device_command.runtime_kind(runtime),
             model=model,
             emulate=emulate,
-            device=device,
+            device=device_,
             batch=batch,
             runs=runs,
             threads=threads,

@@ -77,7 +77,7 @@ def _control(config: Config, workers: Collection[str]) -> Iterator[str]:
 def _scheduling(config: Config) -> Iterator[str]:
     """Yield a note on the policies, where there is a GPU or a choice among workers."""
     has_gpus = any(e.spec.device is Device.GPU for e in placement.executables(config))
-    if config.scheduling.is_exclusive or (not has_gpus and len(config.workers) == 1):
+    if config.scheduling.is_planned or (not has_gpus and len(config.workers) == 1):
         return
     scheduling = config.scheduling
     olds = (

@@ -41,7 +41,7 @@ class Screen:
 
 
 def board(view: Mapping[str, Any], screen: Screen | None = None, error: str = "") -> Group:
-    """Return a view, as `GET /control/v1/view` gives it, fit for a screen."""
+    """Return a view, as `GET /control/v1/dashboard` gives it, fit for a screen."""
     screen, models = screen or Screen(), view["models"]
     lines: list[Text | Table] = [_headline(view)]
     lines += [_worker(worker) for worker in view["workers"]]

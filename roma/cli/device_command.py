@@ -1,11 +1,11 @@
-"""`roma worker`: one exclusive device, which executes what one dispatcher tells it."""
+"""`roma device`: one planned device, which executes what one dispatcher tells it."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from roma.device import registry
-from roma.device.program import WorkerSettings, check_exposure, run
+from roma.device.program import DeviceSettings, check_exposure, run
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.base import Runtime
 from roma.device.server import DeviceServerSettings
@@ -42,12 +42,12 @@ class DeviceOptions:
     log: logs.Format
 
 
-def worker(options: DeviceOptions) -> None:
+def device(options: DeviceOptions) -> None:
     """Run a worker until it is stopped; raises ConfigError or LaunchError."""
     import uvloop
 
     logs.apply(options.log)
-    settings = WorkerSettings(
+    settings = DeviceSettings(
         DeviceServerSettings(
             options.name, options.host, options.port, tokens.watched(options.token_file)
         ),

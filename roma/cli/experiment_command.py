@@ -63,6 +63,8 @@ def run(
     from roma.lab.experiments.registry import EXPERIMENTS
     from roma.workload import recorded
 
+    if name == "hindsight":
+        raise ConfigError("experiment = hindsight: is called clairvoyant-bound since 0.2")
     if name not in EXPERIMENTS:
         raise ConfigError(f"experiment = {name}: must be one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]

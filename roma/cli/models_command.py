@@ -179,7 +179,7 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
     if tls is not None:
         context = client_context(tls.ca, tls, key="gateway.tls.ca", own_key="gateway.tls")
     deadline = time.monotonic() + limit
-    needed = 1 if config.gateway.workers == 1 else IN_A_ROW * config.gateway.workers
+    needed = 1 if config.gateway.processes == 1 else IN_A_ROW * config.gateway.processes
     row = 0
     while (row := row + 1) <= needed:
         found, reason = _status(url, token, context)

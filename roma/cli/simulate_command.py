@@ -30,7 +30,8 @@ from roma.telemetry.decision_log import DecisionLog
 class SimulateOptions:
     """The command line. `laws` replace the file's.
 
-    `record` is a directory for CSV files, `story` one for what a live run would have written.
+    `record` is a directory for CSV files, `decision_log` one for what a live run would have
+    written.
     """
 
     laws: Sequence[str]
@@ -38,7 +39,7 @@ class SimulateOptions:
     first_seed: int
     json_output: bool
     record: Path | None
-    story: Path | None
+    decision_log: Path | None
 
 
 def run(config: Config, options: SimulateOptions) -> None:
@@ -47,13 +48,13 @@ def run(config: Config, options: SimulateOptions) -> None:
     for law in laws:
         if law not in LAWS:
             raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
-    stories = {law: _story(config, law, options) for law in laws}
+    logs = {law: _decision_log(config, law, options) for law in laws}
     found: dict[str, list[SimulationResult]] = {}
     with progress("simulate", counts=False) as on_progress:
         tell = partial(_tell, on_progress, len(laws) * options.seeds)
         for law in laws:
             before = partial(tell, len(found) * options.seeds)
-            found[law] = _simulate(_under(config, law), options, stories[law], before)
+            found[law] = _simulate(_under(config, law), options, logs[law], before)
     if options.json_output:
         print(json.dumps({law: [_plain(r) for r in rs] for law, rs in found.items()}, indent=2))
     else:
@@ -80,30 +81,32 @@ def _under(config: Config, law: str) -> Config:
         raise ConfigError("\n".join(yaml_file.describe(error, f"--law = {law}"))) from error
 
 
-def _story(config: Config, law: str, options: SimulateOptions) -> DecisionLog | None:
-    """Return where the first run of a law is told: one directory holds the story of one run."""
-    if options.story is None:
+def _decision_log(config: Config, law: str, options: SimulateOptions) -> DecisionLog | None:
+    """Return where the first run of a law is told: one directory holds the log of one run."""
+    if options.decision_log is None:
         return None
-    directory = options.story / law if len(options.laws) > 1 else options.story
+    directory = options.decision_log / law if len(options.laws) > 1 else options.decision_log
     ours = {decision_log.decisions(worker.name) for worker in config.workers}
     for file in sorted(directory.glob(f"{decision_log.decisions('*')}.jsonl")):
         if file.name.removesuffix(".jsonl").removesuffix("+1") not in ours:
-            raise ConfigError(f"--story = {directory}: has {file.name}, of another deployment")
+            raise ConfigError(
+                f"--decision-log = {directory}: has {file.name}, of another deployment"
+            )
     return DecisionLog(directory, fresh=True, largest=sys.maxsize)
 
 
 def _simulate(
     config: Config,
     options: SimulateOptions,
-    story: DecisionLog | None,
+    log: DecisionLog | None,
     on_progress: Callable[[int, float], None],
 ) -> list[SimulationResult]:
     """Simulate under one law; `on_progress` takes the runs done and the present one's share."""
     found: list[SimulationResult] = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        told = story.write if story is not None and seed == options.first_seed else None
+        write = log.write if log is not None and seed == options.first_seed else None
         scenario = from_config(config, seed=seed)
-        simulation = Simulation(scenario, record=options.record is not None, story=told)
+        simulation = Simulation(scenario, record=options.record is not None, decision_log=write)
         found.append(simulation.run(partial(on_progress, len(found))))
     return found
 

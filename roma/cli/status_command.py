@@ -71,7 +71,7 @@ class Explain:
 
 def status(at: AdminTarget, *, json_output: bool) -> None:
     """Print the board once."""
-    view = asyncio.run(_fetch(at, "view", {}))
+    view = asyncio.run(_fetch(at, "dashboard", {}))
     if json_output:
         print(json.dumps(view, indent=2))
     else:
@@ -88,7 +88,7 @@ def top(at: AdminTarget) -> None:
 def explain(at: AdminTarget, options: Explain) -> None:
     """Print why a model got the cores it got, oldest first."""
     query = {"model": options.model, "seconds": f"{options.seconds:g}"}
-    story = asyncio.run(_fetch(at, "story", query))
+    story = asyncio.run(_fetch(at, "decisions", query))
     if options.json_output:
         print(json.dumps(story, indent=2))
         return
@@ -124,7 +124,7 @@ def _told(story: Mapping[str, Any], model: str) -> list[Text]:
 
 
 async def _top(at: AdminTarget) -> None:
-    view = await _fetch(at, "view", {})
+    view = await _fetch(at, "dashboard", {})
     error, since = "", time.time()
     console = Console()
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -133,7 +133,7 @@ async def _top(at: AdminTarget) -> None:
             live.update(board(view, screen, error), refresh=True)
             await asyncio.sleep(PERIOD)
             try:
-                view, error = await _fetch(at, "view", {}), ""
+                view, error = await _fetch(at, "dashboard", {}), ""
                 since = time.time()
             except ExchangeError as failure:
                 error = f"{failure}; as of {clock(since)}"

@@ -60,10 +60,10 @@ class GatewayConfig(Section):
     client_metrics: bool = False
     """Serve GET /monitoring/prometheus/metrics, TensorFlow Serving's path, at the clients' port:
     whoever may call any model reads the counts of all."""
-    workers: Annotated[int, Field(ge=1, le=32)] = 1
+    processes: Annotated[int, Field(ge=1, le=32)] = 1
     """Dispatcher processes that share the clients' ports (SO_REUSEPORT); one computes on one core.
     Bounds, queues and keys' rates hold for each of them. Not with GPUs: each would send to one."""
-    worker_port: Port = 8510
+    process_port: Port = 8510
     """Admin port of the second of them; those of the next ones count up."""
     keys: FilePath | None = None
     """Keys of those who may call (`roma keys add`); default: whoever reaches the port may."""
@@ -122,12 +122,12 @@ class GatewayConfig(Section):
             if host is not None and getattr(self, f"{name}_port") is None:
                 raise Fault(f"{name}_host", host, f"absent where {name}_port is")
             port = getattr(self, f"{name}_port")
-            if port is not None and self.workers > 1:
-                raise Fault(f"{name}_port", port, f"absent where workers > 1 ({self.workers})")
+            if port is not None and self.processes > 1:
+                raise Fault(f"{name}_port", port, f"absent where processes > 1 ({self.processes})")
         if self.grpc_socket is not None:
             check_socket("grpc_socket", self.grpc_socket)
-            if self.workers > 1:  # a path has one listener
-                bound = f"absent where workers > 1 ({self.workers})"
+            if self.processes > 1:  # a path has one listener
+                bound = f"absent where processes > 1 ({self.processes})"
                 raise Fault("grpc_socket", self.grpc_socket, bound)
         return self
 
@@ -139,12 +139,12 @@ class GatewayConfig(Section):
     @property
     def admin_ports(self) -> list[int]:
         """The admin port of each process."""
-        return [self.admin_port, *(self.worker_port + i for i in range(self.workers - 1))]
+        return [self.admin_port, *(self.process_port + i for i in range(self.processes - 1))]
 
     @property
     def exchange_addresses(self) -> list[tuple[str, int]]:
         """Where supervisors exchange with each process."""
-        if self.workers == 1:
+        if self.processes == 1:
             return [self.exchange_address]
         return [(self.admin_host, port) for port in self.admin_ports]
 

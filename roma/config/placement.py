@@ -39,7 +39,7 @@ class Executable:
     grpc: tuple[str, int] | None = None
     """Host and port of its gRPC, if it is to be called so."""
     token: Path | None = None
-    """File with the secret that an exclusive device asks for."""
+    """File with the secret that a planned device asks for."""
     socket: str | None = None
     """Path of the Unix socket of its REST, which is then not at `host` and `port`."""
 
@@ -50,8 +50,8 @@ class Executable:
 
     @property
     def url(self) -> str:
-        """Its REST address; an exclusive device has none, `host` and `port` take its actions."""
-        assert not self.spec.is_exclusive, f"{self.name} has no URL"
+        """Its REST address; a planned device has none, `host` and `port` take its actions."""
+        assert not self.spec.is_planned, f"{self.name} has no URL"
         if self.socket is not None:
             return UNIX + self.socket
         return f"http://{self.host}:{self.port}"
@@ -138,7 +138,7 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
             grpc = name, int(number)
         host, port, socket = _place(listed)
         if listed.actions is not None:
-            found.append(_exclusive(_gpu(config, worker, i, host=host, port=port), listed))
+            found.append(_planned(_gpu(config, worker, i, host=host, port=port), listed))
             continue
         if listed.model is None:
             executable = _gpu(config, worker, i, host=host, port=port)
@@ -165,9 +165,9 @@ def _place(listed: ExecutableConfig) -> tuple[str, int, str | None]:
     return host, int(port), None
 
 
-def _exclusive(executable: Executable, listed: ExecutableConfig) -> Executable:
+def _planned(executable: Executable, listed: ExecutableConfig) -> Executable:
     """Return a GPU as one that takes actions."""
-    return replace(executable, spec=replace(executable.spec, is_exclusive=True), token=listed.token)
+    return replace(executable, spec=replace(executable.spec, is_planned=True), token=listed.token)
 
 
 def _gpu(

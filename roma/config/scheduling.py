@@ -9,8 +9,8 @@ from roma.config.yaml_file import Fault, FilePath, Section
 QUALITY = ("fixed", "qos", "qos-opt", "qos-rl")
 """GPU policies that choose batch size and variant."""
 
-EXCLUSIVE = ("clockwork", "clockwork_paper", *QUALITY)
-"""GPU policies of exclusive devices."""
+PLANNED = ("clockwork", "clockwork_paper", *QUALITY)
+"""GPU policies of planned devices."""
 
 
 class QualityConfig(Section):
@@ -38,18 +38,19 @@ class SchedulingConfig(Section):
         "round_robin",
         "fcfs",
         "edf",
-        "advantage",
+        "gpu_savings_first",
         "clockwork",
         "clockwork_paper",
         "fixed",
         "qos",
         "qos-opt",
         "qos-rl",
-    ] = "advantage"
-    """`advantage` gives a GPU to the model that a CPU would pay most for (decision 4), `roma` to
-    the one with the largest error (paper Alg. 1). `clockwork` plans batches and loads models on
-    GPUs with `actions`, and on no others; `clockwork_paper` takes the paper's order where ours
-    would let a larger batch go first. `qos` and its kin choose batch size and variant there."""
+    ] = "gpu_savings_first"
+    """`gpu_savings_first` gives a GPU to the model that a CPU would pay most for (decision 4),
+    `roma` to the one with the largest error (paper Alg. 1). `clockwork` plans batches and loads
+    models on GPUs with `actions`, and on no others; `clockwork_paper` takes the paper's order where
+    ours would let a larger batch go first. `qos` and its kin choose batch size and variant
+    there."""
     cpu: Literal["round_robin", "balance"] = "balance"
     """`balance` takes the executable whose cores have the least work; `round_robin`, the next one,
     is the paper's."""
@@ -58,10 +59,10 @@ class SchedulingConfig(Section):
     spill: Annotated[float, Field(ge=0, le=1)] = 0.2
     """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
     ahead: Annotated[float, Field(ge=0.0005, le=1)] = 0.005
-    """Seconds of work that an exclusive GPU is given before it needs it. More bridges a slower
+    """Seconds of work that a planned GPU is given before it needs it. More bridges a slower
     network or a gateway that is late; less decides later, with more requests to choose from."""
     latency: Annotated[float, Field(ge=0, le=0.1)] = 0.0005
-    """Seconds that a message takes to an exclusive GPU, and back again."""
+    """Seconds that a message takes to a planned GPU, and back again."""
     quality: QualityConfig = QualityConfig()
 
     @model_validator(mode="after")
@@ -73,9 +74,9 @@ class SchedulingConfig(Section):
         return self
 
     @property
-    def is_exclusive(self) -> bool:
-        """Whether the GPU policy gives exclusive devices actions."""
-        return self.gpu in EXCLUSIVE
+    def is_planned(self) -> bool:
+        """Whether the GPU policy gives planned devices actions."""
+        return self.gpu in PLANNED
 
     @property
     def has_variants(self) -> bool:

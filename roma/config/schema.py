@@ -5,7 +5,7 @@ a misspelt key would silently mean its default.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, assert_never
@@ -19,13 +19,13 @@ from pydantic import (
     model_validator,
 )
 
-from roma.config import policy_file, presets, yaml_file
+from roma.config import policy_file, presets, renamed, yaml_file
 from roma.config import profile as profiles
 from roma.config.gateway import GatewayConfig
 from roma.config.plant import PlantConfig
 from roma.config.presets import Preset
 from roma.config.replicas import Placement, assign
-from roma.config.scheduling import EXCLUSIVE, QUALITY, QualityConfig, SchedulingConfig
+from roma.config.scheduling import PLANNED, QUALITY, QualityConfig, SchedulingConfig
 from roma.config.security import PeerUrl, TlsConfig, TokensConfig, reachable
 from roma.config.workers import (
     UNIX,
@@ -227,7 +227,7 @@ class ControlConfig(Section):
     """Listen there beyond this machine though a token is missing."""
     dispatchers: tuple[PeerUrl, ...] = ()
     """Admin addresses of the dispatchers; default: the gateway of this file."""
-    story: FilePath | None = None
+    decision_log: FilePath | None = None
     """Directory that takes every decision and every model's every second as lines of JSON, for
     `roma report`; relative to roma.yaml. Two files of 64 MiB per worker at most. Default: none."""
 
@@ -285,7 +285,7 @@ class Config(Section):
         for i, worker in enumerate(self.workers):
             self._check_worker(f"workers.{i}", worker)
         self._check_ports()
-        self._check_exclusive()
+        self._check_planned()
         self._check_variants()
         self._check_served()
         self._check_several()
@@ -331,8 +331,8 @@ class Config(Section):
             if all(e.model != name for e in listed):
                 raise Fault(f"models.{name}", name, "served by an executable of a worker")
 
-    def _check_exclusive(self) -> None:
-        """Refuse exclusive GPUs beside other executables, or with a policy that is not theirs.
+    def _check_planned(self) -> None:
+        """Refuse planned GPUs beside other executables, or with a policy that is not theirs.
 
         Their policy refuses what they cannot answer in time, also if a CPU still could.
         """
@@ -341,23 +341,23 @@ class Config(Section):
             for i, worker in enumerate(self.workers)
             for k, executable in enumerate(worker.executables)
         }
-        exclusive = [key for key, e in listed.items() if e.actions is not None]
-        gpu, policies = self.scheduling.gpu, "one of " + ", ".join(EXCLUSIVE)
+        planned = [key for key, e in listed.items() if e.actions is not None]
+        gpu, policies = self.scheduling.gpu, "one of " + ", ".join(PLANNED)
         for i, worker in enumerate(self.workers):
-            if worker.gpus and self.scheduling.is_exclusive:
+            if worker.gpus and self.scheduling.is_planned:
                 bound = f"another one where GPUs have no actions (workers.{i}.gpus = {worker.gpus})"
                 raise Fault("scheduling.gpu", gpu, bound)
-            if exclusive and worker.backend is not Backend.STATIC:
-                bound = f"static where GPUs have actions ({exclusive[0]})"
+            if planned and worker.backend is not Backend.STATIC:
+                bound = f"static where GPUs have actions ({planned[0]})"
                 raise Fault(f"workers.{i}.backend", worker.backend.value, bound)
         for key, executable in listed.items():
             if executable.actions is not None:
-                if not self.scheduling.is_exclusive:
+                if not self.scheduling.is_planned:
                     raise Fault("scheduling.gpu", gpu, f"{policies} where {key} has actions")
-            elif executable.device is Device.GPU and self.scheduling.is_exclusive:
+            elif executable.device is Device.GPU and self.scheduling.is_planned:
                 raise Fault("scheduling.gpu", gpu, f"another one where {key} has no actions")
-            elif exclusive:
-                raise Fault(f"{key}.url", executable.url, f"absent: {exclusive[0]} has actions")
+            elif planned:
+                raise Fault(f"{key}.url", executable.url, f"absent: {planned[0]} has actions")
 
     def _check_variants(self) -> None:
         """Refuse variants that no policy would choose, and a name that stands for two things."""
@@ -381,23 +381,23 @@ class Config(Section):
 
     def _check_several(self) -> None:
         """Refuse several dispatchers where one alone may know what is sent, or writes."""
-        count = self.gateway.workers
+        count = self.gateway.processes
         if count == 1:
             return
         listed = [e for worker in self.workers for e in worker.executables]
         if any(w.gpus for w in self.workers) or any(e.device is Device.GPU for e in listed):
-            raise Fault("gateway.workers", count, "1 with GPUs: each would send to one at once")
+            raise Fault("gateway.processes", count, "1 with GPUs: each would send to one at once")
         for name, model in self.models.items():
             if model.cpu.in_flight is not None and model.cpu.in_flight < count:
-                bound = f"≥ gateway.workers ({count}), or absent"
+                bound = f"≥ gateway.processes ({count}), or absent"
                 raise Fault(f"models.{name}.cpu.in_flight", model.cpu.in_flight, bound)
         control = self.control
         if control.dispatchers and len(control.dispatchers) < count:
-            bound = f"an address for each of gateway.workers ({count}), or absent"
+            bound = f"an address for each of gateway.processes ({count}), or absent"
             raise Fault("control.dispatchers", list(control.dispatchers), bound)
-        if control.story is not None:
-            bound = f"absent where gateway.workers > 1 ({count})"
-            raise Fault("control.story", str(control.story), bound)
+        if control.decision_log is not None:
+            bound = f"absent where gateway.processes > 1 ({count})"
+            raise Fault("control.decision_log", str(control.decision_log), bound)
 
     def _check_ports(self) -> None:
         """Refuse two listeners on one port, and ports that count up beyond the last one."""
@@ -410,7 +410,7 @@ class Config(Section):
             "gateway.metrics_port": g.metrics_port,
         }
         others += [(key, port) for key, port in own.items() if port is not None]
-        others += [("gateway.worker_port", port) for port in g.admin_ports[1:]]
+        others += [("gateway.process_port", port) for port in g.admin_ports[1:]]
         others += [("control.port", self.control.port + i) for i in range(len(self.workers))]
         for i, worker in enumerate(self.workers):
             if worker.backend is not Backend.STATIC:
@@ -583,8 +583,8 @@ def load(path: Path) -> Config:
         with naming("control.gains_file"):
             gains = _read_gains(base / control.gains_file, control.law)
         control = control.model_copy(update={"gains": {**gains, **control.gains}})
-    if control.story is not None:
-        control = control.model_copy(update={"story": base / control.story})
+    if control.decision_log is not None:
+        control = control.model_copy(update={"decision_log": base / control.decision_log})
     scheduling = config.scheduling
     if scheduling.quality.policy is not None:
         policy = base / scheduling.quality.policy
@@ -656,6 +656,8 @@ def parse(text: str, *, source: str = "roma.yaml") -> Config:
     data = yaml_file.read(text, source=source)
     if data is None:
         raise ConfigError(f"{source}: the file is empty")
+    if isinstance(data, Mapping) and (old := list(renamed.faults(data))):
+        raise ConfigError("\n".join(f"{source}: {line}" for line in old))
     try:
         return Config.model_validate(data)
     except ValidationError as error:

@@ -72,7 +72,7 @@ class ExecutableConfig(Section):
     url: Url | None = None
     """Its TensorFlow Serving REST address, http://host:port, or unix:///path on this machine."""
     actions: Address | None = None
-    """Instead of `url`, the address of a `roma worker`, host:port: a GPU that works exclusively for
+    """Instead of `url`, the address of a `roma device`, host:port: a GPU that works exclusively for
     this gateway (scheduling.gpu `clockwork`)."""
     token: FilePath | None = None
     """File with the secret that this worker asks for, relative to roma.yaml; default: none."""
@@ -94,16 +94,16 @@ class ExecutableConfig(Section):
             elif not 1 <= int(address.rpartition(":")[2]) <= 65535:
                 raise Fault(key, address, "at a port from 1 to 65535")
         if self.actions is not None:
-            self._check_exclusive(self.actions)
+            self._check_planned(self.actions)
         elif self.url is None:
-            raise Fault("url", None, "set, or actions for an exclusive GPU")
+            raise Fault("url", None, "set, or actions for a planned GPU")
         elif self.token is not None:
             raise Fault("token", str(self.token), "absent where actions is")
         if (self.model is None) != (self.device is Device.GPU):
             raise Fault("model", self.model, "set for device cpu, absent for device gpu")
         return self
 
-    def _check_exclusive(self, actions: str) -> None:
+    def _check_planned(self, actions: str) -> None:
         if self.url is not None:
             raise Fault("actions", actions, f"absent where url is set ({self.url})")
         if self.device is not Device.GPU:

@@ -135,18 +135,19 @@ def _renderable(config: Config) -> WorkerConfig:
     if worker.backend is not Backend.DOCKER:
         raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
     _check_engine(worker)
-    if config.gateway.workers > 1:
+    if config.gateway.processes > 1:
         raise ConfigError(
-            f"gateway.workers = {config.gateway.workers}: must be 1: containers share no port"
+            f"gateway.processes = {config.gateway.processes}: must be 1: containers share no port"
         )
     if config.gateway.grpc_socket is not None:
         raise ConfigError(
             f"gateway.grpc_socket = {config.gateway.grpc_socket}: must be absent: clients do not "
             "see a container's files"
         )
-    if config.control.story is not None:
+    if config.control.decision_log is not None:
         raise ConfigError(
-            f"control.story = {config.control.story}: must be absent: containers write no files"
+            f"control.decision_log = {config.control.decision_log}: must be absent: "
+            "containers write no files"
         )
     for key, tls in (
         ("gateway.admin_tls", config.gateway.admin_tls),

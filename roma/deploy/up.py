@@ -206,11 +206,11 @@ class Deployment:
         g, base = self.config.gateway, ["dispatcher", str(self._file), *self._options]
         base += ["--faults", str(self._faults)]
         grace = g.drain_timeout + GRACE
-        if g.workers == 1:
+        if g.processes == 1:
             return [self._program("dispatcher", base, grace)]
         return [
             self._program(f"dispatcher.{i}", [*base, "--number", str(i)], grace)
-            for i in range(1, g.workers + 1)
+            for i in range(1, g.processes + 1)
         ]
 
     def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:

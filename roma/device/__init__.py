@@ -1,1 +1,1 @@
-"""Workers of exclusive devices: they execute actions in their windows and decide nothing."""
+"""Workers of planned devices: they execute actions in their windows and decide nothing."""

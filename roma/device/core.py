@@ -1,4 +1,4 @@
-"""The rules of an exclusive device (Clockwork, §5.2): actions in, beginnings and outcomes out.
+"""The rules of a planned device (Clockwork, §5.2): actions in, beginnings and outcomes out.
 
 No clock and no device: the same core is inside the real worker, the emulated one and the
 simulator. It begins one INFER and one LOAD at a time, each kind in the order of `earliest`, and
@@ -16,7 +16,7 @@ from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Do this action now, then report it to `WorkerCore.end`."""
+    """Do this action now, then report it to `DeviceCore.end`."""
 
     action: Infer | Load
 
@@ -34,7 +34,7 @@ class _Lane:
         self.waiting: list[tuple[float, int, Infer | Load]] = []
 
 
-class WorkerCore:
+class DeviceCore:
     """One device: `pages` are its own, `needs` the pages of each model it has in host memory."""
 
     def __init__(self, pages: int, needs: Mapping[str, int]) -> None:

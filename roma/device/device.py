@@ -1,4 +1,4 @@
-"""One exclusive device: the rules of `WorkerCore`, a clock, and threads that do what it says.
+"""One planned device: the rules of `DeviceCore`, a clock, and threads that do what it says.
 
 INFERs are executed in one thread and LOADs in another, because the device computes and copies at
 once. Where inputs and outputs must be copied too, that is done in two more, as soon as an INFER
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from roma.device.core import Begin, Step, WorkerCore
+from roma.device.core import Begin, DeviceCore, Step
 from roma.device.lane import WorkThread
 from roma.device.precise import Alarm
 from roma.device.runtimes.base import Runtime, default_signature
@@ -80,7 +80,7 @@ class _Staged:
 
 
 class DeviceRunner:
-    """A runtime under the rules of an exclusive device; `models` are those it is to serve."""
+    """A runtime under the rules of a planned device; `models` are those it is to serve."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class DeviceRunner:
     ) -> None:
         self._runtime = runtime
         self._models = models
-        self._core = WorkerCore(pages, {name: offer.pages for name, offer in models.items()})
+        self._core = DeviceCore(pages, {name: offer.pages for name, offer in models.items()})
         self._infers, self._loads = WorkThread("infer"), WorkThread("load")
         self._inputs = WorkThread("input") if runtime.copies else None
         self._outputs = WorkThread("output") if runtime.copies else None

@@ -14,7 +14,7 @@ from roma.config.watched_file import keep_looking
 from roma.device.device import DeviceRunner
 from roma.device.profile import RUNS, measure
 from roma.device.runtimes.base import Runtime
-from roma.device.server import DeviceServerSettings, WorkerServer
+from roma.device.server import DeviceServer, DeviceServerSettings
 from roma.domain.actions import BATCHES, PAGE, Capabilities, pages_of
 from roma.domain.errors import ConfigError
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class DeviceSettings:
     """What one worker is told on its command line."""
 
     server: DeviceServerSettings
@@ -41,7 +41,7 @@ class WorkerSettings:
     insecure: bool = False
 
 
-def check_exposure(settings: WorkerSettings) -> None:
+def check_exposure(settings: DeviceSettings) -> None:
     """Warn of a worker that anybody may use, or raise ConfigError if that was not asked for."""
     server = settings.server
     if server.token is not None or is_loopback(server.host):
@@ -61,7 +61,7 @@ def pages(runtime: Runtime) -> int:
     return sum(pages_of(model.weights) for model in runtime.models.values())
 
 
-async def run(runtime: Runtime, settings: WorkerSettings) -> None:
+async def run(runtime: Runtime, settings: DeviceSettings) -> None:
     """Serve until SIGTERM or SIGINT, then let what runs end, tell of it and return.
 
     It owns the process: its signals, its thread switching, and its end with status 0 if the device
@@ -88,12 +88,12 @@ async def run(runtime: Runtime, settings: WorkerSettings) -> None:
     runtime.close()
 
 
-async def _serve(runtime: Runtime, settings: WorkerSettings) -> bool:
+async def _serve(runtime: Runtime, settings: DeviceSettings) -> bool:
     """Serve until cancelled; return whether what ran then ended in time."""
     count = pages(runtime) if settings.pages is None else settings.pages
     offers = await measure(runtime, count, settings.runs, settings.batches)
     device = DeviceRunner(runtime, offers, count)
-    server = WorkerServer(settings.server, device, dict(runtime.models))
+    server = DeviceServer(settings.server, device, dict(runtime.models))
     await server.start()
     device.start()
     # What is there now stays: no collection need look at it, in the middle of an action.
@@ -109,9 +109,9 @@ async def _serve(runtime: Runtime, settings: WorkerSettings) -> bool:
     return await server.stop(DRAIN_LIMIT)
 
 
-def _tell(server: WorkerServer, offer: Capabilities) -> None:
+def _tell(server: DeviceServer, offer: Capabilities) -> None:
     host, port = server.address
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     told = f"{len(offer.models)} models, {offer.pages} pages"
-    sys.stderr.write(f"roma worker: ready on {where}: {told}\n")
+    sys.stderr.write(f"roma device: ready on {where}: {told}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The server of one exclusive device: one dispatcher at a time, `roma.device_protocol`'s frames.
+"""The server of one planned device: one dispatcher at a time, `roma.device_protocol`'s frames.
 
 While a dispatcher is connected no other is let in, because what two of them plan for one device
 cannot come true. When its connection goes, what waits is dropped and what runs ends; the next one
@@ -69,7 +69,7 @@ class DeviceServerSettings:
     """Bytes of one action's inputs."""
 
 
-class WorkerServer:
+class DeviceServer:
     """Serves a started Device; `models` say what the device's models take and give."""
 
     def __init__(
@@ -151,7 +151,7 @@ class WorkerServer:
 class _Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, server: WorkerServer) -> None:
+    def __init__(self, server: DeviceServer) -> None:
         self._server = server
         self._decoder = Decoder(max_payload=0, max_header=_STRANGER_HEADER)
         self._name = ""

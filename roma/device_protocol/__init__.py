@@ -1,4 +1,4 @@
-"""What a dispatcher and the worker of an exclusive device say to each other, as bytes.
+"""What a dispatcher and the worker of a planned device say to each other, as bytes.
 
     dispatcher                        worker
       Connect(name, token)      ─►

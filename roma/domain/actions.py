@@ -1,4 +1,4 @@
-"""Actions: what a dispatcher may ask of an exclusive device, and what it is told of them.
+"""Actions: what a dispatcher may ask of a planned device, and what it is told of them.
 
 A device that works alone on one thing at a time is predictable as long as nobody else chooses for
 it. So its worker chooses nothing: every action says when it may begin, and one that cannot begin

@@ -65,7 +65,7 @@ class RequestCancelled:
 class ExecutionEnded:
     """An executable answered or failed; an execution already given up is ignored.
 
-    `duration` is what an exclusive device measured itself, in seconds.
+    `duration` is what a planned device measured itself, in seconds.
     """
 
     execution: int
@@ -80,14 +80,14 @@ class ExecutionEnded:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionMissed:
-    """An exclusive device could not begin an execution in its window: it never ran."""
+    """A planned device could not begin an execution in its window: it never ran."""
 
     execution: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoadEnded:
-    """An exclusive device has loaded a model, or has not; one already given up is ignored.
+    """A planned device has loaded a model, or has not; one already given up is ignored.
 
     `duration` in seconds; None if nothing was copied. `is_missed`: it could not begin in time,
     which says nothing of the next one.
@@ -121,7 +121,7 @@ class ExecutorAdded:
 class ExecutorReady:
     """The executable is loaded, warmed up and reachable, or so again after a suspicion.
 
-    `offer` is what an exclusive device says of itself.
+    `offer` is what a planned device says of itself.
     """
 
     executor: str
@@ -214,7 +214,7 @@ Event = (
 class Execute:
     """Run these requests of one model as one batch on one executor.
 
-    An exclusive device begins it within `window`, a first and a last point in time, or not at all;
+    A planned device begins it within `window`, a first and a last point in time, or not at all;
     it knows the model as `variant`, and runs a batch of `size`, which may be more than there are
     requests.
     """
@@ -250,7 +250,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Copy a model's weights to an exclusive device, beginning until `latest`, or not at all."""
+    """Copy a model's weights to a planned device, beginning until `latest`, or not at all."""
 
     load: int
     executor: str
@@ -260,7 +260,7 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """Free the memory of a model on an exclusive device."""
+    """Free the memory of a model on a planned device."""
 
     executor: str
     model: str

@@ -30,8 +30,13 @@ class Priority(StrEnum):
     """Which requests of a model go first."""
 
     INTERACTIVE = "interactive"
-    BATCH = "batch"
+    LOW = "low"
     """Runs in what interactive requests leave over, and has no promise."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Priority | None":
+        """Take `batch`, the name of `low` until 0.2."""
+        return cls.LOW if value == "batch" else None
 
 
 class Device(StrEnum):
@@ -116,7 +121,7 @@ class ModelSpec:
 
     @property
     def served_as(self) -> tuple[str, ...]:
-        """The names by which exclusive devices have it: its variants', or its own."""
+        """The names by which planned devices have it: its variants', or its own."""
         return tuple([variant.name for variant in self.variants]) or (self.name,)
 
 
@@ -126,7 +131,7 @@ class ExecutorSpec:
 
     `threads` is the parallelism that one request can use; `cores` the applied cores at start;
     `in_flight` fixes the in-flight limit of a CPU executable, None lets it follow the cores.
-    `is_exclusive`: it takes actions with windows and reports their times (`roma.domain.actions`).
+    `is_planned`: it takes actions with windows and reports their times (`roma.domain.actions`).
     """
 
     name: str
@@ -136,7 +141,7 @@ class ExecutorSpec:
     threads: int = 1
     cores: float = 1.0
     in_flight: int | None = None
-    is_exclusive: bool = False
+    is_planned: bool = False
 
 
 @dataclass(slots=True, init=False)

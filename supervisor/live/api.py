@@ -1,7 +1,7 @@
 """What the supervisor tells about itself, on a listener of its own.
 
 GET /control/v1/state                        the worker and its executables now
-GET /control/v1/story?model=…&seconds=…      the decisions of the last seconds, in words too
+GET /control/v1/decisions?model=…&seconds=…      the decisions of the last seconds, in words too
 GET /metrics, GET /healthz
 
 Dispatchers show the exchange token, whoever scrapes that of metrics (`tokens` in roma.yaml).
@@ -69,7 +69,7 @@ def application(
 
     app = web.Application(middlewares=middlewares)
     app.router.add_get("/control/v1/state", state)
-    app.router.add_get("/control/v1/story", told)
+    app.router.add_get("/control/v1/decisions", told)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", scrape)
     return app
@@ -90,13 +90,15 @@ def snapshot(loop: ControlLoop, worker: str, mode: str) -> dict[str, Any]:
         "ticks": loop.ticks,
         "missed_ticks": loop.missed,
         "jitter_p99": quantile(loop.jitters, 0.99),
-        "contended": any(s.story and limit(s.story[-1]) is Limit.CONTENDED for s in statuses),
+        "contended": any(
+            s.decisions and limit(s.decisions[-1]) is Limit.CONTENDED for s in statuses
+        ),
         "executables": {name: _status(status) for name, status in core.status.items()},
     }
 
 
 def _status(status: ExecutableStatus) -> dict[str, Any]:
-    last = status.story[-1] if status.story else None
+    last = status.decisions[-1] if status.decisions else None
     return {
         "model": status.managed.model.name,
         "minimum": status.managed.minimum,
@@ -126,7 +128,7 @@ def decisions(loop: ControlLoop, model: str | None, since: float) -> list[Decisi
         replace(d)  # the last one still changes
         for status in loop.core.status.values()
         if model is None or status.managed.model.name == model
-        for d in itertools.takewhile(lambda d: d.time > since, reversed(status.story))
+        for d in itertools.takewhile(lambda d: d.time > since, reversed(status.decisions))
     ]
     return sorted(found, key=lambda d: d.time)[-MOST:]
 

@@ -129,7 +129,9 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
             worker=worker.name,
             period=period,
             law=control.law,
-            chronicle=None if control.story is None else DecisionLog(control.story),
+            decision_log=None
+            if control.decision_log is None
+            else DecisionLog(control.decision_log),
             host=_unknown_host if _is_remote(worker) else read_host,
         )
         following = asyncio.create_task(

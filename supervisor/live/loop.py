@@ -14,7 +14,7 @@ from typing import Any
 from roma.domain.errors import ActuationError, ExchangeError, TakenError
 from roma.domain.exchange import ExchangeReply, ExchangeRequest, silence
 from roma.domain.stats import Histogram, decades
-from roma.telemetry import decision_log as chronicles
+from roma.telemetry import decision_log as decision_logs
 from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
@@ -48,7 +48,7 @@ class ControlLoop:
         worker: str,
         period: float,
         law: str = "",
-        chronicle: DecisionLog | None = None,
+        decision_log: DecisionLog | None = None,
         host: Callable[[], HostReading | None] = lambda: None,
     ) -> None:
         self.core = core
@@ -62,7 +62,7 @@ class ControlLoop:
         self._peers = peers
         self._worker = worker
         self._law = law
-        self._chronicle = chronicle
+        self._decision_log = decision_log
         self._host = host
         self._complete: Sequence[Decision] = ()
         """Decisions of the last period: nothing will be added to them once this one's are made."""
@@ -149,16 +149,18 @@ class ControlLoop:
 
     def _tell(self, decisions: Sequence[Decision]) -> None:
         """Write down what was decided a period ago: by now the kernel has said what it grants."""
-        if self._chronicle is not None and decisions:
-            self._chronicle.offer(chronicles.decisions(self._worker), self._records(decisions))
+        if self._decision_log is not None and decisions:
+            self._decision_log.offer(
+                decision_logs.decisions(self._worker), self._records(decisions)
+            )
 
     async def _end_story(self) -> None:
         """Write down the last decisions; what the kernel made of them nobody will know."""
-        if self._chronicle is not None:
+        if self._decision_log is not None:
             known = {id(d) for d in self._complete}
             last = [*self._complete, *(d for d in self.core.last() if id(d) not in known)]
-            name = chronicles.decisions(self._worker)
-            await self._chronicle.close(name, self._records(last))
+            name = decision_logs.decisions(self._worker)
+            await self._decision_log.close(name, self._records(last))
 
     def _records(self, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         at = wall_clock(asyncio.get_running_loop().time())

@@ -68,8 +68,8 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
         (
             ((name, s.managed.model.name, term), cores)
             for name, s in executables
-            if s.story
-            for term, cores in s.story[-1].demand.terms.items()
+            if s.decisions
+            for term, cores in s.decisions[-1].demand.terms.items()
         ),
     )
     yield from _worker(loop, worker)

@@ -60,7 +60,7 @@ def test_a_key_opens_its_models_by_either_header():
         Credentials("Basic cm9tYTo=", TOKEN),  # of a proxy on the way, say
     ):
         grant = a.admit(who, "m", 0.0)
-        assert (grant.name, grant.priority) == ("checkout", Priority.BATCH)
+        assert (grant.name, grant.priority) == ("checkout", Priority.LOW)
         grant.release()
         assert a.admit(who, None, 0.0).name == "checkout"  # of no model
 

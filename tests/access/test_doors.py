@@ -27,7 +27,7 @@ from supervisor.live.peer import Peer
 
 ROOT = Path(__file__).parents[2]
 PATHS = {
-    "admin": ["/", "/page/app.js", "/control/v1/view", "/control/v1/story", "/nowhere"],
+    "admin": ["/", "/page/app.js", "/control/v1/dashboard", "/control/v1/decisions", "/nowhere"],
     "exchange": ["/control/v1/report"],
     "metrics": ["/metrics"],
 }
@@ -309,7 +309,9 @@ async def test_all_programs_find_each_other(tmp_path, authority, secured):
         await process.wait()
     said = (tmp_path / "up.log").read_text()
     # Only our own call without a token was refused.
-    assert not re.search("status 40[0-9]|(report|applied|state|story): no valid token", said), said
+    assert not re.search("status 40[0-9]|(report|applied|state|decisions): no valid token", said), (
+        said
+    )
     assert not any(text in said for text in texts.values())
 
 

@@ -47,7 +47,7 @@ keys:
     assert key.effective_burst == 3
     assert key.expires == datetime(2027, 1, 31, tzinfo=UTC)
     other = found["reports"]
-    assert (other.models, other.priority) == ("*", Priority.BATCH)
+    assert (other.models, other.priority) == ("*", Priority.LOW)
     assert other.expires == datetime(2027, 1, 31, 10, tzinfo=UTC)
 
 

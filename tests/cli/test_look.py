@@ -212,13 +212,13 @@ def test_a_worker_that_nothing_controls_is_said_to_be_that():
 
 
 def test_status_prints_the_board_or_its_json():
-    with serving({"/control/v1/view": (200, VIEW)}) as url:
+    with serving({"/control/v1/dashboard": (200, VIEW)}) as url:
         assert "photos" in roma("status", "--url", url).stdout
         assert json.loads(roma("status", "--url", url, "--json").stdout) == VIEW
 
 
 def test_explain_tells_decisions_and_refusals_in_their_order():
-    with serving({"/control/v1/story": (200, STORY)}) as url:
+    with serving({"/control/v1/decisions": (200, STORY)}) as url:
         done = roma("explain", "photos", "--url", url)
     assert done.returncode == 0
     refused, decided, silent = done.stdout.splitlines()
@@ -237,7 +237,7 @@ def test_explain_tells_decisions_and_refusals_in_their_order():
     ],
 )
 def test_what_goes_wrong_is_one_line(answer, message):
-    with serving({"/control/v1/story": answer}) as url:
+    with serving({"/control/v1/decisions": answer}) as url:
         done = roma("explain", "x", "--url", url)
     assert done.returncode == 1
     assert done.stderr.strip() == f"{url}: {message}"
@@ -260,7 +260,7 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
             assert select.select([main], [], [], 60)[0], seen
             seen += os.read(main, 4096)
 
-    with serving({"/control/v1/view": (200, VIEW)}) as url:
+    with serving({"/control/v1/dashboard": (200, VIEW)}) as url:
         process = subprocess.Popen(
             [*command, url],
             stdin=terminal,

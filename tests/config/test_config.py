@@ -114,38 +114,38 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         ),
         (
             "workers:",
-            "gateway: {workers: 0}\nworkers:",
-            "gateway.workers = 0: input should be greater than or equal to 1",
+            "gateway: {processes: 0}\nworkers:",
+            "gateway.processes = 0: input should be greater than or equal to 1",
         ),
         (
             "workers:",
-            "gateway: {workers: 33}\nworkers:",
-            "gateway.workers = 33: input should be less than or equal to 32",
+            "gateway: {processes: 33}\nworkers:",
+            "gateway.processes = 33: input should be less than or equal to 32",
         ),
         (
             "workers:",
-            "gateway: {workers: 3, worker_port: 8499}\nworkers:",
-            "gateway.worker_port = 8500: must be different from gateway.admin_port",
+            "gateway: {processes: 3, process_port: 8499}\nworkers:",
+            "gateway.process_port = 8500: must be different from gateway.admin_port",
         ),
         (
             "workers:",
-            "gateway: {workers: 3, worker_port: 65535}\nworkers:",
-            "gateway.worker_port = 65536: must be ≤ 65535, counting up from its value",
+            "gateway: {processes: 3, process_port: 65535}\nworkers:",
+            "gateway.process_port = 65536: must be ≤ 65535, counting up from its value",
         ),
         (
             "workers:",
-            "gateway: {workers: 2, exchange_port: 8503}\nworkers:",
+            "gateway: {processes: 2, exchange_port: 8503}\nworkers:",
             "gateway.exchange_port = 8503: must be absent where workers > 1 (2)",
         ),
         (
             "workers:",
-            "gateway: {workers: 2}\ncontrol: {story: story}\nworkers:",
-            "control.story = story: must be absent where gateway.workers > 1 (2)",
+            "gateway: {processes: 2}\ncontrol: {decision_log: story}\nworkers:",
+            "control.decision_log = story: must be absent where gateway.processes > 1 (2)",
         ),
         (
             "workers:",
-            "gateway: {workers: 2}\ncontrol: {dispatchers: ['http://a:1']}\nworkers:",
-            "control.dispatchers = ['http://a:1']: must be an address for each of gateway.workers "
+            "gateway: {processes: 2}\ncontrol: {dispatchers: ['http://a:1']}\nworkers:",
+            "control.dispatchers = ['http://a:1']: must be an address for each of gateway.processes "
             "(2), or absent",
         ),
         (
@@ -379,7 +379,7 @@ def test_workers_have_different_names():
 
 
 def test_several_dispatchers_have_a_port_each():
-    c = schema.parse(GOOD + "gateway: {workers: 3}\n")
+    c = schema.parse(GOOD + "gateway: {processes: 3}\n")
     assert c.dispatcher_urls == tuple(f"http://127.0.0.1:{p}" for p in (8500, 8510, 8511))
 
 
@@ -388,11 +388,11 @@ def test_several_dispatchers_have_a_port_each():
     [
         (
             "{url: 'http://x:1', device: gpu}",
-            "gateway.workers = 2: must be 1 with GPUs: each would send to one at once",
+            "gateway.processes = 2: must be 1 with GPUs: each would send to one at once",
         ),
         (
             "{url: 'http://x:1', model: digits}",
-            "models.digits.cpu.in_flight = 1: must be ≥ gateway.workers (2), or absent",
+            "models.digits.cpu.in_flight = 1: must be ≥ gateway.processes (2), or absent",
         ),
     ],
 )
@@ -401,7 +401,7 @@ def test_what_takes_one_at_a_time_has_one_dispatcher(executable, line):
     worker = f"{{name: w, cores: 2, backend: static, executables: [{listed}]}}"
     text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
     text = text.replace("threads: 2", "in_flight: 1")
-    assert faults(text + "gateway: {workers: 2}\n") == [f"roma.yaml: {line}"]
+    assert faults(text + "gateway: {processes: 2}\n") == [f"roma.yaml: {line}"]
 
 
 # Placement

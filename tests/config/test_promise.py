@@ -166,5 +166,5 @@ def test_config_check_names_the_changed_policies_where_there_is_a_choice():
         for text in (GPU, alone, GPU + "scheduling: {gpu: edf, cpu: balance, spill: 0}")
     ]
     cpu = "cpu balance (it was round_robin)"
-    all_of_them = f"gpu advantage (it was roma), {cpu}, spill 0.2 (it was 0)"
+    all_of_them = f"gpu gpu_savings_first (it was roma), {cpu}, spill 0.2 (it was 0)"
     assert found == [[f"scheduling: {all_of_them}"], [f"scheduling: {cpu}"], []]

@@ -44,7 +44,7 @@ class Desk:
     def check(self):
         core = self.core
         running = [r.id for e in core.running() for r in e.requests]
-        queues = [*core.queues.values(), *core.batches.values()]
+        queues = [*core.queues.values(), *core.low_priority.values()]
         waiting = [r for q in queues for r in q.waiting]
         assert len(set(running + waiting)) == len(running) + len(waiting)
         assert set(core._tickets) <= set(running + waiting)

@@ -114,7 +114,7 @@ def test_low_priority_requests_have_the_deadline_alone(desk):
         command
         for number in range(50, 70)
         for command in desk.core.handle(
-            RequestArrived(Request(number, "m", now, now + DEADLINE, priority=Priority.BATCH)),
+            RequestArrived(Request(number, "m", now, now + DEADLINE, priority=Priority.LOW)),
             now=now,
         )
     ]

@@ -406,7 +406,7 @@ def test_batch_requests_run_when_no_interactive_one_is_more_urgent():
     rig = Rig()
     rig.device(loaded="ab")
     rig.arrive("b", 0.0)
-    rig.arrive("a", 0.001, slo=60.0, priority=Priority.BATCH)
+    rig.arrive("a", 0.001, slo=60.0, priority=Priority.LOW)
     rig.arrive("b", 0.002)
     commands = rig.end(1, 0.0095)
     assert batch(commands) == (3,)

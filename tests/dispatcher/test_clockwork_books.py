@@ -49,7 +49,7 @@ def test_nor_for_a_request_that_has_left():
     rig = Rig()
     rig.device(loaded="a")
     rig.arrive("a", 0.0)
-    rig.arrive("a", 0.001, priority=Priority.BATCH)
+    rig.arrive("a", 0.001, priority=Priority.LOW)
     _, commands = rig.wake()
     assert batch(commands) == (2,)
     assert rig.core.next_wakeup() is None
@@ -166,7 +166,7 @@ def test_requests_that_left_leave_no_demand_behind():
     rig = Rig()
     rig.device(loaded="ab")
     rig.arrive("b", 0.0)
-    rig.arrive("a", 0.001, priority=Priority.BATCH)
+    rig.arrive("a", 0.001, priority=Priority.LOW)
     rig.core.handle(RequestCancelled(2), now=0.002)
     now, commands = rig.wake()
     assert (now, commands) == (pytest.approx(0.005), [])
@@ -182,7 +182,7 @@ def test_nor_do_those_that_would_have_been_refused():
         rig.arrive("b", 0.001)
     rig.wake()
     rig.end(1, 0.010)  # and the others at 0.05
-    rig.arrive("a", 0.011, slo=0.030, priority=Priority.BATCH)
+    rig.arrive("a", 0.011, slo=0.030, priority=Priority.LOW)
     rig.core.handle(RequestCancelled(18), now=0.012)
     now, commands = rig.wake()
     assert (now, commands) == (pytest.approx(0.031), [])

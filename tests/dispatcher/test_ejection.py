@@ -211,7 +211,7 @@ def test_one_that_idles_is_asked_one_request_at_a_time(desk, idle_pair):
 
 
 def test_what_idles_is_compared_with_a_gpu_too(desk):
-    core = desk.build("m", gpu="advantage", cpu="balance")
+    core = desk.build("m", gpu="gpu_savings_first", cpu="balance")
     desk.gpu()
     desk.cpu("cpu", "m")
     ran = run(desk, 60, lambda number, executor: executor == "gpu")

@@ -30,7 +30,7 @@ def test_a_policy_that_is_made_anew_hears_of_all_that_waits(desk):
     core = desk.build("a", gpu=Listener)
     desk.gpu()
     desk.arrive("a", 0.1)
-    batch = Request(7, "a", 0.1, 100.0, priority=Priority.BATCH)
+    batch = Request(7, "a", 0.1, 100.0, priority=Priority.LOW)
     core.handle(RequestArrived(batch), now=0.1)
     before = core.policies.by_device[Device.GPU]
     core.handle(ModelAdded(model("b")), now=0.2)

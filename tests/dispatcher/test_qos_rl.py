@@ -32,7 +32,7 @@ class Scene:
         self.last = 0
 
     def device(self, name, kind, loaded=("good", "fast"), now=0.0):
-        spec = ExecutorSpec(name, Device.GPU, ("m",), is_exclusive=True)
+        spec = ExecutorSpec(name, Device.GPU, ("m",), is_planned=True)
         if name not in self.core.executors:
             self.core.handle(ExecutorAdded(spec), now=now)
         pages = len(loaded)

@@ -218,7 +218,7 @@ def promised(name, response_time=1.0, cost=0.5):
 def measured(desk, *times, spill=0.3, **options):
     """Return a core with one GPU, whose P_G of models m0, m1, … (c = 0.5, 1.0, …) are `times`."""
     models = [promised(f"m{i}", cost=0.5 * (i + 1)) for i in range(len(times))]
-    core = desk.build(*models, gpu="advantage", cpu="balance", spill=spill, **options)
+    core = desk.build(*models, gpu="gpu_savings_first", cpu="balance", spill=spill, **options)
     desk.gpu()
     for i, time in enumerate(times):
         (c,) = desk.arrive(f"m{i}", 0.0)
@@ -257,7 +257,7 @@ def test_advantage_does_not_waste_a_gpu_on_a_head_that_is_late_anyway(desk):
 
 
 def test_a_model_no_gpu_has_run_is_tried_first(desk):
-    core = desk.build(promised("known"), promised("new"), gpu="advantage", cpu="balance")
+    core = desk.build(promised("known"), promised("new"), gpu="gpu_savings_first", cpu="balance")
     desk.gpu()
     (c,) = desk.arrive("known", 0.0)
     core.handle(ExecutionEnded(c.execution, Result.OK), now=0.1)
@@ -340,7 +340,9 @@ def test_a_spilled_request_that_was_not_reached_returns_to_its_place(desk):
 def test_balance_decides_fast_for_thousands_of_models_whatever_waits(desk):
     """Counted, not timed: a choice touches no queue but through its arrays."""
     names = [f"m{i}" for i in range(2000)]
-    core = desk.build(*[promised(n) for n in names], gpu="advantage", cpu="balance", spill=0.3)
+    core = desk.build(
+        *[promised(n) for n in names], gpu="gpu_savings_first", cpu="balance", spill=0.3
+    )
     desk.gpu()
     desk.cpu("m0@w", "m0", cores=0.1)
     for name in names:

@@ -163,7 +163,7 @@ def test_low_priority_makes_no_size_usual():
     for _ in range(20):
         model.ask(USUAL)
     for _ in range(200):
-        assert model.ask(20_000, priority=Priority.BATCH) is None
+        assert model.ask(20_000, priority=Priority.LOW) is None
     assert model.queue.sizes.upper == 512
 
 
@@ -224,18 +224,18 @@ def test_low_priority_runs_where_a_slot_stays_free(slots, runs):
     for _ in range(20):
         model.ask(USUAL)
     model.now += 0.1
-    (command,) = model.arrive(LARGE, priority=Priority.BATCH)
+    (command,) = model.arrive(LARGE, priority=Priority.LOW)
     assert isinstance(command, Execute) is runs
     if runs:
         model.now += 0.1
-        assert model.arrive(LARGE, priority=Priority.BATCH) == []  # it would take the last one
+        assert model.arrive(LARGE, priority=Priority.LOW) == []  # it would take the last one
         (others,) = model.arrive(USUAL)
         assert isinstance(others, Execute)
 
 
 def test_low_priority_of_usual_size_is_not_kept_from_the_last_slot(model):
     model.now += 0.1
-    (command,) = model.arrive(USUAL, priority=Priority.BATCH)
+    (command,) = model.arrive(USUAL, priority=Priority.LOW)
     assert isinstance(command, Execute)
 
 

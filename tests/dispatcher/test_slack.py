@@ -16,7 +16,7 @@ from roma.domain.model import Device, ModelSpec, Priority, Request, Sla
 
 def batch(desk, model, now, *, deadline=60.0):
     desk.next_id += 1
-    request = Request(desk.next_id, model, now, now + deadline, priority=Priority.BATCH)
+    request = Request(desk.next_id, model, now, now + deadline, priority=Priority.LOW)
     return desk.core.handle(RequestArrived(request), now=now)
 
 
@@ -25,7 +25,7 @@ def test_a_batch_request_runs_where_nothing_else_does(desk):
     desk.cpu("m@w", "m")
     assert batch(desk, "m", 0.0) == [Execute(1, "m@w", "m", (1,))]
     core.handle(ExecutionEnded(1, Result.OK), now=0.2)
-    assert core.batches["m"].completed[Device.CPU] == 1
+    assert core.low_priority["m"].completed[Device.CPU] == 1
     assert core.executors["m@w"].completed == 1  # what it used is known to have been for something
     # Nothing of it is seen in what the promise is about.
     queue = core.queues["m"]
@@ -70,7 +70,7 @@ def test_a_batch_request_that_finds_no_slack_is_refused_at_its_deadline(desk):
     batch(desk, "m", 0.0, deadline=2.0)
     (refused,) = core.handle(Woken(), now=2.0)
     assert (refused.request, refused.reason) == (2, Reason.DEADLINE)
-    assert core.batches["m"].rejected[Reason.DEADLINE] == 1
+    assert core.low_priority["m"].rejected[Reason.DEADLINE] == 1
     assert core.queues["m"].rejected[Reason.DEADLINE] == 0
 
 
@@ -94,4 +94,4 @@ def test_batch_requests_leave_with_their_model_and_their_client(desk):
     assert core.handle(RequestCancelled(2), now=0.1) == []
     commands = core.handle(ModelRemoved("a"), now=0.2)
     assert [c.request for c in commands[1:]] == [1, 3]
-    assert "a" not in core.batches
+    assert "a" not in core.low_priority

@@ -134,7 +134,7 @@ def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
             "docker: {host: 'tcp://h:2376', tls: certs, address: h, ",
             r"docker\.host = tcp://h:2376: must be unix://",
         ),
-        ("workers:", "gateway: {workers: 2}\nworkers:", "gateway.workers = 2: must be 1"),
+        ("workers:", "gateway: {processes: 2}\nworkers:", "gateway.processes = 2: must be 1"),
         ("  a: {", "  broker: {", r"models\.broker: is the name of a service"),
         (
             "  - {name: host",

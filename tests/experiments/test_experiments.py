@@ -128,7 +128,7 @@ def test_every_law_takes_part_in_the_comparison():
     assert {s.law for f in pareto.families() for s in f.systems} == set(LAWS)
 
 
-def test_hindsight_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatch):
+def test_the_played_bound_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatch):
     monkeypatch.setattr(workloads, "PARETO", SHORT)
     (table,) = clairvoyant_bound.HINDSIGHT.run(Lab((1,))).tables
     assert [row[0] for row in table.rows] == [w.name for w in SHORT]
@@ -148,11 +148,11 @@ def test_a_share_that_nobody_can_keep_leaves_the_plans_of_larger_ones(monkeypatc
         return bound(workload, seed, share)
 
     monkeypatch.setattr(clairvoyant_bound, "clairvoyant_bound", none_for_few)
-    found = clairvoyant_bound.hindsight((SHORT[0], 1))
+    found = clairvoyant_bound.play_bound((SHORT[0], 1))
     assert found is not None
     assert found[0] == bound(SHORT[0], 1, pareto.LATE).core_seconds
     monkeypatch.setattr(pareto, "LATE", 1.0)  # of no share
-    assert clairvoyant_bound.hindsight((SHORT[0], 1)) is None
+    assert clairvoyant_bound.play_bound((SHORT[0], 1)) is None
 
 
 def test_a_plan_is_split_without_loss_and_within_every_worker():

@@ -225,7 +225,7 @@ async def wall_clock_jumps(ground):
 
 def told_time(ground):
     """The wall clock as the dispatcher sees it."""
-    return json.loads(ground.get(ground.admin, "/control/v1/story?seconds=1")[1])["at"]
+    return json.loads(ground.get(ground.admin, "/control/v1/decisions?seconds=1")[1])["at"]
 
 
 @contextlib.asynccontextmanager
@@ -256,7 +256,7 @@ async def stage_small_disk(directory):
             "under": disk,
             "logs": disk,
             "log": {"requests": "all"},
-            "control": {"story": str(disk / "story")},
+            "control": {"decision_log": str(disk / "story")},
             "controlled": True,
         }
     finally:

@@ -353,7 +353,7 @@ MATRIX = (
     ),
     Fault(
         "disk full",
-        "logs and control.story on a full disk, for 200 requests",
+        "logs and control.decision_log on a full disk, for 200 requests",
         "no client notices; lines are lost, what comes later is written",
         around.disk_full,
         lasts=200,

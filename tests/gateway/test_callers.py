@@ -198,14 +198,14 @@ async def test_more_at_once_than_a_key_may_is_429_with_retry_after(guarded):
 async def test_a_batch_key_uses_slack_whatever_its_caller_says(guarded):
     headers = {**bearer("batch"), "X-Request-Priority": "interactive"}
     assert (await guarded.predict(headers=headers))[0] == 200
-    assert guarded.core.batches["m"].completed.total() == 1
+    assert guarded.core.low_priority["m"].completed.total() == 1
     assert guarded.queue.arrivals == 0
 
 
 async def test_anybody_can_let_the_others_go_first(guarded):
     headers = {**bearer("one"), "X-Request-Priority": "batch"}
     assert (await guarded.predict(headers=headers))[0] == 200
-    assert guarded.core.batches["m"].completed.total() == 1
+    assert guarded.core.low_priority["m"].completed.total() == 1
     headers["X-Request-Priority"] = "urgent"
     status, body, _ = await guarded.predict(headers=headers)
     fault = "X-Request-Priority: urgent: must be interactive or batch"
@@ -310,7 +310,7 @@ async def test_keys_hold_for_grpc_as_well(guarded_grpc):
         # Its place was given back; it may be batch, too.
         batch = metadata("one", ("x-request-priority", "batch"))
         assert await infer(m, metadata=batch) == m
-        assert stage.core.batches["m"].completed.total() == 1
+        assert stage.core.low_priority["m"].completed.total() == 1
         odd = metadata("one", ("x-request-priority", "urgent"))
         assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
 

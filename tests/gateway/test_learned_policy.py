@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.exclusive import TIMES, Ground, Worker, doubled
+from tests.support.planned import TIMES, Ground, Worker, doubled
 from tests.support.policy import data
 
 
@@ -26,7 +26,7 @@ async def ground(stage, tmp_path):
     found = await Ground(stage).open(models=("m",), serve=False)
     quality = {"policy": str(tmp_path / "policy.json")}
     found.data["scheduling"] = {"gpu": "qos-rl", "quality": quality}
-    worker = Worker(found.worker_port)
+    worker = Worker(found.process_port)
     await worker.start()
     stage.stack.push_async_callback(worker.stop)
     return found

@@ -60,7 +60,7 @@ models:
   m: {{sla: {{response_time: 0.5}}, max_waiting: 2}}
 workers:
   - {{backend: static, cores: 2, executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]}}
-control: {{port: {supervisor}, story: {story}}}
+control: {{port: {supervisor}, decision_log: {story}}}
 gateway: {{port: {port}, admin_port: {admin}}}
 """
 
@@ -85,7 +85,7 @@ async def seen(stage, condition):
     """Wait for a view that is as wanted."""
     async with asyncio.timeout(10):
         while True:
-            _, body = await stage.get("/control/v1/view", stage.admin)
+            _, body = await stage.get("/control/v1/dashboard", stage.admin)
             view = json.loads(body)
             if condition(view):
                 return view
@@ -109,7 +109,7 @@ async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(
     assert view["workers"][0]["error"]
     fake.down = False
     await seen(stage, lambda v: v["workers"][0]["answers"])
-    # The chronicle has the same, a line per model and second.
+    # The decision log has the same, a line per model and second.
     path = tmp_path / "models.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sum(line["answered_cpu"] for line in lines) <= 3
@@ -138,17 +138,17 @@ async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(stage
     server.gate = asyncio.Event()
     calls = [asyncio.create_task(stage.predict()) for _ in range(6)]  # 2 run, 2 wait, 2 are refused
     await stage.until(lambda: sum(stage.queue.rejected.values()) >= 2)
-    _, body = await stage.get("/control/v1/story?model=m&seconds=30", stage.admin)
+    _, body = await stage.get("/control/v1/decisions?model=m&seconds=30", stage.admin)
     story = json.loads(body)
     assert [d["words"] for d in story["decisions"]] == ["It needs 0.5."]
     refused = story["refusals"]["m"]
     assert {r["reason"] for r in refused} == {"queue_full"}
     assert "requests of model m wait (bound 2)" in refused[0]["detail"]
     assert abs(refused[0]["at"] - story["at"]) < 5
-    assert fake.asked[-1] == ("story", {"model": "m", "seconds": "30"})
+    assert fake.asked[-1] == ("decisions", {"model": "m", "seconds": "30"})
     assert story["silent"] == {}
     fake.down = True
-    _, body = await stage.get("/control/v1/story?model=m", stage.admin)
+    _, body = await stage.get("/control/v1/decisions?model=m", stage.admin)
     assert list(json.loads(body)["silent"]) == ["local"]
     server.gate.set()
     await asyncio.gather(*calls)
@@ -170,11 +170,11 @@ async def test_another_sites_page_cannot_say_what_was_applied(stage, tmp_path):
 async def test_what_is_asked_wrongly_is_named(stage, tmp_path):
     await opened(stage, tmp_path)
     for path, status, error in [
-        ("story?seconds=0", 400, "seconds = 0: must be a number in (0, 900]"),
-        ("story?seconds=nan", 400, "seconds = nan: must be a number in (0, 900]"),
-        ("story?seconds=1e9", 400, "seconds = 1e9: must be a number in (0, 900]"),
-        ("story?seconds=ten", 400, "seconds = ten: must be a number in (0, 900]"),
-        ("story?model=n", 404, "model = n: must be one of m"),
+        ("decisions?seconds=0", 400, "seconds = 0: must be a number in (0, 900]"),
+        ("decisions?seconds=nan", 400, "seconds = nan: must be a number in (0, 900]"),
+        ("decisions?seconds=1e9", 400, "seconds = 1e9: must be a number in (0, 900]"),
+        ("decisions?seconds=ten", 400, "seconds = ten: must be a number in (0, 900]"),
+        ("decisions?model=n", 404, "model = n: must be one of m"),
         ("history?model=n", 404, "model = n: must be one of m"),
     ]:
         found, body = await stage.get(f"/control/v1/{path}", stage.admin)

@@ -11,7 +11,7 @@ from dispatcher.live.planned import translation
 from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import RequestOptions
-from tests.support.exclusive import PAIR, TIMES, Ground, doubled
+from tests.support.planned import PAIR, TIMES, Ground, doubled
 
 NAMES = ("large", "small")
 ACCURACY = {"large": {"accuracy": 1}, "small": {"accuracy": 0.75}}
@@ -31,7 +31,7 @@ async def opened(stage, *, ready=True, **worker):
         worker=worker, models=("m",), model={"variants": ACCURACY}, policy="fixed", serve=ready
     )
     if ready:
-        device = ground.executor.exclusive
+        device = ground.executor.planned
         await stage.until(lambda: all(device.has(name) for name in NAMES))
     return ground
 

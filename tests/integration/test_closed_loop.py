@@ -33,7 +33,7 @@ async def watch_quotas(up, seen, stop):
 
 
 async def test_two_models_under_a_stepping_load(tmp_path, demo_models, bodies):
-    told = {"story": str(tmp_path / "story")}
+    told = {"decision_log": str(tmp_path / "story")}
     file = write_config(tmp_path, demo_models, name=f"e2e-{os.getpid()}", control=told)
     expected = inputs.digits_held_out()
     right = wrong = 0

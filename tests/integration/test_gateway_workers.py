@@ -1,4 +1,4 @@
-"""`gateway.workers: 2`: two dispatchers behind one port know together what a model server can do."""
+"""`gateway.processes: 2`: two dispatchers behind one port know together what a model server can do."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class Town:
 
     def measured(self, seconds):
         """The arrivals that the supervisor's decisions of the last seconds rest on."""
-        url = f"{self.up.supervisor}/control/v1/story?seconds={seconds}"
+        url = f"{self.up.supervisor}/control/v1/decisions?seconds={seconds}"
         with urllib.request.urlopen(url, timeout=5) as answer:
             told = json.load(answer)["decisions"]
         return sum(d["measurement"]["arrivals"] for d in told if d["measurement"])
@@ -115,7 +115,7 @@ async def town(tmp_path):
                 ],
             }
         ],
-        "gateway": {"port": port, "admin_port": admin, "workers": 2, "worker_port": second},
+        "gateway": {"port": port, "admin_port": admin, "workers": 2, "process_port": second},
         "control": {"port": supervisor},
     }
     file = tmp_path / "roma.yaml"

@@ -112,7 +112,7 @@ async def test_why_a_model_cannot_be_served_is_told_wherever_somebody_asks(
 
 def row(up):
     """Return the row of twin on the page."""
-    status, body = up.get(up.admin, "/control/v1/view")
+    status, body = up.get(up.admin, "/control/v1/dashboard")
     models = json.loads(body)["models"] if status == 200 else []
     return next((m for m in models if m["model"] == "twin"), {"why": "", "state": ""})
 

@@ -1,4 +1,4 @@
-"""docs/howto/variants.md for real: its models on `roma worker`, behind a gateway."""
+"""docs/howto/variants.md for real: its models on `roma device`, behind a gateway."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
 from roma.tools.demo.ports import free_ports
 from tests.gateway.conftest import Stage
-from tests.support.exclusive import Ground
+from tests.support.planned import Ground
 from tests.support.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -58,12 +58,12 @@ async def ground(saved):
         ground = await Ground(stage).open(
             models=("digits",), model={"variants": variants}, policy="fixed", serve=False
         )
-        ground.program = Program(saved, ground.worker_port, *BATCHES)
+        ground.program = Program(saved, ground.process_port, *BATCHES)
         stage.stack.callback(ground.program.end)
         await ground.program.start()
         await ground.serve()
         await ground.ready()
-        device = ground.executor.exclusive
+        device = ground.executor.planned
         await stage.until(lambda: all(device.has(name) for name in NAMES))
         yield ground
 
@@ -109,15 +109,15 @@ async def test_what_waits_together_is_answered_as_by_direct_execution(ground, di
 
 
 async def test_the_howto_between_three_processes(saved, tmp_path):
-    """The file of the example, `roma worker` and `roma dispatcher` as programs."""
-    worker_port, port, admin = free_ports(3)
+    """The file of the example, `roma device` and `roma dispatcher` as programs."""
+    process_port, port, admin = free_ports(3)
     data = yaml.safe_load(EXAMPLE.read_text())
-    data["workers"][0]["executables"][0]["actions"] = f"127.0.0.1:{worker_port}"
+    data["workers"][0]["executables"][0]["actions"] = f"127.0.0.1:{process_port}"
     data["gateway"] = {"port": port, "admin_port": admin}
     data["models"]["digits"]["sla"] = {"response_time": 30, "deadline": 60}  # however busy it is
     file = tmp_path / "roma.yaml"
     file.write_text(yaml.safe_dump(data))
-    program = Program(saved, worker_port, *BATCHES)
+    program = Program(saved, process_port, *BATCHES)
     dispatcher = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "roma", "dispatcher", str(file)),
         cwd=ROOT,

@@ -11,7 +11,7 @@ from tests.live.test_loop_time import Dispatcher, Kernel, build
 async def test_every_decision_is_written_down_once_and_the_last_one_too(tmp_path):
     loop = build(Kernel(), Dispatcher())
     loop.period = 0.05
-    loop._chronicle = DecisionLog(tmp_path)
+    loop._decision_log = DecisionLog(tmp_path)
     task = asyncio.create_task(loop.run())
     async with asyncio.timeout(20):
         while loop.ticks < 5:

@@ -39,7 +39,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     """Plays driver, clients and executables; keeps books of its own."""
 
     @initialize(
-        # Those of exclusive devices have a machine of their own: none is here.
+        # Those of planned devices have a machine of their own: none is here.
         gpu=st.sampled_from(sorted(n for n, p in registry.GPU.items() if not p.request_aware)),
         cpu=st.sampled_from(sorted(registry.CPU)),
         spill=st.sampled_from([0.0, 0.3]),
@@ -79,7 +79,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         for command in self.core.handle(event, now=self.now):
             match command:
                 case Execute(execution, executor, model, requests):
-                    if self.arrived[requests[0]].priority is Priority.BATCH:
+                    if self.arrived[requests[0]].priority is Priority.LOW:
                         assert not self.core.queues[model].waiting
                     assert self.live[executor]
                     assert executor not in self.suspects
@@ -217,7 +217,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert self.ended[request] <= 1, request
 
     def queues(self):
-        return [*self.core.queues.values(), *self.core.batches.values()]
+        return [*self.core.queues.values(), *self.core.low_priority.values()]
 
     @invariant()
     def waiting_requests_stand_in_order_of_arrival(self):
@@ -246,9 +246,9 @@ class DispatcherMachine(RuleBasedStateMachine):
             ended = sum(queue.completed.values()) + sum(queue.rejected.values())
             ended += queue.failed + queue.cancelled
             assert queue.invalid <= sum(queue.completed.values())
-            batch = queue is self.core.batches.get(queue.spec.name)
+            batch = queue is self.core.low_priority.get(queue.spec.name)
             own = [t.request for t in self.core._tickets.values()]
-            own = [r for r in own if (r.priority is Priority.BATCH) == batch]
+            own = [r for r in own if (r.priority is Priority.LOW) == batch]
             live = sum(r.model == queue.spec.name for r in own)
             assert queue.arrivals == ended + live
 

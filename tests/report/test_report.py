@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     """The paper's controller, overloaded, its supervisor away for a while: result and directory."""
     directory = tmp_path_factory.mktemp("run") / "overload"
     run_of = golden("pi", burst=0.0, is_coarse=True, faults=(SupervisorFault(70.0, "w", 5.0),))
-    result = Simulation(run_of, story=DecisionLog(directory, fresh=True).write).run()
+    result = Simulation(run_of, decision_log=DecisionLog(directory, fresh=True).write).run()
     return result, directory
 
 
@@ -60,7 +60,7 @@ def test_the_core_seconds_are_the_simulations_but_for_the_gap(run):
 
 
 def test_without_a_gap_the_core_seconds_are_exact(tmp_path):
-    simulation = Simulation(golden("pi", usage_error=1.0), story=DecisionLog(tmp_path).write)
+    simulation = Simulation(golden("pi", usage_error=1.0), decision_log=DecisionLog(tmp_path).write)
     result = simulation.run()
     cores = total(worker_cores(read(tmp_path)))
     # What the last second used would stand in the next decision.
@@ -164,11 +164,11 @@ def test_a_story_of_two_laws_lies_in_two_directories(tmp_path):
     example = (GOLDEN / "pi.yaml").read_text()
     file.write_text(example.replace("duration: 90", "duration: 5"))
     story = tmp_path / "story"
-    both = ["simulate", str(file), "--law", "pi", "--law", "static", "--story", str(story)]
+    both = ["simulate", str(file), "--law", "pi", "--law", "static", "--decision-log", str(story)]
     assert CliRunner().invoke(app, both).exit_code == 0
     assert sorted(f.name for f in story.iterdir()) == ["pi", "static"]
     assert read(story / "static").laws == ["static"]
-    one = ["simulate", str(file), "--seeds", "2", "--story", str(tmp_path / "one")]
+    one = ["simulate", str(file), "--seeds", "2", "--decision-log", str(tmp_path / "one")]
     assert CliRunner().invoke(app, one).exit_code == 0
     assert read(tmp_path / "one").whole.seconds == 5  # of the first seed alone
 
@@ -176,7 +176,7 @@ def test_a_story_of_two_laws_lies_in_two_directories(tmp_path):
 def test_a_directory_with_the_story_of_another_deployment_is_left_alone(tmp_path):
     (tmp_path / "decisions-elsewhere.jsonl").write_text("{}\n")
     file = GOLDEN / "pi.yaml"
-    done = CliRunner().invoke(app, ["simulate", str(file), "--story", str(tmp_path)])
+    done = CliRunner().invoke(app, ["simulate", str(file), "--decision-log", str(tmp_path)])
     assert "has decisions-elsewhere.jsonl, of another deployment" in str(done.exception)
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -303,7 +303,7 @@ def test_the_run_is_not_touched(run):
 
 
 def test_a_simulation_without_faults_has_no_gap(tmp_path):
-    Simulation(replace(golden("pi"), duration=20.0), story=DecisionLog(tmp_path).write).run()
+    Simulation(replace(golden("pi"), duration=20.0), decision_log=DecisionLog(tmp_path).write).run()
     found = read(tmp_path)
     assert [t.gaps for t in (*found.models.values(), *found.executables.values())] == [[], []]
     assert (found.whole.start, found.whole.end) == (0.0, 20.0)

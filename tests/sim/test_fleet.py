@@ -103,7 +103,7 @@ def test_accidents_leave_no_prediction_behind_that_refuses_everything():
 
 def test_devices_without_windows_run_one_batch_at_a_time_and_hold_every_model():
     ends = []
-    run = fleet(ends, policy=Edf, exclusive=False, latency=0.0)
+    run = fleet(ends, policy=Edf, planned=False, latency=0.0)
     run.send("a", iter([1.0, 1.001]))
     run.run(2.0)
     assert [end.is_cold for end in ends] == [False, False]
@@ -152,7 +152,7 @@ def test_time_that_a_decision_takes_passes_before_its_commands_leave():
 def test_what_comes_while_a_decision_is_made_waits_its_turn():
     ends = []
     ticks = count(0.0, 0.100)
-    run = fleet(ends, latency=0.0, clock=lambda: next(ticks), policy=Edf, exclusive=False)
+    run = fleet(ends, latency=0.0, clock=lambda: next(ticks), policy=Edf, planned=False)
     run.send("a", iter([1.0, 1.01, 1.02]))
     run.run(5.0)
     # Decided at 1.1, 1.2 and 1.3; the first answer comes at 1.11 and waits for all of them, and

@@ -240,7 +240,7 @@ def measurements(run_of):
     simulation.run()
     core = simulation.workers["w"].core
     status = next(iter(core.status.values()))
-    return [d.measurement for d in status.story if d.measurement], status, simulation
+    return [d.measurement for d in status.decisions if d.measurement], status, simulation
 
 
 def test_hidden_ages_are_zero_and_nothing_else_changes():
@@ -290,7 +290,9 @@ def test_each_worker_ticks_at_its_own_period():
     }
     simulation = Simulation(from_config(schema.Config.model_validate(file)))
     simulation.run()
-    ticks = {name: len(w.core.status[f"m@{name}"].story) for name, w in simulation.workers.items()}
+    ticks = {
+        name: len(w.core.status[f"m@{name}"].decisions) for name, w in simulation.workers.items()
+    }
     assert ticks == {"w": 21, "v": 6}
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from tests.support.decisions import decisions, replayed
 
 from controllers.registry import LAWS
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
@@ -11,7 +12,6 @@ from roma.lab.sim.simulation import Simulation
 from roma.telemetry import decision_log
 from roma.telemetry.decision_log import DecisionLog
 from tests.sim.test_simulation import golden, scenario
-from tests.support.story import decisions, replayed
 
 DURATION = 60.0
 FAULTS = (ExecutorFault(21.01, "m@w", 3.0), SupervisorFault(30.0, "w", 5.0))
@@ -29,7 +29,7 @@ def busy(law="pi", **changes):
 def told(run_of, directory):
     """Simulate; return the result and the lines of each file, as a reader finds them."""
     story = DecisionLog(directory, fresh=True)
-    result = Simulation(run_of, story=story.write).run()
+    result = Simulation(run_of, decision_log=story.write).run()
     names = [f.name.removesuffix(".jsonl") for f in sorted(directory.glob("*.jsonl"))]
     return result, {name: decision_log.read(directory, name) for name in names}
 
@@ -57,7 +57,7 @@ def test_a_replay_under_other_gains_gives_other_demands(tmp_path):
 def test_telling_changes_nothing(tmp_path):
     trace, silent = [], []
     result = Simulation(
-        busy(), trace=lambda t, c: trace.append((t, c)), story=DecisionLog(tmp_path).write
+        busy(), trace=lambda t, c: trace.append((t, c)), decision_log=DecisionLog(tmp_path).write
     ).run()
     assert result == Simulation(busy(), trace=lambda t, c: silent.append((t, c))).run()
     assert trace == silent

@@ -59,7 +59,7 @@ class Host:
         m = replace(m, rejected={"predicted_late": self.refused} if self.refused else {})
         host = HostReading(2, self.busy, self.stolen, None if waited is None else self.waited)
         self.core.tick({"d": reply(m)}, {"m@w": seen}, now=self.now, host=host)
-        return self.core.status["m@w"].story[-1]
+        return self.core.status["m@w"].decisions[-1]
 
     def run(self, **second):
         for _ in range(3):

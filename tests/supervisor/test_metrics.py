@@ -75,7 +75,7 @@ def test_what_was_applied_and_throttled_adds_up():
 
 def test_the_terms_of_the_law_are_those_of_its_last_decision():
     loop = ticked()
-    story = loop.core.status["a@w"].story
+    story = loop.core.status["a@w"].decisions
     story.append(replace(story[-1], demand=Demand(1.5, "", {"load": 1.25, "margin": 0.25})))
     found = values(collect(loop, "w", ()))
     assert found["roma_controller_term_cores", "a@w", "a", "load"] == 1.25

@@ -14,7 +14,7 @@ from tests.supervisor.test_supervisor_core import World, build
 
 
 def last(world):
-    return world.status.story[-1]
+    return world.status.decisions[-1]
 
 
 def run(world, ticks=4, **more):
@@ -88,9 +88,9 @@ def test_the_story_is_bounded_for_one_executable_and_for_all_together():
         Managed(f"m{i}@w", ModelSpec("m", Sla(0.5), 1.0), 0.1, 4.0, initial=1.0) for i in range(100)
     ]
     core = build(managed=many)
-    assert core.status["m0@w"].story.maxlen == STORY_TOTAL // 100
+    assert core.status["m0@w"].decisions.maxlen == STORY_TOTAL // 100
     core.manage(many[:1])
-    assert core.status["m0@w"].story.maxlen == STORY_LENGTH
+    assert core.status["m0@w"].decisions.maxlen == STORY_LENGTH
 
 
 M = Measurement(

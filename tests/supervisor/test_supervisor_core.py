@@ -81,7 +81,7 @@ class World:
 
     @property
     def why(self):
-        return self.status.story[-1].demand.why
+        return self.status.decisions[-1].demand.why
 
 
 def test_the_first_tick_holds_at_what_the_kernel_grants():
@@ -121,7 +121,7 @@ def test_a_burst_that_was_lost_is_asked_for_once_and_again_where_it_was_not_set(
     assert tick(0.9995) == []  # whole microseconds
     assert tick(0.0) == [Apply("m@w", 0.7)]  # made anew
     assert tick(None) == []  # unknown
-    assert core.status["m@w"].story[-2].burst is None
+    assert core.status["m@w"].decisions[-2].burst is None
 
 
 def test_core_seconds_are_what_was_used_where_a_burst_was_beyond_the_quota():
@@ -138,7 +138,7 @@ def test_from_the_second_tick_on_the_law_decides():
     assert world.status.applied < 1.0
     for _ in range(40):
         world.tick()
-    assert world.status.story[-1].demand.terms["load"] == pytest.approx(0.5)  # ĉλ = 0.05·10
+    assert world.status.decisions[-1].demand.terms["load"] == pytest.approx(0.5)  # ĉλ = 0.05·10
 
 
 def test_demand_allocation_applied_and_observed_are_four_things():
@@ -169,7 +169,7 @@ def test_a_failed_actuation_is_tried_again_and_the_law_knows_what_stands():
     assert first
     assert second
     assert world.status.failures == 1
-    assert world.status.story[-1].measurement.applied == 1.0
+    assert world.status.decisions[-1].measurement.applied == 1.0
 
 
 def test_a_silent_dispatcher_means_hold():
@@ -189,7 +189,7 @@ def test_a_lost_exchange_loses_no_request_and_invents_none():
     world.tick(silent=True)
     world.rate = 30
     world.tick()
-    m = world.status.story[-1].measurement
+    m = world.status.decisions[-1].measurement
     assert m.arrivals == 20  # per second, over both periods
     assert m.usage / m.completed_here == pytest.approx(0.05, rel=0.6)
 
@@ -199,7 +199,7 @@ def test_after_a_long_gap_the_law_holds():
     for _ in range(3):
         world.tick()
     world.tick(dt=4.0)
-    assert world.status.story[-1].demand.cores is None
+    assert world.status.decisions[-1].demand.cores is None
 
 
 def test_a_restarted_dispatcher_starts_counting_at_zero():
@@ -208,7 +208,7 @@ def test_a_restarted_dispatcher_starts_counting_at_zero():
         world.tick()
     world.arrivals, world.epoch = 0, "e2"
     world.tick()
-    assert world.status.story[-1].measurement.arrivals == 10
+    assert world.status.decisions[-1].measurement.arrivals == 10
     assert world.status.demand > 0.1
 
 
@@ -239,7 +239,7 @@ def test_an_executable_that_loads_gets_its_initial_cores():
     for now in (1.0, 2.0, 3.0, 4.0):
         core.tick({"d": loading}, {"m@w": reading(1.0, usage=now)}, now=now)
     assert core.status["m@w"].allocation == 1.0
-    assert core.status["m@w"].story[-1].demand.why == "the executable is not ready"
+    assert core.status["m@w"].decisions[-1].demand.why == "the executable is not ready"
 
 
 def test_an_executable_that_is_not_ready_and_computes_nothing_holds_its_minimum_alone():
@@ -249,7 +249,7 @@ def test_an_executable_that_is_not_ready_and_computes_nothing_holds_its_minimum_
         core.tick({"d": loading}, {"m@w": reading(1.0, usage=0.01 * now)}, now=now)
     assert core.status["m@w"].allocation == 0.1
     why = "the executable is not ready and computes nothing"
-    assert core.status["m@w"].story[-1].demand.why == why
+    assert core.status["m@w"].decisions[-1].demand.why == why
     core.tick({"d": loading}, {"m@w": reading(0.1, usage=0.14)}, now=5.0)  # it begins to load
     assert core.status["m@w"].allocation == 1.0
 
@@ -285,7 +285,7 @@ def lost_beside_one_that_serves(*states, period=1.0):
 
 def test_who_has_served_and_is_lost_is_no_newcomer():
     serving, lost = lost_beside_one_that_serves("busy", "busy", "busy", "loading")
-    assert lost.story[-1].demand.why == "the executable is not ready"
+    assert lost.decisions[-1].demand.why == "the executable is not ready"
     assert lost.allocation == pytest.approx(serving.allocation)
 
 
@@ -309,7 +309,7 @@ def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
         a = reply(report(arrivals=10 * i, oldest_age=0.1, waiting=1, response_time=0.2))
         b = reply(report(arrivals=30 * i, oldest_age=0.9, waiting=2, response_time=0.3))
         core.tick({"a": a, "b": b}, {"m@w": reading(1.0, usage=float(i))}, now=float(i))
-    m = core.status["m@w"].story[-1].measurement
+    m = core.status["m@w"].decisions[-1].measurement
     assert (m.arrivals, m.waiting, m.oldest_age, m.response_time) == (40, 3, 0.9, 0.3)
 
 
@@ -397,7 +397,7 @@ def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
         alive = reply(report(arrivals=10 * i))
         dead = reply(report(arrivals=10 * i)) if i <= 2 else None
         core.tick({"a": alive, "b": dead}, {"m@w": reading(1.0, usage=float(i))}, now=float(i))
-        decision = core.status["m@w"].story[-1]
+        decision = core.status["m@w"].decisions[-1]
         if 3 <= i <= 5:
             assert decision.demand.why.startswith("dispatcher b did not answer")
     assert decision.measurement.arrivals == 10
@@ -409,7 +409,7 @@ def test_requests_refused_as_too_late_reach_the_law_as_violations():
     world.tick()
     before = world.status.applied
     world.tick(rejected={"deadline": 5})
-    assert world.status.story[-1].measurement.shed == 5
+    assert world.status.decisions[-1].measurement.shed == 5
     world.tick(rejected={"deadline": 9})
     assert world.status.applied > before
 
@@ -436,7 +436,7 @@ def test_throttling_and_the_profiled_cost_reach_the_law():
     core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.05)])
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.5, 120, 15)}, now=2.0)
-    m = core.status["m@w"].story[-1].measurement
+    m = core.status["m@w"].decisions[-1].measurement
     assert (m.throttled, m.profile) == (0.25, 0.05)
 
 
@@ -457,7 +457,7 @@ def test_the_profiled_cost_sets_the_floor_before_the_first_answer():
     core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.2)])
     for now in (1.0, 2.0):
         core.tick({"d": reply()}, {"m@w": reading(1.0)}, now=now)
-    assert core.status["m@w"].story[-1].floor == pytest.approx(0.2 / 0.4)
+    assert core.status["m@w"].decisions[-1].floor == pytest.approx(0.2 / 0.4)
 
 
 def test_a_measured_cost_stays_within_four_times_the_profiled_one():

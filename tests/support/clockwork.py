@@ -37,7 +37,7 @@ class Rig:
         self.requests = 0
 
     def device(self, name="gpu", *, pages=100, loaded=(), now=0.0):
-        spec = ExecutorSpec(name, Device.GPU, tuple(self.models), is_exclusive=True)
+        spec = ExecutorSpec(name, Device.GPU, tuple(self.models), is_planned=True)
         if name not in self.core.executors:
             self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(
@@ -45,7 +45,7 @@ class Rig:
         )
 
     def books(self, name="gpu"):
-        return self.core.executors[name].exclusive
+        return self.core.executors[name].planned
 
     def arrive(self, model, now, slo=SLO, **kw):
         self.requests += 1

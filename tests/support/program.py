@@ -1,4 +1,4 @@
-"""`roma worker` as a user starts it."""
+"""`roma device` as a user starts it."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ class Program:
     """A worker of the SavedModels in a folder, with one run of each for its profile."""
 
     def __init__(self, saved, port, *options):
-        self._command = [sys.executable, "-m", "roma", "worker", "--models", str(saved)]
+        self._command = [sys.executable, "-m", "roma", "device", "--models", str(saved)]
         self._command += ["--port", str(port), "--profile-runs", "1", *options]
         self.process = None
 
@@ -23,7 +23,7 @@ class Program:
 
     def _start(self):
         self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        assert any(re.match("roma worker: ready on", line) for line in self.process.stderr)
+        assert any(re.match("roma device: ready on", line) for line in self.process.stderr)
 
     def end(self, number=signal.SIGTERM):
         if self.process is not None:

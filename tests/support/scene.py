@@ -173,7 +173,7 @@ class Scene:
         finally:
             self._waiters.remove(waiter)
 
-    async def story(self, model, seconds):
+    async def decisions(self, model, seconds):
         since = self.at - seconds
         return {
             "at": self.at,

@@ -41,7 +41,7 @@ class Rig:
             )
             for model, runs in RUNS.items()
         }
-        spec = ExecutorSpec(name, Device.GPU, ("yolo",), is_exclusive=True)
+        spec = ExecutorSpec(name, Device.GPU, ("yolo",), is_planned=True)
         if name not in self.core.executors:
             self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(ExecutorReady(name, Capabilities(pages, offers, loaded)), now=now)

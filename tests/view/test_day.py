@@ -50,4 +50,4 @@ def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
     gc.collect()
     late = sys.getallocatedblocks()
     assert late < 1.02 * early
-    assert board.history.samples == core.status["m@w"].story.maxlen == 900
+    assert board.history.samples == core.status["m@w"].decisions.maxlen == 900

@@ -10,7 +10,7 @@ import pytest
 
 from roma.device.device import DeviceRunner
 from roma.device.runtimes.base import RuntimeModel
-from roma.device.server import DeviceServerSettings, WorkerServer
+from roma.device.server import DeviceServer, DeviceServerSettings
 from roma.device_protocol import (
     ActionResult,
     Connect,
@@ -139,7 +139,7 @@ def working():
         offers = offers or {name: runtime.known(name) for name in runtime.models}
         device = DeviceRunner(runtime, offers, pages, **bounds)
         settings = DeviceServerSettings("w", port=0, token=token, max_payload=max_payload)
-        server = WorkerServer(settings, device, dict(runtime.models))
+        server = DeviceServer(settings, device, dict(runtime.models))
         await server.start()
         device.start()
         opened = []

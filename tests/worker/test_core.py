@@ -1,8 +1,8 @@
-"""The rules of an exclusive device: windows, one of each kind at a time, pages."""
+"""The rules of a planned device: windows, one of each kind at a time, pages."""
 
 import math
 
-from roma.device.core import Begin, WorkerCore
+from roma.device.core import Begin, DeviceCore
 from roma.domain.actions import ActionOutcome, ActionStatus, Infer, Load, Unload
 
 NEEDS = {"small": 1, "large": 3}
@@ -17,7 +17,7 @@ def load(number, model="small", *, earliest=0.0, latest=math.inf):
 
 
 def loaded(*models, pages=4):
-    core = WorkerCore(pages, NEEDS)
+    core = DeviceCore(pages, NEEDS)
     for i, model in enumerate(models):
         core.submit(load(1000 + i, model), 0.0)
         core.end(1000 + i, ActionStatus.OK, 0.0)
@@ -78,12 +78,12 @@ def test_a_device_that_was_late_skips_what_could_not_begin_in_time():
 
 
 def test_an_infer_of_a_model_that_is_not_loaded_is_not_begun():
-    (outcome,) = WorkerCore(4, NEEDS).submit(infer(1), 0.0)
+    (outcome,) = DeviceCore(4, NEEDS).submit(infer(1), 0.0)
     assert outcome.status is ActionStatus.NOT_LOADED
 
 
 def test_an_infer_may_wait_for_its_load():
-    core = WorkerCore(4, NEEDS)
+    core = DeviceCore(4, NEEDS)
     core.submit(load(1), 0.0)
     action = infer(2, earliest=1.0)
     core.submit(action, 0.0)
@@ -100,7 +100,7 @@ def test_a_load_without_pages_fails_and_leaves_them_as_they_are():
 
 
 def test_a_failed_load_gives_its_pages_back():
-    core = WorkerCore(4, NEEDS)
+    core = DeviceCore(4, NEEDS)
     core.submit(load(1, "large"), 0.0)
     assert core.free == 1
     core.end(1, ActionStatus.ERROR, 0.1, "the copy failed")
@@ -132,7 +132,7 @@ def test_what_is_loaded_already_is_not_loaded_again():
 
 
 def test_an_unknown_model_is_told_by_name():
-    (outcome,) = WorkerCore(4, NEEDS).submit(infer(1, "other"), 0.0)
+    (outcome,) = DeviceCore(4, NEEDS).submit(infer(1, "other"), 0.0)
     assert outcome.status is ActionStatus.INVALID
     assert outcome.detail == "model = other: must be one that this worker has"
 

@@ -1,4 +1,4 @@
-"""The rules of an exclusive device, whatever a dispatcher sends and however late the device is."""
+"""The rules of a planned device, whatever a dispatcher sends and however late the device is."""
 
 import math
 from collections import Counter
@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from roma.device.core import Begin, WorkerCore
+from roma.device.core import Begin, DeviceCore
 from roma.domain.actions import ActionOutcome, ActionStatus, Infer, Load, Unload
 
 NEEDS = {"a": 1, "b": 2, "c": 3}
@@ -23,7 +23,7 @@ class Device(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.core = WorkerCore(PAGES, NEEDS)
+        self.core = DeviceCore(PAGES, NEEDS)
         self.now = 0.0
         self.actions = {}
         self.ended = Counter()

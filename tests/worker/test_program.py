@@ -1,4 +1,4 @@
-"""`roma worker` as a program: what it refuses, how it begins, how it ends."""
+"""`roma device` as a program: what it refuses, how it begins, how it ends."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import pytest
 
 from roma.cli.device_command import batch_sizes, memory_bytes
 from roma.device import program, registry
-from roma.device.program import WorkerSettings, check_exposure
+from roma.device.program import DeviceSettings, check_exposure
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.base import RuntimeModel
 from roma.device.server import DeviceServerSettings
@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 async def test_a_worker_begins_serves_and_ends_in_order():
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "roma", "worker", "--port", "0"),
+        *(sys.executable, "-m", "roma", "device", "--port", "0"),
         *("--emulate", "resnet18:2", "--name", "here"),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
         line = (await process.stderr.readline()).decode()
-        assert line.startswith("roma worker: ready on 127.0.0.1:"), line
+        assert line.startswith("roma device: ready on 127.0.0.1:"), line
         assert line.endswith(": 2 models, 1984 pages\n")
         port = int(line.split(":")[2])
         link = Dispatcher(*await asyncio.open_connection("127.0.0.1", port))
@@ -63,7 +63,7 @@ async def test_a_worker_that_still_measures_can_be_stopped(hand):
     hand.known = lambda name: None
     hand.gate.clear()
     running = asyncio.ensure_future(
-        program.run(hand, WorkerSettings(DeviceServerSettings("w", port=0)))
+        program.run(hand, DeviceSettings(DeviceServerSettings("w", port=0)))
     )
     while not hand.done:
         await asyncio.sleep(0.001)
@@ -104,17 +104,17 @@ def roma(*arguments):
     ],
 )
 def test_a_wrong_command_line_is_one_line(arguments, words):
-    done = roma("worker", *arguments.split())
+    done = roma("device", *arguments.split())
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(words)
     assert "Traceback" not in done.stderr
 
 
 def test_a_worker_that_anybody_may_use_must_be_asked_for():
-    check_exposure(WorkerSettings(DeviceServerSettings("w", "::1")))
-    check_exposure(WorkerSettings(DeviceServerSettings("w", "0.0.0.0"), insecure=True))
+    check_exposure(DeviceSettings(DeviceServerSettings("w", "::1")))
+    check_exposure(DeviceSettings(DeviceServerSettings("w", "0.0.0.0"), insecure=True))
     with pytest.raises(ConfigError, match="without --token-file"):
-        check_exposure(WorkerSettings(DeviceServerSettings("w", "worker.example")))
+        check_exposure(DeviceSettings(DeviceServerSettings("w", "worker.example")))
 
 
 def test_batch_sizes_are_read_in_any_order():

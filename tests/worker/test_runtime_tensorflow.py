@@ -1,4 +1,4 @@
-"""Real SavedModels on an exclusive device: over the socket as by hand, bit for bit."""
+"""Real SavedModels on a planned device: over the socket as by hand, bit for bit."""
 
 import numpy as np
 import pytest

@@ -82,8 +82,8 @@ class DashboardFeed:
         )
         self._heard = dict.fromkeys(self._supervisors, driver.clock())
         self._fresh = asyncio.Event()
-        directory = config.control.story
-        self._chronicle = None if directory is None else DecisionLog(directory)
+        directory = config.control.decision_log
+        self._decision_log = None if directory is None else DecisionLog(directory)
         self._told = driver.clock()
         self._json: bytes | None = None
 
@@ -130,16 +130,16 @@ class DashboardFeed:
             reasons={e.spec.name: self._reasons.of(e.spec.name) for e in core.executors},
         )
         self._json = None
-        if self._chronicle is not None:
-            self._chronicle.offer(decision_log.MODELS, self._records(moments, now))
+        if self._decision_log is not None:
+            self._decision_log.offer(decision_log.MODELS, self._records(moments, now))
         woken, self._fresh = self._fresh, asyncio.Event()
         woken.set()
 
     async def close(self) -> None:
         """Write down what happened since the last look."""
-        if self._chronicle is not None:
+        if self._decision_log is not None:
             await self.look()
-            await self._chronicle.close()
+            await self._decision_log.close()
 
     async def follow(self) -> AsyncIterator[bytes]:
         """Yield the present view as JSON, and then every new one."""
@@ -168,7 +168,7 @@ class DashboardFeed:
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
         asked = self._asked(model)
         answers = await asyncio.gather(
-            *(self._get(url, "story", query, TELL_LIMIT) for url in asked.values())
+            *(self._get(url, "decisions", query, TELL_LIMIT) for url in asked.values())
         )
         told = dict(zip(asked, answers, strict=True))
         decisions = [d for a in answers if isinstance(a, dict) for d in a.get("decisions", ())]

@@ -18,7 +18,7 @@ from roma.telemetry.prometheus import counter, gauge, histogram
 from roma.ui.dashboard.rows import Worker
 
 if TYPE_CHECKING:
-    from dispatcher.live.planned.device import PlannedDevice as ExclusiveDevice
+    from dispatcher.live.planned.device import PlannedDevice as DeviceCommands
 
 _MODEL, _EXECUTABLE, _PLACE = ["model"], ["executable"], ["executable", "device"]
 
@@ -183,9 +183,9 @@ def collect_admin(ports: AdminPorts | None) -> Iterator[Metric]:
 
 
 def _batches(core: Dispatcher) -> Iterator[Metric]:
-    queues = [(name, queue) for name, queue in core.batches.items()]
+    queues = [(name, queue) for name, queue in core.low_priority.items()]
     yield counter(
-        "batch_requests",
+        "low_priority_requests",
         "Batch requests by what became of them; no other metric of a model counts them.",
         ["model", "outcome"],
         (
@@ -200,7 +200,7 @@ def _batches(core: Dispatcher) -> Iterator[Metric]:
         ),
     )
     yield gauge(
-        "batch_queue_length",
+        "low_priority_queue_length",
         "Batch requests that wait.",
         _MODEL,
         (((name,), len(queue)) for name, queue in queues),
@@ -332,13 +332,13 @@ def collect_control(workers: Sequence[Worker]) -> Iterator[Metric]:
     )
 
 
-def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") -> Iterator[Metric]:
-    """Yield what is known of exclusive devices; of their memory only while they are live."""
+def collect_devices(core: Dispatcher, devices: "Mapping[str, DeviceCommands]") -> Iterator[Metric]:
+    """Yield what is known of planned devices; of their memory only while they are live."""
     yield from _variants(core)
-    live = [(e.spec.name, e.exclusive) for e in core.executors if e.exclusive is not None]
+    live = [(e.spec.name, e.planned) for e in core.executors if e.planned is not None]
     yield gauge(
         "device_pages",
-        "Pages of 16 MiB for weights that an exclusive device has.",
+        "Pages of 16 MiB for weights that a planned device has.",
         _EXECUTABLE,
         (((name,), device.offer.pages) for name, device in live),
     )
@@ -350,13 +350,13 @@ def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") 
     )
     yield gauge(
         "device_models",
-        "Models whose weights an exclusive device has, or is loading.",
+        "Models whose weights a planned device has, or is loading.",
         _EXECUTABLE,
         (((name,), len(device.held)) for name, device in live),
     )
     yield counter(
         "device_actions",
-        "Actions that an exclusive device has ended, by how.",
+        "Actions that a planned device has ended, by how.",
         [*_EXECUTABLE, "action", "status"],
         (
             ((name, action, status.value), count)
@@ -379,8 +379,8 @@ def collect_devices(core: Dispatcher, devices: "Mapping[str, ExclusiveDevice]") 
 
 
 def _errors(
-    devices: "Mapping[str, ExclusiveDevice]",
-    of: "Callable[[ExclusiveDevice], Mapping[str, Histogram]]",
+    devices: "Mapping[str, DeviceCommands]",
+    of: "Callable[[DeviceCommands], Mapping[str, Histogram]]",
 ) -> Iterator[tuple[tuple[str, str], Histogram]]:
     for name, device in devices.items():
         for action, errors in of(device).items():

@@ -1,10 +1,10 @@
 """The live page and what it reads, on the admin port.
 
 GET /                              the page; its script and style below /page/
-GET /control/v1/view               the board now, for `roma top` and `roma status`
+GET /control/v1/dashboard               the board now, for `roma top` and `roma status`
 GET /control/v1/stream             the same as server-sent events: the history once, then each look
 GET /control/v1/history?model=…    a model's last 15 minutes, a sample a second
-GET /control/v1/story?model=…&seconds=…    decisions and refusals of the last seconds, in words
+GET /control/v1/decisions?model=…&seconds=…    decisions and refusals of the last seconds, in words
 """
 
 import asyncio
@@ -55,9 +55,9 @@ class Page:
         """Add the routes to the admin application."""
         app.router.add_get("/", self._index)
         app.router.add_get("/page/{name}", self._asset)
-        app.router.add_get("/control/v1/view", self._view)
+        app.router.add_get("/control/v1/dashboard", self._view)
         app.router.add_get("/control/v1/history", self._history)
-        app.router.add_get("/control/v1/story", self._story)
+        app.router.add_get("/control/v1/decisions", self._story)
         app.router.add_get("/control/v1/stream", self._stream)
 
     async def _index(self, _: web.Request) -> web.Response:

@@ -64,7 +64,7 @@ def priority(context: Any, highest: Priority) -> Priority:
     if asked is not None and asked not in list(Priority):
         known = " or ".join(Priority)
         raise BadRequest(f"x-request-priority: {asked}: must be {known}")
-    return Priority.BATCH if Priority.BATCH in (asked, highest) else Priority.INTERACTIVE
+    return Priority.LOW if Priority.LOW in (asked, highest) else Priority.INTERACTIVE
 
 
 def refused(denied: Denied) -> GrpcResponse:

@@ -139,8 +139,8 @@ class Rpc:
             raise RefusedCall(_Code.RESOURCE_EXHAUSTED, why)
         if service.draining and route.is_inference:
             raise RefusedCall(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
-        if service.exclusives is not None:
-            text = f"model {route.model}: exclusive devices are called over REST alone"
+        if service.planned_devices is not None:
+            text = f"model {route.model}: planned devices are called over REST alone"
             raise RefusedCall(_Code.UNIMPLEMENTED, text)
         for executor in service.driver.core.executors.of(route.model):
             endpoint = service.endpoints.get(executor.spec.name)

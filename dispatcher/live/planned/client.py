@@ -1,4 +1,4 @@
-"""One connection to the worker of an exclusive device, kept up: actions out, their results in.
+"""One connection to the worker of a planned device, kept up: actions out, their results in.
 
 It is made again whenever it breaks, and the device is asked anew what it is and what it holds:
 nothing is remembered of a connection that is gone. Times are points on our own clock, in seconds;

@@ -1,4 +1,4 @@
-"""One exclusive device: the core's commands as its actions, their results as the core's events.
+"""One planned device: the core's commands as its actions, their results as the core's events.
 
 The core's books of a device are exact only while both agree. A result that shows that they do not
 (a model that we thought loaded is not there, pages that we thought free are taken) ends the
@@ -71,7 +71,7 @@ class ModelSignatures:
 
 
 class PlannedDevice:
-    """Carries out what the core commands for one exclusive executor.
+    """Carries out what the core commands for one planned executor.
 
     `signatures` are those of all devices, by model, as the last of them told; all variants of a
     model have one. `timeout` is how long an action may take before the device counts as hung, in
@@ -171,7 +171,7 @@ class PlannedDevice:
         return self._last_action
 
     def _predicted(self, command: Execute | LoadModel | UnloadModel) -> float:
-        books = self._driver.core.executors[self.name].exclusive
+        books = self._driver.core.executors[self.name].planned
         match command:
             case Execute() if books is not None:
                 return books.execution(command.variant, command.size)

@@ -5,7 +5,7 @@
     X-Request-Soft-Timeout-Ms: 50       the answer loses value from then on
     X-Request-Start: t=1700000000.123   when it was sent, as proxies say it
 
-Only exclusive devices have a use for them; elsewhere they are unknown headers.
+Only planned devices have a use for them; elsewhere they are unknown headers.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The clients' side of exclusive devices: requests become tensors here, before they wait.
+"""The clients' side of planned devices: requests become tensors here, before they wait.
 
 What cannot be read, or does not fit the model, is refused at once and takes nobody's place in a
 batch. Look-ups are answered from what the devices told: a worker has no REST port of its own.
@@ -41,7 +41,7 @@ _STATUS: Final = {Code.UNIMPLEMENTED: 501, Code.NOT_FOUND: 404}
 
 
 class PlannedDevices:
-    """The exclusive devices of a deployment that has nothing else. Raises ConfigError."""
+    """The planned devices of a deployment that has nothing else. Raises ConfigError."""
 
     def __init__(self, config: Config, driver: Driver) -> None:
         self.max_body = config.gateway.max_body_bytes
@@ -117,7 +117,7 @@ class PlannedDevices:
         """
         self._check_version(route)
         if route.template not in _PREDICT:
-            text = f"{route.path}: exclusive devices answer :predict alone"
+            text = f"{route.path}: planned devices answer :predict alone"
             raise RequestError(text, Code.UNIMPLEMENTED)
         model = route.model
         if not self._driver.core.executors.serve(model):
@@ -131,7 +131,7 @@ class PlannedDevices:
             raise RequestError(f'Serving signature name: "{name}" not found in signature def')
         if name != DEFAULT_SIGNATURE:
             raise RequestError(
-                f"signature_name = {name}: must be {DEFAULT_SIGNATURE} on exclusive devices: "
+                f"signature_name = {name}: must be {DEFAULT_SIGNATURE} on planned devices: "
                 "requests of different signatures cannot share a batch"
             )
         signature = known.readable[name]
@@ -157,7 +157,7 @@ class PlannedDevices:
 
     def _check_version(self, route: Route) -> None:
         if route.path.startswith("/v2/"):
-            text = f"{route.path}: exclusive devices do not speak the Open Inference Protocol"
+            text = f"{route.path}: planned devices do not speak the Open Inference Protocol"
             raise RequestError(text, Code.UNIMPLEMENTED)
         if route.version not in (None, VERSION) or "/labels/" in route.path:
             raise RequestError(route.missing, Code.NOT_FOUND)

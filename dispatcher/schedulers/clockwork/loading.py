@@ -1,4 +1,4 @@
-"""What `clockwork` keeps of models and exclusive devices, and which model a device should load.
+"""What `clockwork` keeps of models and planned devices, and which model a device should load.
 
     d_m      demand: estimated seconds of a model's waiting requests that a LOAD can still help
     a_m,g    the part of it that falls to device g, which holds the model; 0 elsewhere
@@ -42,7 +42,7 @@ SLACK: Final = 16
 
 
 class DeviceSchedule:
-    """An exclusive device; `strategies` by batch size, by the time when they begin at latest."""
+    """A planned device; `strategies` by batch size, by the time when they begin at latest."""
 
     __slots__ = ("device", "executor", "look_at", "name", "places", "strategies", "work")
 

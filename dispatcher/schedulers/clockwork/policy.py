@@ -1,6 +1,6 @@
 """GPU policy `clockwork`: predicted windows, memory as a cache, late work never begun (§5.3).
 
-For exclusive devices alone. Each one is given a batch whenever it has less than `ahead` seconds of
+For planned devices alone. Each one is given a batch whenever it has less than `ahead` seconds of
 work left, and not before: a choice that is made late is made with more requests to choose from.
 
     strategy   (model, batch size b, latest): b requests of a loaded model, of which the first must
@@ -119,9 +119,9 @@ class Clockwork(Scheduler):
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Look at a device again; make its places anew if it came or went."""
-        if not executor.spec.is_exclusive:
+        if not executor.spec.is_planned:
             return
-        name, device = executor.spec.name, executor.exclusive
+        name, device = executor.spec.name, executor.planned
         gpu = self._gpus.get(name)
         if gpu is not None and gpu.device is not device:
             for place in list(gpu.places.values()):
@@ -144,7 +144,7 @@ class Clockwork(Scheduler):
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
         """Follow what a device holds."""
-        gpu, device = self._gpus[executor.spec.name], executor.exclusive
+        gpu, device = self._gpus[executor.spec.name], executor.planned
         self._loading.is_changed, self._is_loading = True, False
         if model not in self._books or device is None:
             return  # the model was removed

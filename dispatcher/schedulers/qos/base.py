@@ -87,7 +87,7 @@ class VariantQueue:
     @property
     def waiting(self) -> int:
         """N: how many wait, whoever may serve them."""
-        batch = self._state.batches.get(self.name)
+        batch = self._state.low_priority.get(self.name)
         return len(self._queue) + (0 if batch is None else len(batch))
 
     def add(self, request: Request) -> None:
@@ -152,7 +152,7 @@ class VariantQueue:
 
 
 class DeviceView:
-    """An exclusive device, as these policies see it."""
+    """A planned device, as these policies see it."""
 
     __slots__ = ("capability", "device", "executor", "name")
 
@@ -231,9 +231,9 @@ class QualityScheduler(Scheduler):
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Follow which devices there are."""
-        if not executor.spec.is_exclusive:
+        if not executor.spec.is_planned:
             return
-        name, device = executor.spec.name, executor.exclusive
+        name, device = executor.spec.name, executor.planned
         known = self.gpus.get(name)
         if known is not None and known.device is device:
             return

@@ -1,4 +1,4 @@
-"""`hindsight`: what the clairvoyant's own plan costs when it is really played.
+"""`clairvoyant-bound`: what the clairvoyant's own plan costs when it is really played.
 
 The bound of `clairvoyant` is a lower one: its requests are divisible, but for what a minimum cannot
 do, and its GPUs preemptible. Here its allocation is played second by second in the simulated plant,
@@ -82,7 +82,7 @@ def play(workload: Workload, plan: Mapping[str, Sequence[float]], seed: int) -> 
     return Simulation(replace(scenario, script=script)).run()
 
 
-def hindsight(job: tuple[Workload, int]) -> tuple[float, SimulationResult] | None:
+def play_bound(job: tuple[Workload, int]) -> tuple[float, SimulationResult] | None:
     """Return the bound and the cheapest play that keeps the promise, None if none does."""
     workload, seed = job
     least = workload.minimum * workload.workers
@@ -104,7 +104,7 @@ def _run(lab: Lab) -> Output:
     tests: tuple[Workload, ...] = workloads.PARETO
     if lab.traces is not None:
         tests += workloads.recorded_workloads(lab.traces)
-    found = iter(lab.map(hindsight, [(test, seed) for test in tests for seed in lab.seeds]))
+    found = iter(lab.map(play_bound, [(test, seed) for test in tests for seed in lab.seeds]))
     defaults = lab.run([LabCase(test, systems.SHIPPED) for test in tests])
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -132,9 +132,12 @@ def _run(lab: Lab) -> Output:
     )
     note = "A dash: nobody, or no enlargement of the plan, keeps the promise."
     title = f"The clairvoyant's plan, played until ≤ {LATE:.0%} are late"
-    return Output((Table("hindsight", title, columns, rows, note),), checks=tuple(checks))
+    return Output((Table("clairvoyant-bound", title, columns, rows, note),), checks=tuple(checks))
 
 
-HINDSIGHT = Experiment(
-    "hindsight", "What the clairvoyant's own plan costs when it is really played", _run, seeds=5
+CLAIRVOYANT_BOUND = Experiment(
+    "clairvoyant-bound",
+    "What the clairvoyant's own plan costs when it is really played",
+    _run,
+    seeds=5,
 )

@@ -2,7 +2,7 @@
 
 from roma.lab.experiments.ablation import ABLATION
 from roma.lab.experiments.base import Experiment
-from roma.lab.experiments.clairvoyant_bound import HINDSIGHT
+from roma.lab.experiments.clairvoyant_bound import CLAIRVOYANT_BOUND
 from roma.lab.experiments.clockwork.isolation import ISOLATION
 from roma.lab.experiments.clockwork.low import LOW
 from roma.lab.experiments.clockwork.scale import SCALE
@@ -25,7 +25,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         SENSITIVITY,
         FIGURE2,
         PARETO,
-        HINDSIGHT,
+        CLAIRVOYANT_BOUND,
         ROBUSTNESS,
         ABLATION,
         PARITY,

@@ -47,7 +47,7 @@ RR_MIN = System("RR+min", "static", gpu="round_robin", static=1.0)
 SHIPPED = System(
     "defaults, 0.2 s",
     DEFAULT_LAW,
-    gpu="advantage",
+    gpu="gpu_savings_first",
     cpu="balance",
     spill=0.2,
     statistic=None,

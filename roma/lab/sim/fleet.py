@@ -2,7 +2,7 @@
 
     clients ─► Dispatcher.handle ─► Execute, LoadModel ─► WorkerCore ─► outcomes ─► Dispatcher
 
-The dispatcher core and its policy are those that run live, and so are the rules of an exclusive
+The dispatcher core and its policy are those that run live, and so are the rules of a planned
 device (`roma.device.core`); the agenda is in the place of the clock, and an action takes the time
 of its profile, times noise. Devices without windows run one batch at a time and hold every model:
 what other policies are compared on. Decisions take no time, unless a clock of what they cost is
@@ -20,7 +20,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.schedulers.base import PolicyOptions, Scheduler
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.state.utility import QualityOptions
-from roma.device.core import Begin, Step, WorkerCore
+from roma.device.core import Begin, DeviceCore, Step
 from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
@@ -91,7 +91,7 @@ class FleetPlan:
     pages: int
     deadline: float
     policy: type[Scheduler]
-    exclusive: bool = True
+    planned: bool = True
     patience: float | None = None
     latency: float = 1e-4
     ahead: float = 0.005
@@ -154,7 +154,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Prediction:
-    """An action of an exclusive device: what was predicted and what was, in seconds."""
+    """An action of a planned device: what was predicted and what was, in seconds."""
 
     is_load: bool
     expected: float
@@ -182,12 +182,12 @@ class _Client:
 
 
 class _Machine:
-    """One device: the rules of an exclusive one, or a plain one that runs what it is given."""
+    """One device: the rules of a planned one, or a plain one that runs what it is given."""
 
     __slots__ = ("core", "delay", "models", "name", "wakeup")
 
     def __init__(
-        self, name: str, models: Mapping[str, ModelCapabilities], core: WorkerCore | None
+        self, name: str, models: Mapping[str, ModelCapabilities], core: DeviceCore | None
     ) -> None:
         self.name = name
         self.models = models
@@ -230,7 +230,7 @@ class Fleet:
         self.machines: dict[str, _Machine] = {}
         for i, models in enumerate(plan.kinds or [plan.models] * plan.devices):
             needs = {name: offer.pages for name, offer in models.items()}
-            core = WorkerCore(plan.pages, needs) if plan.exclusive else None
+            core = DeviceCore(plan.pages, needs) if plan.planned else None
             self.machines[f"gpu{i}"] = _Machine(f"gpu{i}", models, core)
         self._random = random.Random(plan.seed)
         self._sigma = math.sqrt(math.log(1 + plan.noise.spread**2))
@@ -248,8 +248,8 @@ class Fleet:
         self.handle = self.dispatcher.handle
         """Takes events; an experiment may listen in between."""
         for name, machine in self.machines.items():
-            offer = Capabilities(plan.pages, machine.models) if plan.exclusive else None
-            spec = ExecutorSpec(name, Device.GPU, names, is_exclusive=plan.exclusive)
+            offer = Capabilities(plan.pages, machine.models) if plan.planned else None
+            spec = ExecutorSpec(name, Device.GPU, names, is_planned=plan.planned)
             if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
                 raise ConfigError(f"device {name}: {why}")
             self._handle(ExecutorAdded(spec))
@@ -310,7 +310,7 @@ class Fleet:
         self._handle(RequestArrived(request))
 
     def _is_loaded(self, model: str) -> bool:
-        if not self.plan.exclusive:
+        if not self.plan.planned:
             return True
         return any(m.core is not None and model in m.core.loaded for m in self.machines.values())
 
@@ -386,7 +386,7 @@ class Fleet:
     def _execute(self, command: Execute, now: float) -> None:
         self._running[command.execution] = command
         batch, name, variant = command.size, command.executor, command.variant
-        if self.plan.exclusive:
+        if self.plan.planned:
             self._predict(command.execution, name, variant, batch, now)
             earliest, latest = command.window
             self._give(name, Infer(command.execution, variant, batch, earliest, latest))
@@ -400,7 +400,7 @@ class Fleet:
     ) -> None:
         if self._on_action is None:
             return
-        device = self.dispatcher.executors[executor].exclusive
+        device = self.dispatcher.executors[executor].planned
         assert device is not None
         lane = device.loads if batch is None else device.infers
         expected = device.loading(model) if batch is None else device.execution(model, batch)

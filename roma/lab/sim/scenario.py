@@ -66,8 +66,8 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
     }
     if not loads:
         raise ConfigError("plant.models: no load; at least one model needs `load`")
-    if any(e.spec.is_exclusive for e in executables(config)):
-        raise ConfigError("workers.executables.actions: `roma simulate` has no exclusive devices")
+    if any(e.spec.is_planned for e in executables(config)):
+        raise ConfigError("workers.executables.actions: `roma simulate` has no planned devices")
     on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
     return Scenario(
         config=config,

@@ -71,7 +71,7 @@ class _Worker:
 class Simulation:
     """One run; `trace(time, command)` sees every command, `record` keeps what pictures need.
 
-    `story` takes what a live run writes down: every decision, and every model once a second.
+    `decision_log` takes what a live run writes down: every decision, and every model once a second.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Simulation:
         *,
         record: bool = False,
         trace: Callable[[float, Command | Apply], None] | None = None,
-        story: Write | None = None,
+        decision_log: Write | None = None,
     ) -> None:
         config = scenario.config
         self.agenda = Agenda()
@@ -98,7 +98,9 @@ class Simulation:
         self._trace = trace
         self._record = record
         self._teller = (
-            None if story is None else SimDecisionLog(story, config.control.law, DISPATCHER)
+            None
+            if decision_log is None
+            else SimDecisionLog(decision_log, config.control.law, DISPATCHER)
         )
         self._samples: list[TickSample] = []
         self._ids = itertools.count(1)
@@ -200,7 +202,7 @@ class Simulation:
                 del self._running[execution]
             case LoadModel() | UnloadModel():
                 raise AssertionError(
-                    "the configuration has no exclusive devices: see roma.lab.sim.fleet"
+                    "the configuration has no planned devices: see roma.lab.sim.fleet"
                 )
             case _:
                 assert_never(command)
@@ -267,7 +269,7 @@ class Simulation:
 
     def _sample(self, core: Supervisor, period: float) -> None:
         for name, status in core.status.items():
-            m = status.story[-1].measurement
+            m = status.decisions[-1].measurement
             if m is not None:
                 rate = (m.completed_gpu + m.completed_cpu) / period
                 self._samples.append(

@@ -71,7 +71,7 @@ def make(
                 f"--cores = {value:g}: must be from {low:g} to {machine:g}, this machine's cores"
             )
     gpus = _executables(config, Backend.STATIC, Device.GPU)
-    gpu_urls = tuple(e.url for e in gpus if not e.spec.is_exclusive)
+    gpu_urls = tuple(e.url for e in gpus if not e.spec.is_planned)
     targets, skipped = [], []
     for name in config.models:
         if only and name not in only:

@@ -67,7 +67,7 @@ class Moment:
 def record(
     moment: Moment, spec: ModelSpec, at: float, refusals: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a moment as a line of the chronicle: its promise, the time and refusals with it."""
+    """Return a moment as a line of the decision log: its promise, the time and refusals with it."""
     return {
         "at": at,
         "sla": spec.sla.response_time,

@@ -56,7 +56,7 @@ class PolicySetup:
 
     name: str
     policy: type[Scheduler]
-    exclusive: bool = False
+    planned: bool = False
     patience: float | None = None
     ahead: float = 0.005
     warm_up: float = WARM_UP
@@ -71,7 +71,7 @@ class PolicySetup:
             pages=PAGES,
             deadline=slo,
             policy=self.policy,
-            exclusive=self.exclusive,
+            planned=self.planned,
             patience=self.patience,
             ahead=self.ahead,
             noise=noise,
@@ -79,11 +79,11 @@ class PolicySetup:
         )
 
 
-OURS = PolicySetup("clockwork (ours)", Clockwork, exclusive=True)
+OURS = PolicySetup("clockwork (ours)", Clockwork, planned=True)
 SYSTEMS = (
     OURS,
-    PolicySetup("ours, 1 ms ahead", Clockwork, exclusive=True, ahead=0.001),
-    PolicySetup("Clockwork", ClockworkPaper, exclusive=True),
+    PolicySetup("ours, 1 ms ahead", Clockwork, planned=True, ahead=0.001),
+    PolicySetup("Clockwork", ClockworkPaper, planned=True),
     PolicySetup("Clipper-like", Clipper, patience=NEVER, warm_up=CONVERGENCE),
     PolicySetup("EDF, refusing", BatchingEdf),
     PolicySetup("ROMA", Roma, patience=NEVER),

@@ -106,14 +106,14 @@ export class Decisions {
     );
   }
 
-  /** @param {import('./story.js').Story} story */
-  update(story) {
-    this.story = story;
-    const silent = Object.entries(story.silent).map(([worker, why]) => `Decisions of worker ${worker} are missing: ${why}.`);
-    if (story.failure) silent.unshift(`What was decided since is not known: ${story.failure}.`);
+  /** @param {import('./decision-feed.js').DecisionFeed} feed */
+  update(feed) {
+    this.feed = feed;
+    const silent = Object.entries(feed.silent).map(([worker, why]) => `Decisions of worker ${worker} are missing: ${why}.`);
+    if (feed.failure) silent.unshift(`What was decided since is not known: ${feed.failure}.`);
     show(this.note, silent.length > 0);
     say(this.note, silent.join(' '));
-    const moments = story.moments;
+    const moments = feed.moments;
     if (this.held) say(this.pause, `Go on, ${moments.filter((m) => m.at > this.since).length} new`);
     else this.#take(moments);
   }
@@ -122,7 +122,7 @@ export class Decisions {
     this.held = this.held ? null : true;
     this.since = this.shown?.[0]?.at ?? 0;
     say(this.pause, this.held ? 'Go on' : 'Pause');
-    if (this.story) this.update(this.story);
+    if (this.feed) this.update(this.feed);
   }
 
   #take(moments) {

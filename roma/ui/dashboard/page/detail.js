@@ -7,7 +7,7 @@ import { clock, cores, covered, duration, percent, rate, whole } from './format.
 import { onGpu, responseTime } from './row.js';
 import { Series } from './series.js';
 import { Mark, shown } from './states.js';
-import { Story } from './story.js';
+import { DecisionFeed } from './decision-feed.js';
 import { terms } from './terms.js';
 
 const FACTS = ['Response time', 'Promise', 'Requests', 'Late, last minute', 'Queue', 'On GPU', 'Cores', 'Throttled'];
@@ -108,8 +108,8 @@ export class Detail {
   /** @param {string} model or nothing */
   open(model) {
     this.model = model;
-    this.story?.stop();
-    this.story = null;
+    this.feed?.stop();
+    this.feed = null;
     this.series = new Series(1);
     if (!model) return;
     say(this.heading, model);
@@ -123,7 +123,7 @@ export class Detail {
   }
 
   #begin() {
-    this.story = new Story(this.model, (story) => this.#told(story));
+    this.feed = new DecisionFeed(this.model, (feed) => this.#told(feed));
   }
 
   /** Fetch what the server remembers of this model; what is known here stays. */
@@ -152,10 +152,10 @@ export class Detail {
     show(this.content, Boolean(row));
     show(this.mark.element, Boolean(row));
     show(this.below, Boolean(row));
-    if (row && !this.story) this.#begin();
+    if (row && !this.feed) this.#begin();
     if (!row) {
-      this.story?.stop();
-      this.story = null;
+      this.feed?.stop();
+      this.feed = null;
       say(this.why, view.models.length ? 'No model of this name is served.' : 'Waiting for the first look at the models.');
       return;
     }
@@ -205,10 +205,10 @@ export class Detail {
     show(this.facts[GPU].element, onGpu(row));
   }
 
-  #told(story) {
-    if (story !== this.story) return;
-    this.decisions.update(story);
-    arrange(this.latest, story.latest.map((d) => el(
+  #told(feed) {
+    if (feed !== this.feed) return;
+    this.decisions.update(feed);
+    arrange(this.latest, feed.latest.map((d) => el(
       'div.block', {}, el('h3', {}, `${d.executable}, ${clock(d.at)}`), terms(d.demand),
       el('p.shared', {}, `allocated ${cores(d.allocation, 3)} · applied ${cores(d.applied, 3)} · ${d.demand.why}`),
     )));

@@ -116,7 +116,7 @@ export class Stream {
     this.asking = true;
     try {
       do {
-        const answer = await fetch('control/v1/view', { signal: AbortSignal.timeout(2000) });
+        const answer = await fetch('control/v1/dashboard', { signal: AbortSignal.timeout(2000) });
         if (!answer.ok) break;
         const view = await answer.json();
         if (this.flowing) break;

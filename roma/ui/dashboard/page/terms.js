@@ -2,7 +2,7 @@
 
 import { el, svg } from './dom.js';
 import { cores } from './format.js';
-import { term } from './story.js';
+import { term } from './decision-feed.js';
 
 const signed = (n) => (n < 0 ? '−' : '+') + cores(Math.abs(n), 3);
 

@@ -1,4 +1,4 @@
-"""Exclusive devices that go, are late, or are not what the dispatcher thought."""
+"""Planned devices that go, are late, or are not what the dispatcher thought."""
 
 import asyncio
 import dataclasses
@@ -15,7 +15,7 @@ from roma.device_protocol import ActionResult, Connect, Hello, Pong, Submit, enc
 from roma.domain.actions import ActionStatus, Infer, Load, ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.security.tokens import Token
-from tests.support.exclusive import Ground, Worker, doubled, passed
+from tests.support.planned import Ground, Worker, doubled, passed
 
 SECRETS = ["one-secret-of-at-least-32-characters", "another-secret-of-32-characters-and-more"]
 
@@ -68,7 +68,7 @@ async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(ground):
     ground.tap.cut()
     assert (await told(asking))[0] == 502
     await ground.worker.stop()
-    ground.worker = Worker(ground.worker_port)
+    ground.worker = Worker(ground.process_port)
     await ground.worker.start()
     await ground.ready()
     assert (await told(ground.ask((2, 2))))[0] == 200
@@ -78,7 +78,7 @@ async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(ground):
 async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(stage):
     ground = await Ground(stage).open(worker={}, deadline=0.4)
     assert (await told(ground.ask((0, 0))))[0] in (200, 504)  # 504: a machine that was busy
-    await stage.until(lambda: ground.executor.exclusive.has("m"))
+    await stage.until(lambda: ground.executor.planned.has("m"))
     ground.tap.submits.clear()
     asked = len(ground.tap.asked)
     late = ground.ask((1, 1))
@@ -133,7 +133,7 @@ async def test_a_load_without_pages_ends_and_the_state_is_read_back(stage):
     assert ground.tap.told[-1].outcome.status is ActionStatus.NO_PAGES
     ground.tap.change = lambda message: message
     assert (await told(asking))[0] == 503  # it waited when the state was read again
-    await stage.until(lambda: ground.executor.live and ground.executor.exclusive.offer.pages == 1)
+    await stage.until(lambda: ground.executor.live and ground.executor.planned.offer.pages == 1)
     assert (await told(ground.ask((1, 1), model="n")))[0] == 200
     assert ground.worker.runtime.loaded == ["m", "n"]
 
@@ -246,10 +246,10 @@ async def test_what_is_no_protocol_is_told_once(stage, caplog):
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", ground.worker_port)
+    server = await asyncio.start_server(talk, "127.0.0.1", ground.process_port)
     stage.stack.callback(server.close)
     (worker,) = ground.data["workers"]
-    worker["executables"][0]["actions"] = f"127.0.0.1:{ground.worker_port}"
+    worker["executables"][0]["actions"] = f"127.0.0.1:{ground.process_port}"
     await ground.serve()
     await stage.until(lambda: talks >= 3)
     said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
@@ -291,7 +291,7 @@ async def test_an_offer_that_does_not_hold_together_is_refused(stage, caplog, ch
         return dataclasses.replace(message, offer=new)
 
     ground.tap.change = lie
-    worker = Worker(ground.worker_port)
+    worker = Worker(ground.process_port)
     await worker.start()
     stage.stack.push_async_callback(worker.stop)
     await ground.serve()
@@ -310,7 +310,7 @@ async def test_another_token_is_refused_and_a_new_one_is_read(stage, tmp_path, c
     file = tmp_path / "token"
     file.write_text(SECRETS[1])
     ground = await Ground(stage).open(serve=False, token=file)
-    worker = Worker(ground.worker_port, token=Watched([], lambda: Token(SECRETS[0])))
+    worker = Worker(ground.process_port, token=Watched([], lambda: Token(SECRETS[0])))
     await worker.start()
     stage.stack.push_async_callback(worker.stop)
     await ground.serve()
@@ -330,10 +330,10 @@ async def test_a_token_file_that_is_not_there_ends_the_start(stage, tmp_path):
 
 async def test_a_worker_that_has_a_dispatcher_is_waited_for(stage, caplog):
     ground = await Ground(stage).open(serve=False)
-    worker = Worker(ground.worker_port)
+    worker = Worker(ground.process_port)
     await worker.start()
     stage.stack.push_async_callback(worker.stop)
-    reader, writer = await asyncio.open_connection("127.0.0.1", ground.worker_port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", ground.process_port)
     writer.writelines(encode(Connect("another")))
     assert await reader.read(1)
     await ground.serve()

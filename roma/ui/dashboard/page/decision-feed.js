@@ -24,8 +24,8 @@ const KEPT = 900;
  * @typedef {{key: string, at: number, refusals: any[]}} Refused of one second, for one reason
  */
 
-export class Story {
-  /** @param {string} model @param {(story: Story) => void} onNews */
+export class DecisionFeed {
+  /** @param {string} model @param {(feed: DecisionFeed) => void} onNews */
   constructor(model, onNews) {
     this.model = model;
     this.onNews = onNews;
@@ -63,7 +63,7 @@ export class Story {
     if (seconds >= FIRST) this.asked = now;
     const query = new URLSearchParams({ model: this.model, seconds: String(seconds) });
     try {
-      const answer = await fetch(`control/v1/story?${query}`, { signal: AbortSignal.timeout(5000) });
+      const answer = await fetch(`control/v1/decisions?${query}`, { signal: AbortSignal.timeout(5000) });
       const told = await answer.json();
       if (!answer.ok) throw new Error(told.error);
       if (this.stopped) return;

@@ -1,4 +1,4 @@
-"""Requests that exclusive devices answer: a real gateway, a real wire, a worker in this process."""
+"""Requests that planned devices answer: a real gateway, a real wire, a worker in this process."""
 
 import asyncio
 import gzip
@@ -13,7 +13,7 @@ from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ActionStatus
 from roma.domain.errors import TensorError
 from roma.security import api_keys
-from tests.support.exclusive import PAIR, Ground, doubled
+from tests.support.planned import PAIR, Ground, doubled
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ async def test_models_are_loaded_and_unloaded_as_they_are_asked_for(stage):
     for model in ("m", "n", "m"):
         assert (await ground.ask((1, 1), model=model))[0] == 200
     assert ground.worker.runtime.loaded == ["m", "n", "m"]
-    assert ground.executor.exclusive.free == 0
+    assert ground.executor.planned.free == 0
 
 
 async def test_what_the_model_refuses_is_the_clients_fault(ground):
@@ -244,14 +244,14 @@ async def test_a_clients_own_deadline_ends_its_request(ground):
 async def test_batch_requests_run_too(ground):
     asked = ground.ask((1, 1), headers={"X-Request-Priority": "batch"})
     assert (await asked)[0] == 200
-    assert ground.stage.core.batches["m"].completed.total() == 1
+    assert ground.stage.core.low_priority["m"].completed.total() == 1
 
 
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("/v1/models/m:classify", 501, "exclusive devices answer :predict alone"),
-        ("/v1/models/m:regress", 501, "exclusive devices answer :predict alone"),
+        ("/v1/models/m:classify", 501, "planned devices answer :predict alone"),
+        ("/v1/models/m:regress", 501, "planned devices answer :predict alone"),
         ("/v2/models/m/infer", 501, "do not speak the Open Inference Protocol"),
         ("/v1/models/m/versions/2:predict", 404, "Specific(m, 2)"),
         ("/v1/models/m/labels/canary:predict", 404, "Servable not found"),
@@ -270,7 +270,7 @@ async def test_grpc_is_unimplemented(ground):
             f"/inference.GRPCInferenceService/{method}", b"\x0a\x01m"
         )
         assert code is grpc.StatusCode.UNIMPLEMENTED
-        assert text == "model m: exclusive devices are called over REST alone"
+        assert text == "model m: planned devices are called over REST alone"
 
 
 async def test_look_ups_are_answered_from_the_books(ground):
@@ -390,5 +390,5 @@ async def test_an_infer_ends_in_the_books_of_both(ground):
     asked = {m.action.id for m in ground.tap.asked}
     assert sorted(asked) == sorted(m.outcome.id for m in ground.tap.told)
     assert {m.outcome.status for m in ground.tap.told} == {ActionStatus.OK}
-    device = ground.executor.exclusive
+    device = ground.executor.planned
     assert (len(device.infers), len(device.loads), device.free) == (0, 0, 3)

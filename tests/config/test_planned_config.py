@@ -1,4 +1,4 @@
-"""Exclusive GPUs in roma.yaml: what they say, and what does not go with them."""
+"""Planned GPUs in roma.yaml: what they say, and what does not go with them."""
 
 from pathlib import Path
 
@@ -26,9 +26,9 @@ def read(listed=GPU, more=CLOCKWORK):
     return schema.parse(YAML.format(listed=listed, more=more))
 
 
-def test_an_exclusive_gpu_has_an_address_for_actions_and_no_url():
+def test_a_planned_gpu_has_an_address_for_actions_and_no_url():
     (found,) = placement.executables(read("{actions: 'x.y:9', device: gpu, token: secret}"))
-    assert (found.spec.is_exclusive, found.spec.device) == (True, Device.GPU)
+    assert (found.spec.is_planned, found.spec.device) == (True, Device.GPU)
     assert found.spec.models == ("m",)
     assert (found.host, found.port, found.token) == ("x.y", 9, Path("secret"))
     assert not found.controlled
@@ -72,7 +72,7 @@ LISTED = "workers.0.executables.0"
         (
             "{device: gpu}",
             CLOCKWORK,
-            f"{LISTED}.url = None: must be set, or actions for an exclusive GPU",
+            f"{LISTED}.url = None: must be set, or actions for a planned GPU",
         ),
         (
             "{actions: 'x:1', model: m}",
@@ -112,7 +112,7 @@ LISTED = "workers.0.executables.0"
         (
             GPU,
             "",
-            f"scheduling.gpu = advantage: must be one of clockwork, clockwork_paper, fixed, qos, qos-opt, qos-rl where {LISTED} has "
+            f"scheduling.gpu = gpu_savings_first: must be one of clockwork, clockwork_paper, fixed, qos, qos-opt, qos-rl where {LISTED} has "
             "actions",
         ),
         (
@@ -144,8 +144,8 @@ LISTED = "workers.0.executables.0"
         ),
         (
             GPU,
-            CLOCKWORK + "\ngateway: {workers: 2}",
-            "gateway.workers = 2: must be 1 with GPUs: each would send to one at once",
+            CLOCKWORK + "\ngateway: {processes: 2}",
+            "gateway.processes = 2: must be 1 with GPUs: each would send to one at once",
         ),
         (
             GPU,
@@ -167,7 +167,7 @@ def test_faults_are_one_line(listed, more, fault):
 
 def test_what_needs_a_rest_port_says_so():
     plant = CLOCKWORK + "\nplant: {models: {m: {cost: 0.1, load: {profile: 1}}}}"
-    with pytest.raises(ConfigError, match=r"roma simulate. has no exclusive devices"):
+    with pytest.raises(ConfigError, match=r"roma simulate. has no planned devices"):
         scenario.from_config(read(more=plant))
     with pytest.raises(ConfigError, match=r"models\.m: cannot be profiled"):
         plan.make(read(), machine=2.0)

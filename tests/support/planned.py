@@ -1,4 +1,4 @@
-"""An exclusive device behind a real gateway: its worker, and a wire between them that is watched."""
+"""A planned device behind a real gateway: its worker, and a wire between them that is watched."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import yaml
 from roma.config import schema
 from roma.device.device import DeviceRunner
 from roma.device.runtimes.base import RuntimeModel
-from roma.device.server import DeviceServerSettings, WorkerServer
+from roma.device.server import DeviceServer, DeviceServerSettings
 from roma.device_protocol import ActionResult, Decoder, Hello, Signature, Submit, TensorSpec, encode
 from roma.domain.actions import Infer, Load, ModelCapabilities
 from roma.tools.demo.ports import free_ports
@@ -81,7 +81,7 @@ class Worker:
     async def start(self):
         self.device = DeviceRunner(self.runtime, self._offers, self._pages)
         settings = DeviceServerSettings("w", port=self.port, token=self._token)
-        self.server = WorkerServer(settings, self.device, dict(self.runtime.models))
+        self.server = DeviceServer(settings, self.device, dict(self.runtime.models))
         await self.server.start()
         self.device.start()
 
@@ -93,8 +93,8 @@ class Worker:
 class Tap:
     """Passes frames on, remembers them, and changes, holds or cuts as a test says."""
 
-    def __init__(self, port, worker_port):
-        self.port, self._behind = port, worker_port
+    def __init__(self, port, process_port):
+        self.port, self._behind = port, process_port
         self.asked, self.told, self.hellos = [], [], []
         self.change = lambda message: message
         """What becomes of a message of either side; None: it is lost."""
@@ -201,7 +201,7 @@ class Ground:
         }
         port, admin, grpc_port, tap, behind = free_ports(5)
         self.tap = Tap(tap, behind)
-        self.worker_port = behind
+        self.process_port = behind
         await self.tap.start()
         self.stage.stack.push_async_callback(self.tap.stop)
         if worker is not None:

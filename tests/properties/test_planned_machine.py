@@ -1,4 +1,4 @@
-"""`clockwork` and exclusive devices under any sequence of events, in virtual time.
+"""`clockwork` and planned devices under any sequence of events, in virtual time.
 
 The devices are the production rules (`roma.device.core`); this machine is clock, clients, cables
 and accidents. Whatever comes: nothing begins outside its window, memory is never over-committed,
@@ -17,7 +17,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.schedulers.base import TICK, PolicyOptions
 from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.device.core import Begin, WorkerCore
+from roma.device.core import Begin, DeviceCore
 from roma.domain.actions import ActionStatus, Capabilities, Infer, Load, ModelCapabilities, Unload
 from roma.domain.events import (
     Abort,
@@ -64,7 +64,7 @@ class Devices(RuleBasedStateMachine):
         self.workers, self.versions, self.late = {}, Counter(), dict.fromkeys(DEVICES, 0.0)
         self.was_late = False
         for name in DEVICES:
-            spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues), is_exclusive=True)
+            spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues), is_planned=True)
             self.feed(ExecutorAdded(spec))
             self.appear(name)
 
@@ -75,7 +75,7 @@ class Devices(RuleBasedStateMachine):
         """Check an answer."""
 
     def appear(self, name):
-        worker = self.workers[name] = WorkerCore(
+        worker = self.workers[name] = DeviceCore(
             self.pages[name], {m: o.pages for m, o in self.offers.items()}
         )
         self.feed(
@@ -199,7 +199,7 @@ class Devices(RuleBasedStateMachine):
     def die(self, name):
         if self.core.executors[name].live:
             self.versions[name] += 1
-            self.workers[name] = WorkerCore(0, {})
+            self.workers[name] = DeviceCore(0, {})
             self.feed(ExecutorLost(name))
 
     @rule(name=st.sampled_from(DEVICES))
@@ -217,7 +217,7 @@ class Devices(RuleBasedStateMachine):
         if any(time <= self.now for time, _, _ in self.agenda):
             return  # something is still on its way
         for name in DEVICES:
-            device, worker = self.core.executors[name].exclusive, self.workers[name]
+            device, worker = self.core.executors[name].planned, self.workers[name]
             if device is None:
                 continue
             # The worker takes a model's pages when its LOAD begins, the dispatcher when it is given.
@@ -233,11 +233,11 @@ class Devices(RuleBasedStateMachine):
             assert self.core.live == 0
             assert all(self.ended[n] == 1 for n in self.requests)
             for executor in self.core.executors:
-                device = executor.exclusive
+                device = executor.planned
                 assert device is None or len(device.infers) == len(device.loads) == 0
 
 
-class ExclusiveMachine(Devices):
+class PlannedMachine(Devices):
     """`clockwork`: four models, memory for two or three of them."""
 
     @initialize(
@@ -287,7 +287,5 @@ class ExclusiveMachine(Devices):
             self.ask(model, slo, strict=strict, priority=priority)
 
 
-ExclusiveMachine.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None
-)
-TestExclusive = ExclusiveMachine.TestCase
+PlannedMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestPlanned = PlannedMachine.TestCase

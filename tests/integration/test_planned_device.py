@@ -1,4 +1,4 @@
-"""Two SavedModels on a real `roma worker`, behind a real gateway: bit for bit, and when it dies."""
+"""Two SavedModels on a real `roma device`, behind a real gateway: bit for bit, and when it dies."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ from roma.domain.actions import BATCHES
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
 from tests.gateway.conftest import Stage
-from tests.support.exclusive import TIMES, Ground
+from tests.support.planned import TIMES, Ground
 from tests.support.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ async def ground(saved):
     async with stage.stack:
         ground = await Ground(stage).open(models=("dense", "mixed"), serve=False)
         ground.tap.change = slow
-        ground.program = Program(saved, ground.worker_port)
+        ground.program = Program(saved, ground.process_port)
         stage.stack.callback(ground.program.end)
         await ground.program.start()
         await ground.serve()
@@ -163,7 +163,7 @@ async def test_a_gateway_that_is_started_again_finds_what_is_loaded(ground):
     await ground.stage.running.aclose()
     await ground.serve()
     await ground.ready()
-    assert ground.executor.exclusive.has("mixed")
+    assert ground.executor.planned.has("mixed")
     assert (await ask(ground, "mixed", [example("mixed", 1)]))[0] == 200
     assert len(ground.tap.loads) == 1
 
