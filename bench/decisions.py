@@ -1,7 +1,7 @@
 """What one scheduling decision costs: a GPU becomes free, the policy picks what runs next.
 
-Two figures: the choice itself, and the whole event with all books (execution ended, statistics,
-admission to the device, next one commanded).
+Two figures: the choice itself, and the whole event with all accounting (execution ended,
+statistics, admission to the device, next one commanded).
 """
 
 import time

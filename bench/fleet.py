@@ -1,10 +1,10 @@
 """What `clockwork` costs a request at the size of the paper's fleet: 4,026 models, 24 devices.
 
-The whole dispatcher core is measured: books, deadlines, statistics, policy. A run over emulated
-devices in virtual time writes down every event; then they are given, one after another, to a core
-of their own, which does the same again, with nothing but that core on the clock. A clock around
-each event in the run itself, with the run's own memory in the caches, finds a third to a half more.
-Every figure is the best of some rounds, each in a process of its own.
+The whole dispatcher core is measured: accounting, deadlines, statistics, policy. A run over
+emulated devices in virtual time writes down every event; then they are given, one after another, to
+a core of their own, which does the same again, with nothing but that core on the clock. A clock
+around each event in the run itself, with the run's own memory in the caches, finds a third to a
+half more. Every figure is the best of some rounds, each in a process of its own.
 """
 
 import gc

@@ -28,7 +28,7 @@ ON, OFF, BURSTS = 5.0, 7.0, 8
 
 
 class Outcomes(NamedTuple):
-    """One run: shares of all requests, and core-seconds by the supervisor's books."""
+    """One run: shares of all requests, and core-seconds by the supervisor's accounts."""
 
     requests: int
     late: float  # or refused
@@ -72,9 +72,9 @@ async def _measured(plant: Plant, cost: float | None) -> tuple[float, Outcomes]:
         rate = BUSY * plant.cores / cost
         profile = Profile((RateStep(0.0, OFF), RateStep(rate, ON)) * BURSTS + (RateStep(0.0, OFF),))
         stream = Stream(plant.served, poisson(profile, seed=1), bodies)
-        begun, used = _books(plant), plant.used()
+        begun, used = _counted(plant), plant.used()
         await LoadRun([stream], client, on_result=plant.results.append).run()
-        ended, used = _books(plant), plant.used() - used
+        ended, used = _counted(plant), plant.used() - used
     sent = len(plant.results)
     answered = [r for r in plant.results if r.outcome is RequestEnd.ANSWERED]
     in_time = sum(r.response_time <= PROMISE["response_time"] for r in answered)
@@ -85,7 +85,7 @@ async def _measured(plant: Plant, cost: float | None) -> tuple[float, Outcomes]:
     return cost, found
 
 
-def _books(plant: Plant) -> dict[str, float]:
+def _counted(plant: Plant) -> dict[str, float]:
     """Return the supervisor's counters."""
     url = f"http://127.0.0.1:{plant.control['port']}/metrics"
     with urllib.request.urlopen(url, timeout=5) as answer:

@@ -48,8 +48,8 @@ def needed(rate: float, cost: float, threads: int, promise: Promise, margin: flo
     cost = max(cost, LEAST_COST)
     work, service = rate * cost, cost / threads
     load = rate * service
-    slack = max(0.0, promise.response_time - service)
-    slots = slots_needed(load, service, slack, promise.late)
+    spare = max(0.0, promise.response_time - service)
+    slots = slots_needed(load, service, spare, promise.late)
     # No more of them by the margin than there are requests to use them, soon after each other.
     most = max(slots, int(rate * MEMORY))
     slots = max(1, min(round(load + margin * (slots - load)), most))
@@ -57,8 +57,8 @@ def needed(rate: float, cost: float, threads: int, promise: Promise, margin: flo
     return max((slots - 1) * threads + SLIVER, work + margin * beyond)
 
 
-def slots_needed(load: float, service: float, slack: float, late: float) -> int:
-    """Return the fewest slots in which at most a share `late` waits longer than `slack` seconds.
+def slots_needed(load: float, service: float, spare: float, late: float) -> int:
+    """Return the fewest slots in which at most a share `late` waits longer than `spare` seconds.
 
     `load` in erlangs, `service` in seconds.
     """
@@ -68,7 +68,7 @@ def slots_needed(load: float, service: float, slack: float, late: float) -> int:
         if k <= load:
             continue
         waits = blocked / (1 - load / k * (1 - blocked))
-        if waits * exp(-(k - load) * slack / (service * VARIABILITY)) <= late:
+        if waits * exp(-(k - load) * spare / (service * VARIABILITY)) <= late:
             return k
     return MOST_SLOTS
 

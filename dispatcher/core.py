@@ -1,6 +1,6 @@
 """The dispatcher core: events in, commands out; no clock, no socket, no task.
 
-`handle(event, now=…)` updates the books, asks the schedulers what runs next where and returns the
+`handle(event, now=…)` updates its state, asks the schedulers what runs next where and returns the
 commands that carry it out. `next_wakeup()` says when it wants a `Woken` event. `now` never
 decreases. Every admitted request ends exactly once: answered, failed, rejected or cancelled.
 """
@@ -108,7 +108,7 @@ class Dispatcher:
         self._utility = UTILITIES[options.quality.utility]
         self.queues = {spec.name: self._new_queue(spec) for spec in models}
         self.low_priority: dict[str, ModelQueue] = {}
-        """Batch requests, with books of their own; of the models that were asked for any."""
+        """Low-priority requests, counted by themselves; of the models that were asked for any."""
         self.executors = Executors()
         state = PolicyView(self.queues, self.executors, self.low_priority)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
@@ -404,7 +404,7 @@ class Dispatcher:
         self.policies.on_executor(executor, now)
 
     def _take_back(self, execution: Execution, executor: Executor, now: float) -> None:
-        """Take an execution that never ran out of its executor's books."""
+        """Take an execution that never ran out of its executor's state."""
         executor.finish(execution, now)
         if executor.planned is not None:
             executor.planned.end(execution.id, execution.variant, execution.size, now, None)
@@ -483,10 +483,10 @@ class Dispatcher:
                     case _:
                         assert_never(choice)
         if self.low_priority:
-            self._use_slack(now, commands)
+            self._run_low_priority(now, commands)
 
-    def _use_slack(self, now: float, commands: list[Command]) -> None:
-        """Run batch requests in what the policies left over."""
+    def _run_low_priority(self, now: float, commands: list[Command]) -> None:
+        """Run low-priority requests in what the policies left over."""
         for model, batch in self.low_priority.items():
             while (head := batch.head) is not None:
                 is_long = (
@@ -618,13 +618,13 @@ class Dispatcher:
         self._queue(ticket.request).failed += 1
         commands.append(Fail(ticket.request.id, detail))
 
-    # Books
+    # Accounting
 
     def _new_queue(self, spec: ModelSpec) -> ModelQueue:
         return ModelQueue(spec, self._window, self._utility)
 
     def _queue(self, request: Request) -> ModelQueue:
-        """Return the queue that a request belongs to, and its books."""
+        """Return the queue that a request belongs to, and its accounts."""
         queue = self.queues[request.model]
         if request.priority is _INTERACTIVE:
             return queue

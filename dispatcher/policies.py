@@ -60,7 +60,7 @@ class Policies:
         return self.by_device[Device.GPU].refusal(executor, offer)
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Tell that a queue changed; of those of batch requests no policy knows."""
+        """Tell that a queue changed; of those of low-priority requests no policy knows."""
         state = self._state
         if state.low_priority and queue is not state.queues[queue.spec.name]:
             return

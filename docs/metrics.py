@@ -74,14 +74,14 @@ def dispatcher() -> list[Metric]:
     ]
 
 
-def door() -> list[Metric]:
+def gateway_metrics() -> list[Metric]:
     """Return the metrics of the clients' HTTP port and the admin port."""
 
     async def collected() -> list[Metric]:
         gateway: Any = None
         server, ports = Server(gateway, LimitsConfig(), max_body_bytes=0), AdminPorts()
         ports.close()
-        told = dispatcher_metrics.collect_door(server, {}, {"executable": 0, "shared": 0})
+        told = dispatcher_metrics.collect_gateway(server, {}, {"executable": 0, "shared": 0})
         return [*told, *dispatcher_metrics.collect_admin(ports)]
 
     return asyncio.run(collected())
@@ -124,7 +124,7 @@ def _law(state: Any, _: Measurement, **__: float) -> tuple[Demand, Any]:
 def render(text: str) -> str:
     """Return the document with fresh tables between its markers."""
     tables: Mapping[str, Iterable[Sequence[str]]] = {
-        "dispatcher": map(_metric, [*dispatcher(), *devices(), *door()]),
+        "dispatcher": map(_metric, [*dispatcher(), *devices(), *gateway_metrics()]),
         "supervisor": map(_metric, supervisor()),
         "alerts": (
             (

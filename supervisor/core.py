@@ -146,7 +146,7 @@ class _Decided:
 
 
 class Supervisor:
-    """Controllers, sharing and books of one worker.
+    """Controllers, sharing and accounting of one worker.
 
     `dispatchers` is how many are always started again: one that is away keeps a slot of each
     executable, with which it comes back.

@@ -19,7 +19,7 @@ def slots(cores: float, threads: int, in_flight: int | None) -> int:
     return in_flight or max(1, math.ceil(cores / threads))
 
 
-def divide(total: int, rates: Mapping[str, float]) -> dict[str, int]:
+def divide_slots(total: int, rates: Mapping[str, float]) -> dict[str, int]:
     """Return everyone's slots: at least one each, the rest by arrivals per second."""
     count, arrivals = len(rates), sum(rates.values())
     left = max(0, total - count)
@@ -60,7 +60,7 @@ class SlotShares:
 
         `rates` and `in_flight` are by dispatcher, of all that may send; `rates` has this one.
         """
-        mine = divide(total, rates)[dispatcher]
+        mine = divide_slots(total, rates)[dispatcher]
         others = (d for d in rates if d != dispatcher)
         held = sum(
             max(self._before.get((d, executable), 1), in_flight.get(d, 0), 1) for d in others

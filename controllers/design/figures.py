@@ -142,7 +142,7 @@ def scenarios(gains: dict[str, float | str]) -> dict[str, dict[str, LoopScenario
 def main(point: OperatingPoint, out: Path) -> list[Path]:
     """Write every picture of docs/control.md below `out`; return the files."""
     tuning = tune.main(
-        plant.sampled(point, Sampling.MEAN), tune.Wish(set_point=point.response_time)
+        plant.sampled(point, Sampling.MEAN), tune.TuningGoal(set_point=point.response_time)
     )
     excited = identify.main(excite.example(point), least_response=EMPTY)[0]
     figures = {

@@ -27,7 +27,7 @@ SINGULAR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TuningGoal:
     """What is asked for: poles in `q`, and survival of up to `dead_time` periods.
 
     `set_point` R° in s and `cost` in core-s (for `inverse`) turn K in cores/s into production's.
@@ -45,7 +45,7 @@ class Wish:
 class Tuning:
     """A controller in cores/s, production's gains, and the proof."""
 
-    wish: Wish
+    goal: TuningGoal
     plant: Plant
     controller: Controller
     gains: dict[str, float | str]
@@ -57,9 +57,9 @@ class Tuning:
         provenance: dict[str, Any] = {
             "made_by": "roma design tune",
             "plant": source | {"k": _short(self.plant.k), "b": _short(self.plant.b)},
-            "q": self.wish.q,
-            "dead_time": self.wish.dead_time,
-            "set_point": self.wish.set_point,
+            "q": self.goal.q,
+            "dead_time": self.goal.dead_time,
+            "set_point": self.goal.set_point,
             "K_cores_per_s": _short(self.controller.K),
             "poles": [
                 {"dead_time": v.dead_time, "largest": _short(v.radius)} for v in self.verdicts
@@ -82,34 +82,34 @@ def _zero(b: float, q: float) -> float:
     return ((2 - b) * q - b) / (q - 2 * b + 1)
 
 
-def main(plant: Plant, wish: Wish) -> Tuning:
+def main(plant: Plant, goal: TuningGoal) -> Tuning:
     """Return gains for a plant; raise `ConfigError` naming what must not be."""
-    warnings = _guard(plant, wish)
-    controller = eq_12(abs(plant.k), plant.b, wish.q)
-    verdicts = tuple(judge(controller, plant, n) for n in range(max(3, wish.dead_time) + 1))
+    warnings = _guard(plant, goal)
+    controller = eq_12(abs(plant.k), plant.b, goal.q)
+    verdicts = tuple(judge(controller, plant, n) for n in range(max(3, goal.dead_time) + 1))
     for verdict in verdicts:
         if verdict.stable:
             continue
         fault = f"unstable with dead_time = {verdict.dead_time} (pole at {verdict.radius:.3f})"
-        if verdict.dead_time <= wish.dead_time:
-            raise ConfigError(f"q = {wish.q}: {fault}: must be < 1; ask for a larger q")
+        if verdict.dead_time <= goal.dead_time:
+            raise ConfigError(f"q = {goal.q}: {fault}: must be < 1; ask for a larger q")
         warnings.append(fault)
     # Production scales the integral with the measured period: K·(1 - a)·e·dt.
     a = 1 - (1 - controller.a) / plant.period
-    slope = error_slope(wish.error, wish.set_point, wish.cost)
+    slope = error_slope(goal.error, goal.set_point, goal.cost)
     gains: dict[str, float | str] = {
-        "error": str(wish.error),
+        "error": str(goal.error),
         "K": _short(controller.K / slope),
         "a": _short(a),
     }
     # Production's own bounds have the last word: K in (0, 100], a in [0, 1).
     registry.build("pi", gains)
-    return Tuning(wish, plant, controller, gains, verdicts, tuple(warnings))
+    return Tuning(goal, plant, controller, gains, verdicts, tuple(warnings))
 
 
-def _guard(plant: Plant, wish: Wish) -> list[str]:
-    k, b, q = plant.k, plant.b, wish.q
-    for name, value in (("set_point", wish.set_point), ("cost", wish.cost)):
+def _guard(plant: Plant, goal: TuningGoal) -> list[str]:
+    k, b, q = plant.k, plant.b, goal.q
+    for name, value in (("set_point", goal.set_point), ("cost", goal.cost)):
         if not 0 < value < math.inf:
             raise ConfigError(f"{name} = {value}: must be finite and > 0")
     if not -math.inf < k < 0:
@@ -118,15 +118,15 @@ def _guard(plant: Plant, wish: Wish) -> list[str]:
         raise ConfigError(f"b = {b:g}: must be < 1, a zero outside would turn the sign of K")
     if not 0 < q < 1:
         raise ConfigError(f"q = {q:g}: must be in (0, 1)")
-    if wish.dead_time < 0:
-        raise ConfigError(f"dead_time = {wish.dead_time}: must be >= 0 periods")
+    if goal.dead_time < 0:
+        raise ConfigError(f"dead_time = {goal.dead_time}: must be >= 0 periods")
     if abs(q - b) < SINGULAR:
         raise ConfigError(
             f"q = {q:g}: must differ from b = {b:g} by {SINGULAR}: K has a pole there"
         )
     if abs(q - 2 * b + 1) < SINGULAR:
         raise ConfigError(f"q = {q:g}: must differ from 2b - 1 by {SINGULAR}: a has a pole there")
-    if q < LEAST_Q and not wish.allow_fast:
+    if q < LEAST_Q and not goal.allow_fast:
         raise ConfigError(f"q = {q:g}: must be >= {LEAST_Q} (--allow-fast to try a faster loop)")
     return [f"q = {q:g} is below {LEAST_Q}"] if q < LEAST_Q else []
 

@@ -1,8 +1,9 @@
-"""Where a batch request may run: in what interactive ones leave over.
+"""Where a low-priority request may run: in what interactive ones leave over.
 
-Nothing takes a computation back once it runs, so a batch request starts only where an interactive
-one that comes next would still be in time: none of its model waits, the model keeps its promise
-with something to spare, and either a slot stays free or two services fit into the set point.
+Nothing takes a computation back once it runs, so a low-priority request starts only where an
+interactive one that comes next would still be in time: none of its model waits, the model keeps its
+promise with something to spare, and either a slot stays free or two services fit into the set
+point.
 """
 
 from typing import Final
@@ -14,13 +15,13 @@ HEADROOM: Final = 0.8
 """Share of the set point that the measured response time may reach."""
 
 RECHECK_INTERVAL: Final = 0.05
-"""Seconds between two looks while batch requests wait for slack: nothing else may tell of it."""
+"""Seconds between two looks while low-priority requests wait: no event says that room came up."""
 
 
 def executor_with_headroom(
     queue: ModelQueue, executors: Executors, now: float, *, is_long: bool = False
 ) -> Executor | None:
-    """Return an executor that can take a batch request of a model now, or None.
+    """Return an executor that can take a low-priority request of a model now, or None.
 
     `queue` is the model's interactive one. The policies have chosen before: a GPU that still has
     room has nothing else to do. `is_long`: it runs only where another slot stays free.

@@ -76,7 +76,7 @@ class Running:
 
     service: Service
     server: Server
-    roster: ModelRegistry
+    registry: ModelRegistry
     admin: Admin
 
 
@@ -98,7 +98,7 @@ async def running(
     endpoints: dict[str, BackendAddress] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config) if gateway_config.traces else None
-    journal = RequestLog(config.log.requests, asyncio.get_running_loop())
+    request_log = RequestLog(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
     planned_devices = _planned_devices(config, driver)
@@ -108,7 +108,7 @@ async def running(
     service = Service(
         driver,
         endpoints,
-        journal,
+        request_log,
         keeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
@@ -132,7 +132,7 @@ async def running(
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
-            roster = ModelRegistry(config, driver, service, endpoints, watchers)
+            registry = ModelRegistry(config, driver, service, endpoints, watchers)
             if gateway_config.processes > 1:
                 await _first_look(driver, admin_server, len(config.workers))
             try:
@@ -141,9 +141,9 @@ async def running(
                 refused = error  # from here it would come out in a group
             else:
                 admin_server.is_open = True
-                yield Running(service, server, roster, admin_server)
+                yield Running(service, server, registry, admin_server)
                 await _drain(service, server, gateway_config.drain_timeout)
-            roster.stop()
+            registry.stop()
         if refused is not None:
             raise refused
     finally:
@@ -152,7 +152,7 @@ async def running(
         await held.aclose()
         await service.lookups.close()
         driver.close()
-        journal.close()
+        request_log.close()
         for endpoint in endpoints.values():
             await endpoint.close()
         if tracer is not None:
@@ -198,7 +198,7 @@ async def run(
             log.info("gateway listens for gRPC on %s:%d", g.host, g.grpc_port)
         if g.grpc_socket is not None:
             log.info("gateway listens for gRPC on %s", g.grpc_socket)
-        reloading = Reloading(file, adapt, serving.roster, serving.server)
+        reloading = Reloading(file, adapt, serving.registry, serving.server)
         serving.admin.reloading = reloading
         tidying = asyncio.create_task(_tidy())
         reloads = asyncio.create_task(reloading.run(told))
@@ -315,7 +315,7 @@ def _collector(
         yield from metrics.collect(driver.core, driver.clock())
         yield from metrics.collect_reasons(driver.core, service.reasons)
         yield from metrics.collect_control(watch.view.workers)
-        yield from metrics.collect_door(server, keeper.denied, service.lookups.counts)
+        yield from metrics.collect_gateway(server, keeper.denied, service.lookups.counts)
         yield from metrics.collect_admin(admin_server().ports)
         if planned_devices is not None:
             yield from metrics.collect_devices(driver.core, planned_devices.devices)

@@ -10,7 +10,7 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
     408 request came too slowly 504 deadline passed, with Retry-After; or no answer in time
 
 A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
-(X-Request-Priority: batch). An X-Request-Id comes back on every answer. A request that brings none
+(X-Request-Priority: low). An X-Request-Id comes back on every answer. A request that brings none
 and leaves no trace goes its way without a look at either. What a client may ask of planned
 devices beyond that is in `dispatcher/live/planned/request_options.py`. `GET /openapi.json`
 describes all of this.

@@ -22,11 +22,11 @@ class Reloading:
     """`adapt` makes of what the file says what this dispatcher runs with."""
 
     def __init__(
-        self, file: Path, adapt: Callable[[Config], Config], roster: ModelRegistry, server: Server
+        self, file: Path, adapt: Callable[[Config], Config], registry: ModelRegistry, server: Server
     ) -> None:
         self._file = file
         self._adapt = adapt
-        self._roster = roster
+        self._registry = registry
         self._server = server
         self._turn = asyncio.Lock()
 
@@ -35,7 +35,7 @@ class Reloading:
         async with self._turn:
             # In a thread: a file of a thousand models takes longer to read than requests can wait.
             new = self._adapt(await asyncio.to_thread(files.load, self._file))
-            await self._roster.follow(new)
+            await self._registry.follow(new)
             self._server.bound(new.gateway.limits, new.gateway.max_body_bytes)
             return new
 

@@ -39,7 +39,7 @@ class Service:
         self,
         driver: Driver,
         endpoints: Mapping[str, BackendAddress],
-        journal: RequestLog,
+        request_log: RequestLog,
         access: Access,
         tracer: Tracer | None = None,
         *,
@@ -56,8 +56,8 @@ class Service:
         self.is_open = access.is_open
         """Whether everybody may call everything."""
         self._access = access
-        self._journal = journal
-        self.writes_all = journal.writes_all
+        self._request_log = request_log
+        self.writes_all = request_log.writes_all
         """Whether requests that were answered get a line as well."""
         self.scrape: Scrape | None = None
         """Collects metrics for clients; None where they may not read them."""
@@ -144,7 +144,7 @@ class Service:
     def on_ended(self, call: Call, outcome: Outcome) -> None:
         """Note how a call ended; its client has not been told yet."""
         response_time = self.driver.clock() - call.arrived
-        self._journal.on_outcome(call, outcome, response_time)
+        self._request_log.on_outcome(call, outcome, response_time)
         context = call.context
         if context is not None and context.trace is not None:
             context.trace.on_outcome(outcome, response_time, call.executor)
@@ -153,7 +153,7 @@ class Service:
         """Give up a call whose client went away."""
         driver = self.driver
         driver.cancel(call)
-        self._journal.on_cancelled(call, driver.clock() - call.arrived)
+        self._request_log.on_cancelled(call, driver.clock() - call.arrived)
         if call.context is not None:
             self.end(call.context, None)
 

@@ -130,7 +130,7 @@ class PolicyView:
     queues: Mapping[str, ModelQueue]
     executors: Executors
     low_priority: Mapping[str, ModelQueue]
-    """Batch requests, of the models that were asked for any."""
+    """Low-priority requests, of the models that were asked for any."""
 
     def waits(self, model: str, request: int) -> bool:
         """Return whether a request still waits."""

@@ -60,9 +60,9 @@ class GpuSavingsFirst(GpuScheduler):
 
     def pick(self, now: float) -> str | None:
         """Return the model that a free GPU runs next."""
-        slack = self._latest - now
-        urgent = (slack > 0) & (slack < self._urgent)
-        i = int(np.where(urgent, slack, np.inf).argmin())
+        margin = self._latest - now
+        urgent = (margin > 0) & (margin < self._urgent)
+        i = int(np.where(urgent, margin, np.inf).argmin())
         if not urgent[i]:
             i = int(self._savings.argmax())
         return self._models[i] if self._savings[i] > -np.inf else None

@@ -13,7 +13,7 @@ from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
 from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Request
 
-SLACK = 16
+SPARE_ENTRIES = 16
 """Stale entries that are not worth a rebuild."""
 
 
@@ -38,7 +38,7 @@ class HeadOfLineScheduler(GpuScheduler):
         elif self._entered.get(model) != head.id:
             self._entered[model] = head.id
             heappush(self._heap, (self.key(head), head.id, model))
-            if len(self._heap) > 2 * len(self.state.queues) + SLACK:
+            if len(self._heap) > 2 * len(self.state.queues) + SPARE_ENTRIES:
                 self._rebuild()
 
     def _rebuild(self) -> None:

@@ -1,6 +1,6 @@
 """What the dispatcher knows of a planned device (Clockwork, §5.3): memory, profiles, what runs.
 
-The device chooses nothing, so these books are exact: which models its memory holds, how long an
+The device chooses nothing, so this state is exact: which models its memory holds, how long an
 action takes, and when it will be done with what it was given. Times are seconds on the core's
 clock, memory is pages.
 """

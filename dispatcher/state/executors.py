@@ -63,7 +63,7 @@ class Executor:
     no scheduler can reorder it (8 in flight cost 37-69 % more core-seconds). A GPU runs one.
 
     `starts` counts how often it became ready, `losses` how often it was lost. `planned` has the
-    books of a planned device while it is live, None for any other.
+    state of a planned device while it is live, None for any other.
     """
 
     __slots__ = (

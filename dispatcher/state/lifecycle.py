@@ -1,6 +1,6 @@
 """The life cycles of requests and executors, as tables.
 
-A request that reached a final state leaves the dispatcher's books at once, so "ends exactly once"
+A request that reached a final state leaves the dispatcher's state at once, so "ends exactly once"
 is a property of the table: no final state has a step out of it.
 """
 

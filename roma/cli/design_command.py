@@ -166,7 +166,7 @@ def tune(
         chosen, cost = _sampled(point, sampling), 1 / per_core
         source = {"from": "operating point", "sampling": sampling} | asdict(point)
         del source["per_gpu"]
-    wish = design.Wish(
+    goal = design.TuningGoal(
         q=q,
         dead_time=dead_time,
         error=_choice("--error", error, ErrorForm),
@@ -174,7 +174,7 @@ def tune(
         cost=cost,
         allow_fast=allow_fast,
     )
-    tuning = design.main(chosen, wish)
+    tuning = design.main(chosen, goal)
     if out is not None:
         design.write(tuning, out, source, date)
     if json_output:
@@ -336,8 +336,8 @@ def _gains(
         raise ConfigError("--K and --a: both must be given, or none")
     if gain is not None and zero is not None:
         return "pi", {"error": str(form), "K": gain, "a": zero}
-    wish = design.Wish(error=form, set_point=point.response_time, cost=1 / point.per_core)
-    return "pi", design.main(_sampled(point, "mean"), wish).gains
+    goal = design.TuningGoal(error=form, set_point=point.response_time, cost=1 / point.per_core)
+    return "pi", design.main(_sampled(point, "mean"), goal).gains
 
 
 def _fitted(

@@ -36,9 +36,9 @@ from roma.security.tokens import Token
 
 CONNECT_LIMIT = 5.0
 """Seconds until who connects must have said who it is."""
-MAX_STRANGERS = 16
+MAX_UNAUTHENTICATED = 16
 """Connections that have not."""
-_STRANGER_HEADER = 16 * 2**10
+_UNAUTHENTICATED_HEADER = 16 * 2**10
 _BUFFER = 8 * 2**20
 """Bytes of unread results at which nothing more is taken from a dispatcher that reads slowly."""
 MAX_UNREAD = 512 * 2**20
@@ -92,7 +92,7 @@ class DeviceServer:
         return host, port
 
     @property
-    def strangers(self) -> int:
+    def unauthenticated(self) -> int:
         """Connections that have not said who they are."""
         return len(self._links) - (self._dispatcher is not None)
 
@@ -119,8 +119,8 @@ class DeviceServer:
     def on_open(self, link: "_Link") -> None:
         """Count a connection."""
         self._links.add(link)
-        if self.strangers > MAX_STRANGERS:
-            link.refuse(f"connections = {self.strangers}: must be ≤ {MAX_STRANGERS}")
+        if self.unauthenticated > MAX_UNAUTHENTICATED:
+            link.refuse(f"connections = {self.unauthenticated}: must be ≤ {MAX_UNAUTHENTICATED}")
 
     def on_gone(self, link: "_Link") -> None:
         """Forget a connection, and if it was the dispatcher's what it asked for."""
@@ -153,7 +153,7 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, server: DeviceServer) -> None:
         self._server = server
-        self._decoder = Decoder(max_payload=0, max_header=_STRANGER_HEADER)
+        self._decoder = Decoder(max_payload=0, max_header=_UNAUTHENTICATED_HEADER)
         self._name = ""
         self._is_known = self._is_greeted = False
         self._transport: asyncio.Transport

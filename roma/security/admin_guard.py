@@ -54,7 +54,9 @@ class TokenGuard:
         return 'Basic realm="ROMA", charset="UTF-8"' if self.browser else 'Bearer realm="ROMA"'
 
 
-def guard(names: Iterable[str], doors: Mapping[str, TokenGuard], default: TokenGuard) -> Middleware:
+def guard(
+    names: Iterable[str], guards: Mapping[str, TokenGuard], default: TokenGuard
+) -> Middleware:
     """Return the middleware of an application whose routes have these doors, by path.
 
     Made in a running loop. What it refuses is logged, a line a second.
@@ -72,12 +74,12 @@ def guard(names: Iterable[str], doors: Mapping[str, TokenGuard], default: TokenG
             why = "not known by this name: gateway.admin_names lists those that are"
             said.log("doors: name", logging.WARNING, "%s: refused: %s", request.remote, why)
             return web.json_response({"error": why}, status=421)
-        door = default if path is None else doors.get(path, default)
-        if not door.allows(request.headers.get(hdrs.AUTHORIZATION)):
+        guard_ = default if path is None else guards.get(path, default)
+        if not guard_.allows(request.headers.get(hdrs.AUTHORIZATION)):
             message = "%s: %s %s: no valid token"
             what = (request.remote, request.method, request.path)
             said.log("doors: token", logging.WARNING, message, *what)
-            challenge = {hdrs.WWW_AUTHENTICATE: door.challenge}
+            challenge = {hdrs.WWW_AUTHENTICATE: guard_.challenge}
             return web.json_response({"error": "a token is needed"}, status=401, headers=challenge)
         return await handler(request)
 

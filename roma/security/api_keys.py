@@ -10,7 +10,7 @@
       reports:                        # no token: a verified client certificate
         certificate: reports.example.com
         models: "*"
-        priority: batch
+        priority: low
 
 A token's secret is 256 random bits, so a plain SHA-256 is right: a slow hash makes guessing
 dear where few secrets are likely, and here 2^256 are alike; it would cost milliseconds per request.

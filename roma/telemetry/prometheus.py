@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from a program's own books whenever somebody scrapes.
+"""Metrics for Prometheus, read from a program's own state whenever somebody scrapes.
 
 Nothing is counted twice: a scrape reads the state, there are no counters beside it.
 """
@@ -74,7 +74,7 @@ class _Collected(Collector):
 async def encoded(accept: str, metrics: Iterable[Metric]) -> tuple[bytes, str]:
     """Return the text of `metrics` and its content type: the text format or OpenMetrics.
 
-    The books are read at once; the text, which takes longer, is made on a thread: a request waits
+    The state is read at once; the text, which takes longer, is made on a thread: a request waits
     for a turn of the interpreter, not for all of it.
     """
     encode, content_type = choose_encoder(accept)

@@ -141,8 +141,8 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         context = None if control.tls is None else server_context(control.tls, "control.tls")
         files = [f for f in (shared, scraping, context, calling_tls) if f is not None]
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
-        door = guard(peers.names(config), {"/metrics": TokenGuard(scraping)}, TokenGuard(shared))
-        app = api.application(loop, gpus, worker=worker.name, mode=mode, middlewares=[door])
+        guard_ = guard(peers.names(config), {"/metrics": TokenGuard(scraping)}, TokenGuard(shared))
+        app = api.application(loop, gpus, worker=worker.name, mode=mode, middlewares=[guard_])
         ports = AdminPorts()
         stack.callback(ports.close)
         address = control.host, port

@@ -52,7 +52,7 @@ def refused(access, who, model="m", now=0.0):
 
 
 def test_a_key_opens_its_models_by_either_header():
-    a = access(abcdefgh=entry(priority="batch"))
+    a = access(abcdefgh=entry(priority="low"))
     for who in (
         bearer(),
         Credentials(f"bearer  {TOKEN} "),
@@ -271,11 +271,11 @@ ARRIVALS = st.lists(st.floats(0, 5, allow_nan=False), max_size=200)
 @given(ARRIVALS, st.floats(0.1, 50), st.none() | st.integers(1, 20))
 def test_a_bucket_never_lets_in_more_than_rate_times_time_and_a_burst(gaps, rate, burst):
     limits = Limits(rate=rate, burst=burst)
-    allowance = RateLimit(limits)
+    rate_limit = RateLimit(limits)
     now, let_in = 0.0, []
     for gap in gaps:
         now += gap
-        if allowance.refusal(now) is None:
+        if rate_limit.refusal(now) is None:
             let_in.append(now)
     for i, start in enumerate(let_in):
         for n, end in enumerate(let_in[i:], 1):
@@ -284,19 +284,19 @@ def test_a_bucket_never_lets_in_more_than_rate_times_time_and_a_burst(gaps, rate
 
 @given(ARRIVALS, st.floats(0.1, 50))
 def test_whoever_comes_when_he_was_told_to_is_let_in(gaps, rate):
-    allowance = RateLimit(Limits(rate=rate, burst=1))
+    rate_limit = RateLimit(Limits(rate=rate, burst=1))
     now = 0.0
     for gap in gaps:
         now += gap
-        if (refusal := allowance.refusal(now)) is not None:
+        if (refusal := rate_limit.refusal(now)) is not None:
             now += refusal[1] + 1e-9 * max(1, now)
-            assert allowance.refusal(now) is None
+            assert rate_limit.refusal(now) is None
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=1))
 def test_a_clock_that_jumps_back_gives_nobody_anything(times):
-    allowance = RateLimit(Limits(rate=1, burst=1))
-    let_in = sum(allowance.refusal(now) is None for now in times)
+    rate_limit = RateLimit(Limits(rate=1, burst=1))
+    let_in = sum(rate_limit.refusal(now) is None for now in times)
     highest = -math.inf
     risen = 0.0
     for now in times:

@@ -260,7 +260,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     found = provider(jwk(EC, "e"))
     for i in range(10):
         found.caller(signed(EC, "e", "ES256", sub=f"s{i}"))
-    assert len(found._verified) == len(found._allowances) == 3
+    assert len(found._verified) == len(found._rate_limits) == 3
 
 
 class Issuer:

@@ -90,7 +90,7 @@ def test_every_axis_has_a_unit():
     from controllers.design.plant import OperatingPoint, Sampling
 
     point = OperatingPoint()
-    tuning = tune.main(plant.sampled(point, Sampling.MEAN), tune.Wish())
+    tuning = tune.main(plant.sampled(point, Sampling.MEAN), tune.TuningGoal())
     drawn = [
         figures.plant_figure(point),
         figures.poles_figure(point, tuning.controller),

@@ -23,8 +23,8 @@ POINT = OperatingPoint()
 
 def tuned(form=ErrorForm.RT, point=POINT, q=0.85):
     system = plant.sampled(point, Sampling.MEAN)
-    wish = tune.Wish(q=q, error=form, set_point=point.response_time)
-    return tune.main(system, wish)
+    goal = tune.TuningGoal(q=q, error=form, set_point=point.response_time)
+    return tune.main(system, goal)
 
 
 EQ_12 = LoopScenario(gains=tuple(tuned().gains.items()))

@@ -10,7 +10,7 @@ from controllers.design.robustness import Controller, judge
 
 POINT = OperatingPoint()
 MEAN = plant.sampled(POINT, Sampling.MEAN)
-TUNED = tune.main(MEAN, tune.Wish()).controller
+TUNED = tune.main(MEAN, tune.TuningGoal()).controller
 PAPER = robustness.from_gains(robustness.PAPER, POINT.response_time, POINT.period)
 
 

@@ -8,7 +8,7 @@ import yaml
 from controllers import registry
 from controllers.design import plant, robustness, tune
 from controllers.design.plant import OperatingPoint, Plant, Sampling
-from controllers.design.tune import Wish
+from controllers.design.tune import TuningGoal
 from controllers.error import ErrorForm
 from roma.domain.errors import ConfigError
 
@@ -34,7 +34,7 @@ def test_eq_12_places_both_poles_in_q(k, b, q):
 
 
 def test_the_tuned_gains_are_those_of_the_document():
-    tuning = tune.main(MEAN, Wish())
+    tuning = tune.main(MEAN, TuningGoal())
     gain = tuning.controller.K
     assert gain == pytest.approx(1.276, abs=5e-4)
     assert tuning.gains["K"] == pytest.approx(1.276 * 0.304, abs=5e-4)
@@ -44,37 +44,41 @@ def test_the_tuned_gains_are_those_of_the_document():
 
 
 @pytest.mark.parametrize(
-    ("system", "wish", "message"),
+    ("system", "goal", "message"),
     [
-        (Plant(0.23, -0.24), Wish(), "k = 0.23 s/core: must be < 0"),
-        (Plant(0.0, -0.24), Wish(), "k = 0 s/core: must be < 0"),
-        (Plant(float("nan"), 0.2), Wish(), "k = nan s/core: must be < 0"),
-        (Plant(-0.23, 1.0), Wish(), "b = 1: must be < 1"),
-        (Plant(-0.23, -0.24), Wish(q=1.0), r"q = 1: must be in \(0, 1\)"),
-        (Plant(-0.23, -0.24), Wish(q=0.65), "q = 0.65: must be >= 0.7"),
-        (Plant(-0.23, 0.84), Wish(q=0.85), "q = 0.85: must differ from b = 0.84"),
-        (Plant(-0.23, 0.925), Wish(q=0.85), "must differ from 2b - 1"),
-        (MEAN, Wish(q=0.7), r"unstable with dead_time = 2 \(pole at 1.015\)"),
-        (MEAN, Wish(dead_time=-1), "dead_time = -1: must be >= 0"),
-        (MEAN, Wish(set_point=0.0), "set_point = 0.0: must be finite and > 0"),
-        (Plant(-1e-5, -0.24), Wish(), r"control.gains.K = .*less than or equal to 100"),
-        (Plant(-0.23, -0.24, period=0.01), Wish(), r"control.gains.a = -.*greater than or equal"),
+        (Plant(0.23, -0.24), TuningGoal(), "k = 0.23 s/core: must be < 0"),
+        (Plant(0.0, -0.24), TuningGoal(), "k = 0 s/core: must be < 0"),
+        (Plant(float("nan"), 0.2), TuningGoal(), "k = nan s/core: must be < 0"),
+        (Plant(-0.23, 1.0), TuningGoal(), "b = 1: must be < 1"),
+        (Plant(-0.23, -0.24), TuningGoal(q=1.0), r"q = 1: must be in \(0, 1\)"),
+        (Plant(-0.23, -0.24), TuningGoal(q=0.65), "q = 0.65: must be >= 0.7"),
+        (Plant(-0.23, 0.84), TuningGoal(q=0.85), "q = 0.85: must differ from b = 0.84"),
+        (Plant(-0.23, 0.925), TuningGoal(q=0.85), "must differ from 2b - 1"),
+        (MEAN, TuningGoal(q=0.7), r"unstable with dead_time = 2 \(pole at 1.015\)"),
+        (MEAN, TuningGoal(dead_time=-1), "dead_time = -1: must be >= 0"),
+        (MEAN, TuningGoal(set_point=0.0), "set_point = 0.0: must be finite and > 0"),
+        (Plant(-1e-5, -0.24), TuningGoal(), r"control.gains.K = .*less than or equal to 100"),
+        (
+            Plant(-0.23, -0.24, period=0.01),
+            TuningGoal(),
+            r"control.gains.a = -.*greater than or equal",
+        ),
     ],
 )
-def test_guards_name_what_must_not_be(system, wish, message):
+def test_guards_name_what_must_not_be(system, goal, message):
     with pytest.raises(ConfigError, match=message):
-        tune.main(system, wish)
+        tune.main(system, goal)
 
 
 def test_backward_euler_at_half_is_unstable_with_the_dead_step_it_ignores():
     backward = plant.sampled(OperatingPoint(), Sampling.BACKWARD)
-    assert tune.main(backward, Wish(q=0.5, dead_time=0, allow_fast=True)).warnings
+    assert tune.main(backward, TuningGoal(q=0.5, dead_time=0, allow_fast=True)).warnings
     with pytest.raises(ConfigError, match="unstable with dead_time = 1"):
-        tune.main(backward, Wish(q=0.5, dead_time=1, allow_fast=True))
+        tune.main(backward, TuningGoal(q=0.5, dead_time=1, allow_fast=True))
 
 
 def test_more_dead_time_than_asked_for_is_a_warning():
-    tuning = tune.main(MEAN, Wish(q=0.7, dead_time=1))
+    tuning = tune.main(MEAN, TuningGoal(q=0.7, dead_time=1))
     assert [warning.split(" (")[0] for warning in tuning.warnings] == [
         "unstable with dead_time = 2",
         "unstable with dead_time = 3",
@@ -85,7 +89,7 @@ def test_more_dead_time_than_asked_for_is_a_warning():
 @pytest.mark.parametrize("period", [0.5, 1.0, 2.0])
 def test_gains_come_back_as_the_controller_they_were_made_from(form, period):
     system = plant.sampled(OperatingPoint(period=period), Sampling.MEAN)
-    tuning = tune.main(system, Wish(error=form, q=0.9))
+    tuning = tune.main(system, TuningGoal(error=form, q=0.9))
     back = robustness.from_gains(tuning.gains, 0.304, period, cost=0.1)
     expected = (tuning.controller.K, tuning.controller.a)
     assert (back.K, back.a) == pytest.approx(expected, rel=1e-5)
@@ -93,7 +97,7 @@ def test_gains_come_back_as_the_controller_they_were_made_from(form, period):
 
 def test_a_gains_file_says_where_it_comes_from_and_production_reads_it(tmp_path):
     path = tmp_path / "new" / "gains.yaml"
-    tuning = tune.main(MEAN, Wish())
+    tuning = tune.main(MEAN, TuningGoal())
     tune.write(tuning, path, {"from": "a test"})
     document = yaml.safe_load(path.read_text())
     provenance = document["provenance"]

@@ -7,8 +7,8 @@ from roma.domain.events import ExecutorAdded, ExecutorReady, RequestArrived
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 
-class Desk:
-    """A dispatcher core and short words for its events; checks its books on exit."""
+class DispatcherHarness:
+    """A dispatcher core and short words for its events; checks its state on exit."""
 
     def __init__(self) -> None:
         self.core = None
@@ -62,7 +62,7 @@ def model(name, *, response_time=1.0, alpha=1.0, deadline=100.0, max_waiting=100
 
 
 @pytest.fixture
-def desk():
-    desk = Desk()
-    yield desk
-    desk.check()
+def harness():
+    harness = DispatcherHarness()
+    yield harness
+    harness.check()

@@ -24,20 +24,20 @@ def promised(sla):
     return ModelSpec("m", sla, DEADLINE)
 
 
-def measured(desk, sla, services=(0.3,)):
+def measured(harness, sla, services=(0.3,)):
     """Make an executor of one slot that has answered requests of `services` seconds; return the time."""
-    core, now = desk.build(promised(sla)), 0.0
-    desk.cpu("m@w", "m")
+    core, now = harness.build(promised(sla)), 0.0
+    harness.cpu("m@w", "m")
     for seconds in services:
-        (run,) = desk.arrive("m", now)
+        (run,) = harness.arrive("m", now)
         now += seconds
         core.handle(ExecutionEnded(run.execution, Result.OK), now=now)
     return now
 
 
-def admitted(desk, now, count=100):
+def admitted(harness, now, count=100):
     """Return how many of `count` requests that come at once are admitted."""
-    commands = [command for _ in range(count) for command in desk.arrive("m", now)]
+    commands = [command for _ in range(count) for command in harness.arrive("m", now)]
     return count - sum(isinstance(command, Reject) for command in commands)
 
 
@@ -51,69 +51,69 @@ def admitted(desk, now, count=100):
         (Sla(1.0, Statistic.MEAN), 1 + 13),
     ],
 )
-def test_a_budget_bounds_the_queue_by_the_promise(desk, sla, most):
-    now = measured(desk, sla)
-    assert admitted(desk, now) == most
+def test_a_budget_bounds_the_queue_by_the_promise(harness, sla, most):
+    now = measured(harness, sla)
+    assert admitted(harness, now) == most
 
 
-def test_a_refusal_names_the_promise_that_would_be_broken(desk):
-    now = measured(desk, Sla.within(1.0, 0.02))
-    admitted(desk, now, 4)
-    (refused,) = desk.arrive("m", now)
+def test_a_refusal_names_the_promise_that_would_be_broken(harness):
+    now = measured(harness, Sla.within(1.0, 0.02))
+    admitted(harness, now, 4)
+    (refused,) = harness.arrive("m", now)
     assert refused.reason is Reason.PREDICTED_LATE
     assert refused.detail == "model m: predicted response time 1.200 s > promise 1.000 s"
     assert refused.retry_after == pytest.approx(0.2)
 
 
-def test_the_head_is_dropped_when_its_turn_comes_too_late_and_another_waits(desk):
-    now = measured(desk, Sla.within(1.0, 0.02))
-    (run,) = desk.arrive("m", now)
-    desk.arrive("m", now)
-    desk.arrive("m", now + 0.5)
+def test_the_head_is_dropped_when_its_turn_comes_too_late_and_another_waits(harness):
+    now = measured(harness, Sla.within(1.0, 0.02))
+    (run,) = harness.arrive("m", now)
+    harness.arrive("m", now)
+    harness.arrive("m", now + 0.5)
     # The first one took far longer than predicted: the second could be done after 1.1 s.
-    rejected, started = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 0.8)
+    rejected, started = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 0.8)
     assert (rejected.request, rejected.reason) == (3, Reason.PREDICTED_LATE)
     assert rejected.detail == "waited 0.800 s + predicted service 0.800 s > promise 1.000 s"
     assert isinstance(started, Execute)
     assert started.requests == (4,)
 
 
-def test_a_late_head_runs_if_no_other_waits(desk):
+def test_a_late_head_runs_if_no_other_waits(harness):
     """A late answer is worth more to a client than none, and costs nobody anything."""
-    now = measured(desk, Sla.within(1.0, 0.02))
-    (run,) = desk.arrive("m", now)
-    desk.arrive("m", now)
-    (started,) = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
+    now = measured(harness, Sla.within(1.0, 0.02))
+    (run,) = harness.arrive("m", now)
+    harness.arrive("m", now)
+    (started,) = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
     assert started.requests == (3,)
 
 
-def test_the_head_makes_way_by_what_most_requests_take_not_by_half_of_them(desk):
+def test_the_head_makes_way_by_what_most_requests_take_not_by_half_of_them(harness):
     services = (0.3,) * 7 + (0.6, 0.6)  # the median is 0.3 s, eight of nine end within 0.6 s
-    now = measured(desk, Sla.within(1.0, 0.02), services)
-    (run,) = desk.arrive("m", now)
-    desk.arrive("m", now)
-    desk.arrive("m", now + 0.1)
-    commands = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 0.5)
+    now = measured(harness, Sla.within(1.0, 0.02), services)
+    (run,) = harness.arrive("m", now)
+    harness.arrive("m", now)
+    harness.arrive("m", now + 0.1)
+    commands = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 0.5)
     assert [type(c) for c in commands] == [Reject, Execute]
 
 
 @pytest.mark.parametrize("sla", [Sla(1.0, Statistic.MEAN), Sla(1.0, Statistic.EACH)])
-def test_a_mean_and_each_are_bounded_by_the_deadline(desk, sla):
-    now = measured(desk, sla)
-    (run,) = desk.arrive("m", now)
-    desk.arrive("m", now)
-    desk.arrive("m", now + 0.5)
-    (started,) = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
+def test_a_mean_and_each_are_bounded_by_the_deadline(harness, sla):
+    now = measured(harness, sla)
+    (run,) = harness.arrive("m", now)
+    harness.arrive("m", now)
+    harness.arrive("m", now + 0.5)
+    (started,) = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
     assert isinstance(started, Execute)
 
 
-def test_low_priority_requests_have_the_deadline_alone(desk):
-    now = measured(desk, Sla.within(1.0, 0.02))
-    desk.arrive("m", now)
+def test_low_priority_requests_have_the_deadline_alone(harness):
+    now = measured(harness, Sla.within(1.0, 0.02))
+    harness.arrive("m", now)
     commands = [
         command
         for number in range(50, 70)
-        for command in desk.core.handle(
+        for command in harness.core.handle(
             RequestArrived(Request(number, "m", now, now + DEADLINE, priority=Priority.LOW)),
             now=now,
         )
@@ -122,11 +122,11 @@ def test_low_priority_requests_have_the_deadline_alone(desk):
     assert (len(commands), 20 - len(refused)) == (len(refused), 13)
 
 
-def test_a_clients_own_deadline_still_bounds_it(desk):
-    now = measured(desk, Sla.within(1.0, 0.02))
-    desk.arrive("m", now)
-    desk.arrive("m", now)
-    (refused,) = desk.arrive("m", now, deadline=0.5)
+def test_a_clients_own_deadline_still_bounds_it(harness):
+    now = measured(harness, Sla.within(1.0, 0.02))
+    harness.arrive("m", now)
+    harness.arrive("m", now)
+    (refused,) = harness.arrive("m", now, deadline=0.5)
     assert refused.detail == "model m: predicted response time 0.600 s > deadline 0.500 s"
 
 
@@ -137,14 +137,14 @@ def test_budgets_of_statistics():
     assert ModelQueue(promised(Sla.within(1.0, 0.3)), 1.0).response_limit == 1.0
 
 
-def given_up(desk, at, *, runs):
+def given_up(harness, at, *, runs):
     """Cancel a request of an SLA of 1 s `at` seconds after it came; services take 0.3 s."""
-    now = measured(desk, Sla.within(1.0, 0.02))
+    now = measured(harness, Sla.within(1.0, 0.02))
     if not runs:
-        desk.arrive("m", now)  # it is ahead, and takes long
-    desk.arrive("m", now)
-    desk.core.handle(RequestCancelled(desk.next_id), now=now + at)
-    return desk.core.queues["m"]
+        harness.arrive("m", now)  # it is ahead, and takes long
+    harness.arrive("m", now)
+    harness.core.handle(RequestCancelled(harness.next_id), now=now + at)
+    return harness.core.queues["m"]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,10 @@ def given_up(desk, at, *, runs):
         (1.1, False, 1),
     ],
 )
-def test_a_client_that_goes_away_too_late_to_be_served_in_time_counts_as_late(desk, at, runs, late):
-    queue = given_up(desk, at, runs=runs)
+def test_a_client_that_goes_away_too_late_to_be_served_in_time_counts_as_late(
+    harness, at, runs, late
+):
+    queue = given_up(harness, at, runs=runs)
     assert (queue.cancelled, queue.cancelled_late) == (1, late)
 
 
@@ -174,39 +176,39 @@ def test_a_client_that_goes_away_too_late_to_be_served_in_time_counts_as_late(de
     ],
 )
 def test_a_deadline_of_the_clients_own_breaks_no_promise_that_could_be_kept(
-    desk, deadline, ends, counted
+    harness, deadline, ends, counted
 ):
-    now = measured(desk, Sla.within(1.0, 0.02))
+    now = measured(harness, Sla.within(1.0, 0.02))
     request = Request(50, "m", now, now + deadline, strict=True)
-    desk.core.handle(RequestArrived(request), now=now)
-    (rejected,) = desk.core.handle(Woken(), now=now + ends)
+    harness.core.handle(RequestArrived(request), now=now)
+    (rejected,) = harness.core.handle(Woken(), now=now + ends)
     assert rejected.reason is Reason.DEADLINE
-    (report,) = reports.reply(desk.core, "", now + 5).models
+    (report,) = reports.reply(harness.core, "", now + 5).models
     assert (report.broken, report.ended) == (counted, 1 + counted)
     assert report.rejected == {"deadline": 1}
 
 
-def test_a_client_with_a_deadline_of_its_own_is_not_to_blame_for_what_breaks_here(desk):
-    now = measured(desk, Sla.within(1.0, 0.02))
-    desk.arrive("m", now)
+def test_a_client_with_a_deadline_of_its_own_is_not_to_blame_for_what_breaks_here(harness):
+    now = measured(harness, Sla.within(1.0, 0.02))
+    harness.arrive("m", now)
     for number in (50, 51):
         request = Request(number, "m", now, now + 0.9, strict=True)
-        desk.core.handle(RequestArrived(request), now=now)
-    commands = desk.core.handle(ExecutorLost("m@w"), now=now + 0.1)
+        harness.core.handle(RequestArrived(request), now=now)
+    commands = harness.core.handle(ExecutorLost("m@w"), now=now + 0.1)
     assert [c.reason for c in commands if isinstance(c, Reject)] == [Reason.NO_EXECUTABLE] * 2
-    (report,) = reports.reply(desk.core, "", now + 5).models
+    (report,) = reports.reply(harness.core, "", now + 5).models
     assert (report.broken, report.ended) == (3, 4)
 
 
-def test_what_counts_for_the_promise_is_one_sum(desk):
-    now = measured(desk, Sla.within(1.0, 0.02))
-    (run,) = desk.arrive("m", now)
-    desk.arrive("m", now)
-    (second,) = desk.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 1.2)  # late
-    desk.core.handle(ExecutionEnded(second.execution, Result.ERROR), now=now + 1.3)
-    (run,) = desk.arrive("m", now + 2)
-    desk.core.handle(ExecutionEnded(run.execution, Result.INVALID), now=now + 2.1)
-    (run,) = desk.arrive("m", now + 3)
-    desk.core.handle(RequestCancelled(desk.next_id), now=now + 3.1)  # in time: in neither sum
-    (report,) = reports.reply(desk.core, "", now + 5).models
+def test_what_counts_for_the_promise_is_one_sum(harness):
+    now = measured(harness, Sla.within(1.0, 0.02))
+    (run,) = harness.arrive("m", now)
+    harness.arrive("m", now)
+    (second,) = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 1.2)  # late
+    harness.core.handle(ExecutionEnded(second.execution, Result.ERROR), now=now + 1.3)
+    (run,) = harness.arrive("m", now + 2)
+    harness.core.handle(ExecutionEnded(run.execution, Result.INVALID), now=now + 2.1)
+    (run,) = harness.arrive("m", now + 3)
+    harness.core.handle(RequestCancelled(harness.next_id), now=now + 3.1)  # in time: in neither sum
+    (report,) = reports.reply(harness.core, "", now + 5).models
     assert (report.broken, report.ended) == (2, 3)  # the one that `measured` had was in time

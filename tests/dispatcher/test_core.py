@@ -34,22 +34,22 @@ def spec(name="m", **changes):
     )
 
 
-def test_a_request_runs_at_once_on_an_idle_executor(desk):
-    desk.build("m")
-    desk.cpu("m@w", "m")
-    assert desk.arrive("m", 1.0) == [Execute(1, "m@w", "m", (1,))]
-    assert desk.core.handle(ExecutionEnded(1, Result.OK), now=1.5) == []
-    queue = desk.core.queues["m"]
+def test_a_request_runs_at_once_on_an_idle_executor(harness):
+    harness.build("m")
+    harness.cpu("m@w", "m")
+    assert harness.arrive("m", 1.0) == [Execute(1, "m@w", "m", (1,))]
+    assert harness.core.handle(ExecutionEnded(1, Result.OK), now=1.5) == []
+    queue = harness.core.queues["m"]
     assert (queue.completed[Device.CPU], queue.late, queue.response.mean(1.5)) == (1, 0, 0.5)
 
 
-def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m", cores=2.0)
-    assert desk.arrive("m", 0.0) == [Execute(1, "m@w", "m", (1,))]
-    assert desk.arrive("m", 0.1) == [Execute(2, "m@w", "m", (2,))]
-    assert desk.arrive("m", 0.2) == []
-    assert desk.arrive("m", 0.3) == []
+def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m", cores=2.0)
+    assert harness.arrive("m", 0.0) == [Execute(1, "m@w", "m", (1,))]
+    assert harness.arrive("m", 0.1) == [Execute(2, "m@w", "m", (2,))]
+    assert harness.arrive("m", 0.2) == []
+    assert harness.arrive("m", 0.3) == []
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.4) == [Execute(3, "m@w", "m", (3,))]
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.5) == [Execute(4, "m@w", "m", (4,))]
 
@@ -58,41 +58,41 @@ def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(
     ("cores", "threads", "limit"),
     [(0.2, 1, 1), (1.0, 1, 1), (1.1, 1, 2), (4.0, 1, 4), (4.0, 4, 1), (4.1, 4, 2), (0.1, 8, 1)],
 )
-def test_in_flight_limit_is_cores_per_threads_rounded_up(desk, cores, threads, limit):
-    desk.build("m")
-    desk.cpu("m@w", "m", cores=cores, threads=threads)
-    assert desk.core.executors["m@w"].limit == limit
+def test_in_flight_limit_is_cores_per_threads_rounded_up(harness, cores, threads, limit):
+    harness.build("m")
+    harness.cpu("m@w", "m", cores=cores, threads=threads)
+    assert harness.core.executors["m@w"].limit == limit
 
 
-def test_applied_cores_move_the_in_flight_limit_at_once(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m", cores=1.0)
-    desk.arrive("m", 0.0)
-    assert desk.arrive("m", 0.1) == []
+def test_applied_cores_move_the_in_flight_limit_at_once(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m", cores=1.0)
+    harness.arrive("m", 0.0)
+    assert harness.arrive("m", 0.1) == []
     assert core.handle(CoresApplied("m@w", 2.0), now=0.2) == [Execute(2, "m@w", "m", (2,))]
     core.handle(CoresApplied("m@w", 0.5), now=0.3)
-    desk.arrive("m", 0.4)
+    harness.arrive("m", 0.4)
     # Two still run where one is allowed now: the next starts when both are done.
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.5) == []
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == [Execute(3, "m@w", "m", (3,))]
 
 
-def test_one_request_in_flight_per_gpu_not_per_device_type(desk):
-    desk.build("m")
-    desk.gpu("gpu0")
-    desk.gpu("gpu1")
-    assert desk.arrive("m", 0.0) == [Execute(1, "gpu0", "m", (1,))]
-    assert desk.arrive("m", 0.1) == [Execute(2, "gpu1", "m", (2,))]
-    assert desk.arrive("m", 0.2) == []
+def test_one_request_in_flight_per_gpu_not_per_device_type(harness):
+    harness.build("m")
+    harness.gpu("gpu0")
+    harness.gpu("gpu1")
+    assert harness.arrive("m", 0.0) == [Execute(1, "gpu0", "m", (1,))]
+    assert harness.arrive("m", 0.1) == [Execute(2, "gpu1", "m", (2,))]
+    assert harness.arrive("m", 0.2) == []
 
 
-def test_replicas_of_a_model_take_turns(desk):
-    core = desk.build("m")
+def test_replicas_of_a_model_take_turns(harness):
+    core = harness.build("m")
     for name in ("m@a", "m@b", "m@c"):
-        desk.cpu(name, "m")
+        harness.cpu(name, "m")
     used = []
     for i in range(6):
-        (command,) = desk.arrive("m", float(i))
+        (command,) = harness.arrive("m", float(i))
         used.append(command.executor)
         core.handle(ExecutionEnded(command.execution, Result.OK), now=i + 0.5)
     assert used == ["m@a", "m@b", "m@c", "m@a", "m@b", "m@c"]
@@ -101,42 +101,42 @@ def test_replicas_of_a_model_take_turns(desk):
 # Admission
 
 
-def test_without_a_ready_executable_a_request_is_rejected(desk):
-    desk.build("m")
-    (command,) = desk.arrive("m", 0.0)
+def test_without_a_ready_executable_a_request_is_rejected(harness):
+    harness.build("m")
+    (command,) = harness.arrive("m", 0.0)
     assert (command.request, command.reason) == (1, Reason.NO_EXECUTABLE)
     assert command.detail == "no executable of model m is ready"
 
 
-def test_the_queue_is_bounded_by_count(desk):
-    desk.build(spec(max_waiting=2))
-    desk.cpu("m@w", "m")
+def test_the_queue_is_bounded_by_count(harness):
+    harness.build(spec(max_waiting=2))
+    harness.cpu("m@w", "m")
     for i in range(3):
-        desk.arrive("m", i / 10)
-    (command,) = desk.arrive("m", 0.4)
+        harness.arrive("m", i / 10)
+    (command,) = harness.arrive("m", 0.4)
     assert (command.request, command.reason) == (4, Reason.QUEUE_FULL)
     assert command.detail == "2 requests of model m wait (bound 2)"
 
 
-def test_the_queue_is_bounded_by_predicted_wait(desk):
-    core = desk.build(spec(deadline=1.0))
-    desk.cpu("m@w", "m")
-    (first,) = desk.arrive("m", 0.0)
+def test_the_queue_is_bounded_by_predicted_wait(harness):
+    core = harness.build(spec(deadline=1.0))
+    harness.cpu("m@w", "m")
+    (first,) = harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)  # 0.4 s per request
-    assert [type(c) for c in desk.arrive("m", 1.0)] == [Execute]
-    assert desk.arrive("m", 1.0) == []  # waits 0.0, predicted 0.4
-    assert desk.arrive("m", 1.0) == []  # waits 0.4, predicted 0.8
-    (refused,) = desk.arrive("m", 1.0)  # waits 0.8, predicted 1.2
+    assert [type(c) for c in harness.arrive("m", 1.0)] == [Execute]
+    assert harness.arrive("m", 1.0) == []  # waits 0.0, predicted 0.4
+    assert harness.arrive("m", 1.0) == []  # waits 0.4, predicted 0.8
+    (refused,) = harness.arrive("m", 1.0)  # waits 0.8, predicted 1.2
     assert (refused.reason, refused.retry_after) == (Reason.PREDICTED_LATE, pytest.approx(0.2))
     assert refused.detail == "model m: predicted response time 1.200 s > deadline 1.000 s"
 
 
-def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(desk):
-    core = desk.build(spec(deadline=1.0))
-    desk.cpu("m@w", "m")
+def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harness):
+    core = harness.build(spec(deadline=1.0))
+    harness.cpu("m@w", "m")
     now = 0.0
     for _ in range(5):  # every execution takes ten deadlines
-        (command,) = desk.arrive("m", now)
+        (command,) = harness.arrive("m", now)
         assert isinstance(command, Execute)
         now += 10.0
         core.handle(ExecutionEnded(command.execution, Result.OK), now=now)
@@ -145,11 +145,11 @@ def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(desk
 # Deadlines
 
 
-def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(desk):
-    core = desk.build(spec(deadline=1.0))
-    desk.cpu("m@w", "m")
-    desk.arrive("m", 0.0)
-    desk.arrive("m", 0.25)
+def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(harness):
+    core = harness.build(spec(deadline=1.0))
+    harness.cpu("m@w", "m")
+    harness.arrive("m", 0.0)
+    harness.arrive("m", 0.25)
     assert core.next_wakeup() == 1.25
     assert core.handle(Woken(), now=1.0) == []
     assert core.handle(Woken(), now=1.25) == [
@@ -158,14 +158,14 @@ def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(desk):
     assert core.next_wakeup() is None
 
 
-def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of_the_next(desk):
-    core = desk.build(spec(deadline=1.0))
-    desk.cpu("m@w", "m")
-    (first,) = desk.arrive("m", 0.0)
+def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of_the_next(harness):
+    core = harness.build(spec(deadline=1.0))
+    harness.cpu("m@w", "m")
+    (first,) = harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)
-    desk.arrive("m", 1.0)  # 2 runs, and takes 0.7 s
-    desk.arrive("m", 1.0)  # 3 waits
-    desk.arrive("m", 1.4)  # 4 waits
+    harness.arrive("m", 1.0)  # 2 runs, and takes 0.7 s
+    harness.arrive("m", 1.0)  # 3 waits
+    harness.arrive("m", 1.4)  # 4 waits
     commands = core.handle(ExecutionEnded(2, Result.OK), now=1.7)
     assert [type(c) for c in commands] == [Reject, Execute]
     assert commands[0].request == 3
@@ -174,10 +174,10 @@ def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of
     assert commands[1].requests == (4,)
 
 
-def test_a_prediction_scales_with_the_cores_of_now(desk):
-    core = desk.build(spec(deadline=10.0))
-    desk.cpu("m@w", "m", cores=1.0)
-    (first,) = desk.arrive("m", 0.0)
+def test_a_prediction_scales_with_the_cores_of_now(harness):
+    core = harness.build(spec(deadline=10.0))
+    harness.cpu("m@w", "m", cores=1.0)
+    (first,) = harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)
     assert core.executors["m@w"].expected("m") == pytest.approx(0.4)
     core.handle(CoresApplied("m@w", 0.5), now=1.0)
@@ -187,22 +187,22 @@ def test_a_prediction_scales_with_the_cores_of_now(desk):
 # Cancellation and loss
 
 
-def test_a_cancelled_request_leaves_the_queue(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
+def test_a_cancelled_request_leaves_the_queue(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
     for i in range(3):
-        desk.arrive("m", i / 10)
+        harness.arrive("m", i / 10)
     assert core.handle(RequestCancelled(2), now=0.5) == []
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.6) == [Execute(2, "m@w", "m", (3,))]
 
 
-def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
-    desk.arrive("m", 0.0)
+def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
+    harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.5)  # so long does one take
-    desk.arrive("m", 1.0)
-    desk.arrive("m", 1.1)
+    harness.arrive("m", 1.0)
+    harness.arrive("m", 1.1)
     assert core.handle(RequestCancelled(2), now=1.2) == []
     assert core.handle(Woken(), now=3.0) == []  # long after it was predicted to end
     (report,) = reports.reply(core, "", 3.0).models
@@ -212,21 +212,21 @@ def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(de
     assert (queue.cancelled, queue.completed[Device.CPU]) == (1, 1)
 
 
-def test_predictions_learn_from_what_clients_did_not_wait_for(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
+def test_predictions_learn_from_what_clients_did_not_wait_for(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
     for i in range(5):
-        (run,) = desk.arrive("m", 10.0 * i)
+        (run,) = harness.arrive("m", 10.0 * i)
         core.handle(RequestCancelled(i + 1), now=10.0 * i + 0.1)
         core.handle(ExecutionEnded(run.execution, Result.OK), now=10.0 * i + 2.0)
     assert core.executors["m@w"].expected("m") == pytest.approx(2.0)
 
 
-def test_an_executor_that_is_silent_is_tried_with_one_request_until_it_answers(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m", cores=3.0)
+def test_an_executor_that_is_silent_is_tried_with_one_request_until_it_answers(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m", cores=3.0)
     for i in range(5):
-        desk.arrive("m", 0.1 * i)
+        harness.arrive("m", 0.1 * i)
     core.handle(ExecutionEnded(1, Result.TIMEOUT), now=30.0)
     assert core.queues["m"].failed == 1
     assert core.executors["m@w"].expected("m") == pytest.approx(30.0)  # at least so long
@@ -235,14 +235,14 @@ def test_an_executor_that_is_silent_is_tried_with_one_request_until_it_answers(d
     commands = core.handle(ExecutionEnded(tried.execution, Result.OK), now=30.3)
     assert [type(c) for c in commands] == [Execute]
     assert len(core.executors["m@w"].running) == 1
-    assert [type(c) for c in desk.arrive("m", 30.4)] == [Execute]  # it is trusted again
+    assert [type(c) for c in harness.arrive("m", 30.4)] == [Execute]  # it is trusted again
 
 
-def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(desk):
-    core = desk.build("m")
-    desk.cpu("m@a", "m", cores=2.0)
-    desk.cpu("m@b", "m", cores=2.0)
-    runs = [desk.arrive("m", 0.0)[0] for _ in range(4)]
+def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(harness):
+    core = harness.build("m")
+    harness.cpu("m@a", "m", cores=2.0)
+    harness.cpu("m@b", "m", cores=2.0)
+    runs = [harness.arrive("m", 0.0)[0] for _ in range(4)]
     mine = [run.execution for run in runs if run.executor == "m@a"]
     core.handle(ExecutionEnded(mine[0], Result.TIMEOUT), now=30.0)
     executor = core.executors["m@a"]
@@ -253,9 +253,9 @@ def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(de
     assert (executor.probing, executor.ejected) == (True, False)
 
 
-def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(desk):
-    core = desk.build(ModelSpec("m", Sla(1.0), 1.0))
-    desk.cpu("m@w", "m", cores=2)
+def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(harness):
+    core = harness.build(ModelSpec("m", Sla(1.0), 1.0))
+    harness.cpu("m@w", "m", cores=2)
     core.handle(RequestArrived(Request(1, "m", 0.0, 0.4, strict=True)), now=0.0)
     core.handle(RequestArrived(Request(2, "m", 0.0, 1.0)), now=0.0)
     assert core.next_wakeup() == 0.4
@@ -267,33 +267,33 @@ def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models
     assert core.queues["m"].rejected[Reason.DEADLINE] == 1
 
 
-def test_what_nobody_waits_for_is_lost_with_its_executor(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
-    desk.arrive("m", 0.0)
+def test_what_nobody_waits_for_is_lost_with_its_executor(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
+    harness.arrive("m", 0.0)
     core.handle(RequestCancelled(1), now=0.1)
     assert core.handle(ExecutorLost("m@w"), now=0.2) == [Abort(1)]
     core.handle(ExecutorReady("m@w"), now=0.3)
-    desk.arrive("m", 0.4)
+    harness.arrive("m", 0.4)
     assert core.handle(Woken(), now=1000.0) == []
     assert list(core.executors["m@w"].running) == [2]
 
 
-def test_cancelling_what_has_ended_changes_nothing(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
-    desk.arrive("m", 0.0)
+def test_cancelling_what_has_ended_changes_nothing(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
+    harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.1)
     assert core.handle(RequestCancelled(1), now=0.2) == []
     assert core.queues["m"].cancelled == 0
 
 
-def test_losing_an_executor_fails_what_it_ran_and_keeps_what_waits_for_another(desk):
-    core = desk.build("m")
-    desk.cpu("m@a", "m")
-    desk.cpu("m@b", "m")
+def test_losing_an_executor_fails_what_it_ran_and_keeps_what_waits_for_another(harness):
+    core = harness.build("m")
+    harness.cpu("m@a", "m")
+    harness.cpu("m@b", "m")
     for i in range(3):
-        desk.arrive("m", i / 10)
+        harness.arrive("m", i / 10)
     assert core.handle(ExecutorLost("m@a"), now=0.5) == [
         Abort(1),
         Fail(1, "executable m@a was lost"),
@@ -303,15 +303,15 @@ def test_losing_an_executor_fails_what_it_ran_and_keeps_what_waits_for_another(d
     assert core.queues["m"].failed == 1
 
 
-def test_a_suspect_ends_what_it_runs_and_takes_nothing_until_it_proves_ready(desk):
-    core = desk.build("m")
-    desk.cpu("m@a", "m", cores=2.0)
+def test_a_suspect_ends_what_it_runs_and_takes_nothing_until_it_proves_ready(harness):
+    core = harness.build("m")
+    harness.cpu("m@a", "m", cores=2.0)
     for i in range(4):
-        desk.arrive("m", i / 10)
+        harness.arrive("m", i / 10)
     assert core.handle(ExecutorSuspected("m@a"), now=0.5) == []
     assert core.handle(ExecutionEnded(1, Result.ERROR), now=0.5) == []
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == []
-    assert desk.arrive("m", 0.7) == []  # it waits: nobody said that the executor is gone
+    assert harness.arrive("m", 0.7) == []  # it waits: nobody said that the executor is gone
     commands = core.handle(ExecutorReady("m@a"), now=0.8)
     assert commands == [Execute(3, "m@a", "m", (3,)), Execute(4, "m@a", "m", (4,))]
     core.handle(ExecutorSuspected("m@a"), now=0.9)
@@ -319,40 +319,40 @@ def test_a_suspect_ends_what_it_runs_and_takes_nothing_until_it_proves_ready(des
     assert [type(c) for c in commands] == [Abort, Fail, Abort, Fail, Reject]
     assert core.handle(ExecutorSuspected("m@a"), now=1.1) == []  # lost already: it stays so
     assert core.handle(ExecutorReady("m@a"), now=1.2) == []
-    assert desk.arrive("m", 1.3) == [Execute(5, "m@a", "m", (6,))]
+    assert harness.arrive("m", 1.3) == [Execute(5, "m@a", "m", (6,))]
 
 
-def test_a_removed_model_leaves_nothing_waiting_or_running(desk):
-    core = desk.build("a", "b")
-    desk.gpu()
-    desk.arrive("a", 0.0)
-    desk.arrive("a", 0.1)
+def test_a_removed_model_leaves_nothing_waiting_or_running(harness):
+    core = harness.build("a", "b")
+    harness.gpu()
+    harness.arrive("a", 0.0)
+    harness.arrive("a", 0.1)
     commands = core.handle(ModelRemoved("a"), now=0.2)
     assert commands[:2] == [Abort(1), Fail(1, "model a was removed")]
     assert [type(c) for c in commands[2:]] == [Reject]
     assert core.live == 0
     assert core.handle(ExecutionEnded(1, Result.OK), now=0.3) == []  # nobody counts it
-    assert desk.arrive("b", 0.4) == [Execute(2, "gpu", "b", (3,))]
+    assert harness.arrive("b", 0.4) == [Execute(2, "gpu", "b", (3,))]
 
 
-def test_losing_the_last_executor_rejects_what_waits(desk):
-    core = desk.build("m")
-    desk.cpu("m@a", "m")
-    desk.arrive("m", 0.0)
-    desk.arrive("m", 0.1)
+def test_losing_the_last_executor_rejects_what_waits(harness):
+    core = harness.build("m")
+    harness.cpu("m@a", "m")
+    harness.arrive("m", 0.0)
+    harness.arrive("m", 0.1)
     commands = core.handle(ExecutorLost("m@a"), now=0.5)
     assert [type(c) for c in commands] == [Abort, Fail, Reject]
     assert commands[2].reason is Reason.NO_EXECUTABLE
     assert core.handle(ExecutorReady("m@a"), now=1.0) == []
-    assert [type(c) for c in desk.arrive("m", 1.1)] == [Execute]
+    assert [type(c) for c in harness.arrive("m", 1.1)] == [Execute]
 
 
-def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(desk):
-    core = desk.build("m")
-    desk.cpu("m@a", "m")
-    desk.cpu("m@b", "m")
+def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(harness):
+    core = harness.build("m")
+    harness.cpu("m@a", "m")
+    harness.cpu("m@b", "m")
     for i in range(3):
-        desk.arrive("m", i / 10)
+        harness.arrive("m", i / 10)
     assert core.handle(ExecutionUnreachable(1), now=0.5) == []  # back at the head, m@b is busy
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.6) == [Execute(3, "m@b", "m", (1,))]
     core.handle(ExecutorReady("m@a"), now=0.7)
@@ -360,12 +360,12 @@ def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(desk):
     assert Fail(1, "executable m@b cannot be reached") in commands
 
 
-def test_only_a_share_of_the_requests_runs_a_second_time(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
+def test_only_a_share_of_the_requests_runs_a_second_time(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
 
     def runs_again(now):
-        (first,) = desk.arrive("m", now)
+        (first,) = harness.arrive("m", now)
         core.handle(ExecutionUnreachable(first.execution, gone=False), now=now)
         commands = core.handle(ExecutorReady("m@w"), now=now)
         if commands:
@@ -373,7 +373,7 @@ def test_only_a_share_of_the_requests_runs_a_second_time(desk):
         return bool(commands)
 
     def answered(now):
-        (first,) = desk.arrive("m", now)
+        (first,) = harness.arrive("m", now)
         core.handle(ExecutionEnded(first.execution, Result.OK), now=now)
 
     # What is saved up, and a tenth of those that come.
@@ -383,31 +383,31 @@ def test_only_a_share_of_the_requests_runs_a_second_time(desk):
     assert [runs_again(40.0 + i) for i in range(3)] == [True, False, False]
 
 
-def test_a_connection_that_nobody_takes_costs_no_other_request(desk):
-    core = desk.build("m")
-    desk.cpu("m@a", "m", cores=2)
-    desk.arrive("m", 0.0)
-    desk.arrive("m", 0.1)
+def test_a_connection_that_nobody_takes_costs_no_other_request(harness):
+    core = harness.build("m")
+    harness.cpu("m@a", "m", cores=2)
+    harness.arrive("m", 0.0)
+    harness.arrive("m", 0.1)
     assert core.handle(ExecutionUnreachable(1, gone=False), now=1.6) == []  # it waits for a look
     assert [e.id for e in core.running()] == [2]
     assert core.handle(ExecutionEnded(2, Result.OK), now=1.7) == []
     assert core.handle(ExecutorReady("m@a"), now=1.8) == [Execute(3, "m@a", "m", (1,))]
 
 
-def test_failed_and_invalid_answers_are_no_fast_responses(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
+def test_failed_and_invalid_answers_are_no_fast_responses(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
     for i, result in enumerate((Result.ERROR, Result.INVALID)):
-        (command,) = desk.arrive("m", float(i))
+        (command,) = harness.arrive("m", float(i))
         core.handle(ExecutionEnded(command.execution, result), now=i + 0.001)
     queue = core.queues["m"]
     assert (queue.failed, queue.invalid, queue.response.mean(1.1)) == (1, 1, None)
     assert core.executors["m@w"].expected("m") is None
 
 
-def test_an_illegal_step_raises_changes_nothing_and_tells_the_story(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m")
+def test_an_illegal_step_raises_changes_nothing_and_tells_the_story(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m")
     with pytest.raises(
         InvalidTransition, match="executor: step ready is illegal in state idle"
     ) as e:
@@ -437,11 +437,11 @@ class Batches(GpuScheduler):
         return RunChoice("gpu", "m", 2) if len(queue) >= 2 else None
 
 
-def test_a_policy_can_wait_drop_and_batch(desk):
-    core = desk.build("m", gpu=Batches)
-    desk.gpu()
+def test_a_policy_can_wait_drop_and_batch(harness):
+    core = harness.build("m", gpu=Batches)
+    harness.gpu()
     for _ in range(4):
-        assert desk.arrive("m", 0.0) == []
+        assert harness.arrive("m", 0.0) == []
     assert core.next_wakeup() == 10.0
     assert core.handle(Woken(), now=10.0) == [
         Reject(1, Reason.PREDICTED_LATE, 0.0, "not worth it"),
@@ -451,30 +451,30 @@ def test_a_policy_can_wait_drop_and_batch(desk):
     assert core.queues["m"].completed[Device.GPU] == 2
 
 
-def test_a_fixed_in_flight_limit_does_not_follow_the_cores(desk):
-    core = desk.build("m")
+def test_a_fixed_in_flight_limit_does_not_follow_the_cores(harness):
+    core = harness.build("m")
     spec = ExecutorSpec("m@w", Device.CPU, ("m",), cores=1.0, in_flight=3)
     core.handle(ExecutorAdded(spec), now=0.0)
     core.handle(ExecutorReady("m@w"), now=0.0)
     core.handle(CoresApplied("m@w", 6.0), now=0.1)
-    started = [c for t in (1.0, 1.1, 1.2, 1.3) for c in desk.arrive("m", t)]
+    started = [c for t in (1.0, 1.1, 1.2, 1.3) for c in harness.arrive("m", t)]
     assert [c.requests for c in started] == [(1,), (2,), (3,)]
 
 
-def test_work_is_what_was_granted_while_it_ran(desk):
+def test_work_is_what_was_granted_while_it_ran(harness):
     """Cores that change in mid-execution make a request look neither larger nor smaller."""
-    core = desk.build("m")
-    desk.cpu("m@w", "m", cores=0.1)
-    (execute,) = desk.arrive("m", 0.0)
+    core = harness.build("m")
+    harness.cpu("m@w", "m", cores=0.1)
+    (execute,) = harness.arrive("m", 0.0)
     core.handle(CoresApplied("m@w", 1.0), now=1.0)
     core.handle(ExecutionEnded(execute.execution, Result.OK), now=1.4)
     assert core.executors["m@w"].work("m") == pytest.approx(0.1 * 1.0 + 1.0 * 0.4)
 
 
-def test_a_part_of_the_slots_makes_no_request_slower(desk):
-    core = desk.build("m")
-    desk.cpu("m@w", "m", cores=4)
-    desk.arrive("m", 0.0)
+def test_a_part_of_the_slots_makes_no_request_slower(harness):
+    core = harness.build("m")
+    harness.cpu("m@w", "m", cores=4)
+    harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.1)
     executor = core.executors["m@w"]
     assert (executor.limit, executor.expected("m")) == (4, pytest.approx(0.1))

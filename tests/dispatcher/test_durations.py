@@ -58,11 +58,11 @@ def test_a_promise_is_a_bound_of_its_own_with_three_decades_below_and_one_above(
     assert all(b / a <= 2.5000001 for a, b in itertools.pairwise(bounds))
 
 
-def test_request_queue_and_execution_by_device(desk):
-    core = desk.build(model("a", response_time=1.0), gpu="fcfs")
-    desk.cpu("a@w", "a")
-    first = started(desk.arrive("a", 0.0))
-    desk.arrive("a", 0.25)  # waits for a second and runs for a half
+def test_request_queue_and_execution_by_device(harness):
+    core = harness.build(model("a", response_time=1.0), gpu="fcfs")
+    harness.cpu("a@w", "a")
+    first = started(harness.arrive("a", 0.0))
+    harness.arrive("a", 0.25)  # waits for a second and runs for a half
     second = started(core.handle(ExecutionEnded(first, Result.OK), now=1.25))
     core.handle(ExecutionEnded(second, Result.OK), now=1.75)
     durations = core.queues["a"].cpu
@@ -78,14 +78,14 @@ def test_request_queue_and_execution_by_device(desk):
     assert ("roma_request_duration_seconds_count", "a", "gpu") not in found  # it has none
 
 
-def test_what_is_within_the_promise_and_what_is_late_are_all_that_was_answered(desk):
+def test_what_is_within_the_promise_and_what_is_late_are_all_that_was_answered(harness):
     promise = 0.3
-    core = desk.build(model("a", response_time=promise), gpu="fcfs")
-    desk.gpu()
+    core = harness.build(model("a", response_time=promise), gpu="fcfs")
+    harness.gpu()
     now = 0.0
     for took in (0.1, promise, 0.30001, 5.0):
         now = round(now + 1)
-        execution = started(desk.arrive("a", now))
+        execution = started(harness.arrive("a", now))
         core.handle(ExecutionEnded(execution, Result.OK), now=now + took)
         now += took
     queue = core.queues["a"]
@@ -93,42 +93,42 @@ def test_what_is_within_the_promise_and_what_is_late_are_all_that_was_answered(d
     assert within + queue.late == sum(queue.gpu.request.counts) == 4
 
 
-def test_only_an_answer_that_took_the_input_says_how_fast_a_model_is(desk):
-    core = desk.build(model("a"))
-    desk.cpu("a@w", "a")
+def test_only_an_answer_that_took_the_input_says_how_fast_a_model_is(harness):
+    core = harness.build(model("a"))
+    harness.cpu("a@w", "a")
     for result in (Result.INVALID, Result.ERROR, Result.OK):
-        core.handle(ExecutionEnded(started(desk.arrive("a", 0.0)), result), now=0.0)
-    execution = started(desk.arrive("a", 0.0))
-    core.handle(RequestCancelled(desk.next_id), now=0.0)
+        core.handle(ExecutionEnded(started(harness.arrive("a", 0.0)), result), now=0.0)
+    execution = started(harness.arrive("a", 0.0))
+    core.handle(RequestCancelled(harness.next_id), now=0.0)
     core.handle(ExecutionEnded(execution, Result.OK), now=0.0)
     queue = core.queues["a"]
     for histogram in (queue.cpu.request, queue.cpu.queue, queue.cpu.execution):
         assert sum(histogram.counts) == queue.completed[Device.CPU] - queue.invalid == 1
 
 
-def test_an_executable_is_busy_while_at_least_one_execution_runs(desk):
-    core = desk.build(model("a"))
-    desk.cpu("a@w", "a", cores=2.0)
+def test_an_executable_is_busy_while_at_least_one_execution_runs(harness):
+    core = harness.build(model("a"))
+    harness.cpu("a@w", "a", cores=2.0)
     executor = core.executors["a@w"]
-    first = started(desk.arrive("a", 10.0))
-    second = started(desk.arrive("a", 11.0))
+    first = started(harness.arrive("a", 10.0))
+    second = started(harness.arrive("a", 11.0))
     assert executor.busy(12.0) == 2.0
     core.handle(ExecutionEnded(first, Result.OK), now=13.0)
     assert executor.busy(14.0) == 4.0
     core.handle(ExecutionEnded(second, Result.ERROR), now=15.0)
     assert executor.busy(100.0) == 5.0
-    started(desk.arrive("a", 200.0))
+    started(harness.arrive("a", 200.0))
     core.handle(ExecutorLost("a@w"), now=203.0)
     assert executor.busy(300.0) == 8.0
     core.handle(ExecutorReady("a@w"), now=300.0)
-    unreached = started(desk.arrive("a", 400.0))
+    unreached = started(harness.arrive("a", 400.0))
     core.handle(ExecutionUnreachable(unreached), now=401.0)
     assert executor.busy(500.0) == 9.0
     assert values(core, 500.0)["roma_executable_busy_seconds_total", "a@w", "cpu"] == 9.0
 
 
-def test_starts_and_losses_are_counted_and_a_doubt_is_neither(desk):
-    core = desk.build(model("a"))
+def test_starts_and_losses_are_counted_and_a_doubt_is_neither(harness):
+    core = harness.build(model("a"))
     core.handle(ExecutorAdded(ExecutorSpec("a@w", Device.CPU, ("a",))), now=0.0)
     counts = lambda: (core.executors["a@w"].starts, core.executors["a@w"].losses)  # noqa: E731
     assert counts() == (0, 0)
@@ -144,25 +144,25 @@ def test_starts_and_losses_are_counted_and_a_doubt_is_neither(desk):
     assert found["roma_executable_losses_total", "a@w"] == 1
 
 
-def test_a_model_that_goes_takes_its_series_along_and_starts_from_zero_if_it_comes_back(desk):
-    core = desk.build(model("a"), model("b"))
+def test_a_model_that_goes_takes_its_series_along_and_starts_from_zero_if_it_comes_back(harness):
+    core = harness.build(model("a"), model("b"))
     for name in "ab":
-        desk.cpu(f"{name}@w", name)
-        core.handle(ExecutionEnded(started(desk.arrive(name, 0.0)), Result.OK), now=0.0)
+        harness.cpu(f"{name}@w", name)
+        core.handle(ExecutionEnded(started(harness.arrive(name, 0.0)), Result.OK), now=0.0)
     core.handle(ModelRemoved("a"), now=1.0)
     found = values(core, 1.0)
     assert {"a", "a@w"} & {label for _, *labels in found for label in labels} == set()
     assert found["roma_request_duration_seconds_count", "b", "cpu"] == 1
     core.handle(ModelAdded(model("a")), now=2.0)
-    desk.cpu("a@w", "a", now=2.0)
+    harness.cpu("a@w", "a", now=2.0)
     found = values(core, 2.0)
     assert found["roma_request_duration_seconds_count", "a", "cpu"] == 0
     assert found["roma_executable_starts_total", "a@w"] == 1
 
 
-def test_what_a_removed_executable_answered_is_still_told(desk):
-    core = desk.build(model("a"))
-    desk.cpu("a@w", "a")
-    core.handle(ExecutionEnded(started(desk.arrive("a", 0.0)), Result.OK), now=0.0)
+def test_what_a_removed_executable_answered_is_still_told(harness):
+    core = harness.build(model("a"))
+    harness.cpu("a@w", "a")
+    core.handle(ExecutionEnded(started(harness.arrive("a", 0.0)), Result.OK), now=0.0)
     core.handle(ExecutorRemoved("a@w"), now=1.0)
     assert values(core)["roma_request_duration_seconds_count", "a", "cpu"] == 1

@@ -10,116 +10,116 @@ from roma.domain.events import Execute, ExecutionEnded, ExecutorLost, ExecutorRe
 
 
 @pytest.fixture
-def pair(desk):
-    core = desk.build("m")
-    desk.cpu("bad", "m")
-    desk.cpu("good", "m")
+def pair(harness):
+    core = harness.build("m")
+    harness.cpu("bad", "m")
+    harness.cpu("good", "m")
     return core
 
 
-def fail(desk, times, now=0.0, executor="bad"):
+def fail(harness, times, now=0.0, executor="bad"):
     """Feed requests until `executor` has failed so often; what others get is answered."""
-    core = desk.core
+    core = harness.core
     while times:
-        (command,) = [c for c in desk.arrive("m", now) if isinstance(c, Execute)]
+        (command,) = [c for c in harness.arrive("m", now) if isinstance(c, Execute)]
         bad = command.executor == executor
         core.handle(ExecutionEnded(command.execution, Result.ERROR if bad else Result.OK), now=now)
         times -= bad
 
 
-def targets(desk, count, now):
+def targets(harness, count, now):
     """Return where the next requests run, one after the other."""
     found = []
     for _ in range(count):
-        (command,) = desk.arrive("m", now)
+        (command,) = harness.arrive("m", now)
         found.append(command.executor)
-        desk.core.handle(ExecutionEnded(command.execution, Result.OK), now=now)
+        harness.core.handle(ExecutionEnded(command.execution, Result.OK), now=now)
     return found
 
 
-def test_errors_in_a_row_eject_and_fewer_do_not(desk, pair):
-    fail(desk, ERRORS - 1)
-    assert "bad" in targets(desk, 4, 0.0)  # and its answer forgives the errors before
-    fail(desk, ERRORS, now=0.1)
-    assert targets(desk, 4, 0.5) == ["good"] * 4
+def test_errors_in_a_row_eject_and_fewer_do_not(harness, pair):
+    fail(harness, ERRORS - 1)
+    assert "bad" in targets(harness, 4, 0.0)  # and its answer forgives the errors before
+    fail(harness, ERRORS, now=0.1)
+    assert targets(harness, 4, 0.5) == ["good"] * 4
     assert pair.next_wakeup() == 1.1
 
 
-def test_after_a_while_one_request_tries_it(desk, pair):
-    fail(desk, ERRORS)
+def test_after_a_while_one_request_tries_it(harness, pair):
+    fail(harness, ERRORS)
     pair.handle(Woken(), now=1.0)
-    taken = [desk.arrive("m", 1.0)[0] for _ in range(2)]
+    taken = [harness.arrive("m", 1.0)[0] for _ in range(2)]
     assert sorted(c.executor for c in taken) == ["bad", "good"]
     trial = next(c for c in taken if c.executor == "bad")
     pair.handle(ExecutionEnded(trial.execution, Result.ERROR), now=1.1)
     assert pair.executors["bad"].ejected  # at once, and for twice as long
     assert pair.next_wakeup() == pytest.approx(3.1)
     pair.handle(Woken(), now=3.2)
-    assert "bad" in targets(desk, 4, 3.2)
+    assert "bad" in targets(harness, 4, 3.2)
     assert not pair.executors["bad"].probing
 
 
-def test_a_trial_is_one_request_however_many_slots_there_are(desk):
-    core = desk.build("m")
-    desk.cpu("bad", "m", cores=4)
-    desk.cpu("good", "m", cores=1)
-    fail(desk, ERRORS)
+def test_a_trial_is_one_request_however_many_slots_there_are(harness):
+    core = harness.build("m")
+    harness.cpu("bad", "m", cores=4)
+    harness.cpu("good", "m", cores=1)
+    fail(harness, ERRORS)
     core.handle(Woken(), now=1.0)
     for _ in range(6):
-        desk.arrive("m", 1.0)
+        harness.arrive("m", 1.0)
     assert len(core.executors["bad"].running) == 1
 
 
-def test_ejections_grow_no_longer_than_the_longest(desk, pair):
+def test_ejections_grow_no_longer_than_the_longest(harness, pair):
     now, spans = 0.0, []
-    fail(desk, ERRORS)
+    fail(harness, ERRORS)
     for _ in range(8):
         end = pair.next_wakeup()
         spans.append(end - now)
         now = end
         pair.handle(Woken(), now=now)
-        fail(desk, 1, now=now)
+        fail(harness, 1, now=now)
     assert spans == pytest.approx(
         [1, 2, 4, 8, 16, MAX_EJECTION_TIME, MAX_EJECTION_TIME, MAX_EJECTION_TIME]
     )
 
 
-def test_the_last_one_of_a_model_is_never_ejected(desk):
-    core = desk.build("m")
-    desk.cpu("bad", "m")
-    fail(desk, 3 * ERRORS)
+def test_the_last_one_of_a_model_is_never_ejected(harness):
+    core = harness.build("m")
+    harness.cpu("bad", "m")
+    fail(harness, 3 * ERRORS)
     assert core.executors["bad"].has_room
 
 
-def test_it_is_needed_again_when_the_others_are_lost(desk, pair):
-    fail(desk, ERRORS)
+def test_it_is_needed_again_when_the_others_are_lost(harness, pair):
+    fail(harness, ERRORS)
     assert not pair.executors["bad"].has_room
     pair.handle(ExecutorLost("good"), now=0.1)
-    assert targets(desk, 2, 0.2) == ["bad"] * 2
+    assert targets(harness, 2, 0.2) == ["bad"] * 2
 
 
-def test_one_that_restarted_is_trusted(desk, pair):
-    fail(desk, ERRORS)
+def test_one_that_restarted_is_trusted(harness, pair):
+    fail(harness, ERRORS)
     pair.handle(ExecutorLost("bad"), now=0.1)
     pair.handle(ExecutorReady("bad"), now=0.2)
-    assert "bad" in targets(desk, 2, 0.2)
+    assert "bad" in targets(harness, 2, 0.2)
 
 
-def test_a_gpu_is_ejected_only_if_every_model_has_another_place(desk):
-    core = desk.build("a", "b")
-    desk.gpu()
-    desk.cpu("a@w", "a")
+def test_a_gpu_is_ejected_only_if_every_model_has_another_place(harness):
+    core = harness.build("a", "b")
+    harness.gpu()
+    harness.cpu("a@w", "a")
     for _ in range(2 * ERRORS):
-        for command in desk.arrive("b", 0.0):
+        for command in harness.arrive("b", 0.0):
             core.handle(ExecutionEnded(command.execution, Result.ERROR), now=0.0)
     assert core.executors["gpu"].has_room  # b has no other
 
 
-def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(desk):
-    core = desk.build("m")
-    desk.cpu("bad", "m", cores=8)
-    desk.cpu("good", "m", cores=1)
-    running = [c for _ in range(9) for c in desk.arrive("m", 0.0)]
+def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(harness):
+    core = harness.build("m")
+    harness.cpu("bad", "m", cores=8)
+    harness.cpu("good", "m", cores=1)
+    running = [c for _ in range(9) for c in harness.arrive("m", 0.0)]
     bad = [c.execution for c in running if c.executor == "bad"]
     for execution in bad[:ERRORS]:
         core.handle(ExecutionEnded(execution, Result.ERROR), now=0.1)
@@ -128,126 +128,130 @@ def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(de
         core.handle(ExecutionEnded(execution, Result.OK), now=0.2)
     assert core.executors["bad"].ejected
     core.handle(Woken(), now=1.1)
-    (trial,) = [c for _ in range(2) for c in desk.arrive("m", 1.1) if c.executor == "bad"]
+    (trial,) = [c for _ in range(2) for c in harness.arrive("m", 1.1) if c.executor == "bad"]
     core.handle(ExecutionEnded(trial.execution, Result.OK), now=1.2)
     assert not core.executors["bad"].probing
 
 
-def run(desk, count, is_bad, now=0.0):
+def run(harness, count, is_bad, now=0.0):
     """Feed requests; where one is bad, by number and executor, a working server says so.
 
     Return how many ran where.
     """
-    core, ran = desk.core, Counter()
+    core, ran = harness.core, Counter()
     for number in range(count):
-        (command,) = [c for c in desk.arrive("m", now) if isinstance(c, Execute)]
+        (command,) = [c for c in harness.arrive("m", now) if isinstance(c, Execute)]
         ran[command.executor] += 1
         result = Result.FAILURE if is_bad(number, command.executor) else Result.OK
         core.handle(ExecutionEnded(command.execution, result), now=now)
     return ran
 
 
-def test_inputs_that_fail_everywhere_eject_nobody(desk, pair):
-    run(desk, 100, lambda number, executor: True)
+def test_inputs_that_fail_everywhere_eject_nobody(harness, pair):
+    run(harness, 100, lambda number, executor: True)
     assert not any(e.ejected for e in pair.executors)
     assert pair.queues["m"].failed == 100  # but nobody's promise was kept
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_inputs_that_fail_now_and_then_eject_nobody(desk, pair, seed):
+def test_inputs_that_fail_now_and_then_eject_nobody(harness, pair, seed):
     bad = random.Random(seed)
-    run(desk, 500, lambda number, executor: bad.random() < 0.5)
+    run(harness, 500, lambda number, executor: bad.random() < 0.5)
     assert not any(e.ejected for e in pair.executors)
 
 
-def test_one_that_fails_what_others_answer_is_ejected(desk, pair):
-    run(desk, 2 * ANSWERS, lambda number, executor: executor == "bad")
+def test_one_that_fails_what_others_answer_is_ejected(harness, pair):
+    run(harness, 2 * ANSWERS, lambda number, executor: executor == "bad")
     assert not pair.executors["bad"].ejected
-    run(desk, 4 * ANSWERS, lambda number, executor: executor == "bad")
+    run(harness, 4 * ANSWERS, lambda number, executor: executor == "bad")
     assert pair.executors["bad"].ejected
     failed = pair.queues["m"].failed
-    run(desk, 20, lambda number, executor: executor == "bad")
+    run(harness, 20, lambda number, executor: executor == "bad")
     assert pair.queues["m"].failed == failed
     # It is tried with one request, and ejected again if that fails too.
     pair.handle(Woken(), now=1.0)
-    run(desk, 20, lambda number, executor: executor == "bad", now=1.0)
+    run(harness, 20, lambda number, executor: executor == "bad", now=1.0)
     assert (pair.queues["m"].failed, pair.executors["bad"].ejected) == (failed + 1, True)
     # One answer, and it is trusted.
     pair.handle(Woken(), now=4.0)
-    run(desk, 20, lambda number, executor: False, now=4.0)
-    assert "bad" in targets(desk, 4, 4.0)
+    run(harness, 20, lambda number, executor: False, now=4.0)
+    assert "bad" in targets(harness, 4, 4.0)
     assert pair.executors["bad"].fault_share == 0
 
 
 @pytest.fixture
-def idle_pair(desk):
+def idle_pair(harness):
     """All requests go to the faster one, as far as the policy is asked."""
-    core = desk.build("m", cpu="balance")
-    desk.cpu("bad", "m", cores=2)
-    desk.cpu("good", "m", cores=1.5)
+    core = harness.build("m", cpu="balance")
+    harness.cpu("bad", "m", cores=2)
+    harness.cpu("good", "m", cores=1.5)
     return core
 
 
-def test_one_that_idles_is_asked_before_another_is_ejected(desk, idle_pair):
+def test_one_that_idles_is_asked_before_another_is_ejected(harness, idle_pair):
     def is_bad(number, executor):
         return executor == "bad"
 
-    assert run(desk, 18, is_bad) == {"bad": 18}  # the policy asks nobody else
-    assert run(desk, 40, is_bad) == {"bad": 1, "good": 39}
+    assert run(harness, 18, is_bad) == {"bad": 18}  # the policy asks nobody else
+    assert run(harness, 40, is_bad) == {"bad": 1, "good": 39}
     assert idle_pair.executors["bad"].ejected
     idle_pair.handle(Woken(), now=1.0)
-    assert run(desk, 20, lambda number, executor: False, now=1.0) == {"bad": 20}
+    assert run(harness, 20, lambda number, executor: False, now=1.0) == {"bad": 20}
 
 
-def test_one_that_idles_is_asked_little_where_the_inputs_fail(desk, idle_pair):
-    ran = run(desk, 200, lambda number, executor: True)
+def test_one_that_idles_is_asked_little_where_the_inputs_fail(harness, idle_pair):
+    ran = run(harness, 200, lambda number, executor: True)
     assert not any(e.ejected for e in idle_pair.executors)
     assert 0 < ran["good"] <= ANSWERS
 
 
-def test_one_that_idles_is_asked_one_request_at_a_time(desk, idle_pair):
-    run(desk, 18, lambda number, executor: True)
-    assert [c.executor for _ in range(3) for c in desk.arrive("m", 0.0)] == ["good", "bad", "bad"]
+def test_one_that_idles_is_asked_one_request_at_a_time(harness, idle_pair):
+    run(harness, 18, lambda number, executor: True)
+    assert [c.executor for _ in range(3) for c in harness.arrive("m", 0.0)] == [
+        "good",
+        "bad",
+        "bad",
+    ]
 
 
-def test_what_idles_is_compared_with_a_gpu_too(desk):
-    core = desk.build("m", gpu="gpu_savings_first", cpu="balance")
-    desk.gpu()
-    desk.cpu("cpu", "m")
-    ran = run(desk, 60, lambda number, executor: executor == "gpu")
+def test_what_idles_is_compared_with_a_gpu_too(harness):
+    core = harness.build("m", gpu="gpu_savings_first", cpu="balance")
+    harness.gpu()
+    harness.cpu("cpu", "m")
+    ran = run(harness, 60, lambda number, executor: executor == "gpu")
     assert core.executors["gpu"].ejected
     assert ran == {"gpu": 19, "cpu": 41}
 
 
-def test_one_is_ejected_beside_another_that_came_after_its_first_failure(desk):
-    core = desk.build("m")
-    desk.cpu("bad", "m")
-    run(desk, 5, lambda number, executor: True)
-    desk.cpu("good", "m")
-    run(desk, 6 * ANSWERS, lambda number, executor: executor == "bad")
+def test_one_is_ejected_beside_another_that_came_after_its_first_failure(harness):
+    core = harness.build("m")
+    harness.cpu("bad", "m")
+    run(harness, 5, lambda number, executor: True)
+    harness.cpu("good", "m")
+    run(harness, 6 * ANSWERS, lambda number, executor: executor == "bad")
     assert core.executors["bad"].ejected
 
 
-def test_one_that_answers_nothing_is_no_reason_to_eject_another(desk):
-    core = desk.build("m")
-    desk.cpu("bad", "m", cores=1)
-    desk.cpu("slow", "m", cores=1)
-    first, second = [c for _ in range(2) for c in desk.arrive("m", 0.0)]
+def test_one_that_answers_nothing_is_no_reason_to_eject_another(harness):
+    core = harness.build("m")
+    harness.cpu("bad", "m", cores=1)
+    harness.cpu("slow", "m", cores=1)
+    first, second = [c for _ in range(2) for c in harness.arrive("m", 0.0)]
     bad = first if first.executor == "bad" else second  # the other one runs until the end
     for _ in range(100):
         core.handle(ExecutionEnded(bad.execution, Result.FAILURE), now=0.0)
-        (bad,) = desk.arrive("m", 0.0)
+        (bad,) = harness.arrive("m", 0.0)
         assert bad.executor == "bad"
     assert not core.executors["bad"].ejected
 
 
-def test_what_fails_of_one_model_is_not_compared_with_another(desk):
-    core = desk.build("a", "b")
-    desk.gpu()
-    desk.cpu("a@w", "a")
-    desk.cpu("b@w", "b")
+def test_what_fails_of_one_model_is_not_compared_with_another(harness):
+    core = harness.build("a", "b")
+    harness.gpu()
+    harness.cpu("a@w", "a")
+    harness.cpu("b@w", "b")
     for _ in range(60):
-        running = [c for model in ("b", "a", "b") for c in desk.arrive(model, 0.0)]
+        running = [c for model in ("b", "a", "b") for c in harness.arrive(model, 0.0)]
         assert [c.executor for c in running] == ["gpu", "a@w", "b@w"]
         for command in running:
             result = Result.OK if command.model == "a" else Result.FAILURE
@@ -255,10 +259,10 @@ def test_what_fails_of_one_model_is_not_compared_with_another(desk):
     assert not any(e.ejected for e in core.executors)
 
 
-def test_a_failure_that_is_explained_ends_a_row_of_errors(desk, pair):
+def test_a_failure_that_is_explained_ends_a_row_of_errors(harness, pair):
     left = [*([Result.ERROR] * (ERRORS - 1)), Result.FAILURE, *([Result.ERROR] * (ERRORS - 1))]
     for _ in range(100):
-        (command,) = desk.arrive("m", 0.0)
+        (command,) = harness.arrive("m", 0.0)
         result = left.pop() if left and command.executor == "bad" else Result.OK
         pair.handle(ExecutionEnded(command.execution, result), now=0.0)
     assert left == []

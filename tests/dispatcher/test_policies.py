@@ -26,10 +26,10 @@ class Listener(Scheduler):
         return None
 
 
-def test_a_policy_that_is_made_anew_hears_of_all_that_waits(desk):
-    core = desk.build("a", gpu=Listener)
-    desk.gpu()
-    desk.arrive("a", 0.1)
+def test_a_policy_that_is_made_anew_hears_of_all_that_waits(harness):
+    core = harness.build("a", gpu=Listener)
+    harness.gpu()
+    harness.arrive("a", 0.1)
     batch = Request(7, "a", 0.1, 100.0, priority=Priority.LOW)
     core.handle(RequestArrived(batch), now=0.1)
     before = core.policies.by_device[Device.GPU]
@@ -37,17 +37,17 @@ def test_a_policy_that_is_made_anew_hears_of_all_that_waits(desk):
     (listener,) = core.policies.active
     assert listener is not before
     assert listener.heard == ["a", "b", "gpu", 1, 7]
-    desk.arrive("a", 0.3)
+    harness.arrive("a", 0.3)
     assert listener.heard[5:] == [2, "a"]
 
 
-def test_a_policy_without_a_device_hears_nothing_until_there_is_one(desk):
-    core = desk.build("a", gpu=Listener)
-    desk.cpu("slow", "a")
-    desk.arrive("a", 0.1)
-    desk.arrive("a", 0.2)
+def test_a_policy_without_a_device_hears_nothing_until_there_is_one(harness):
+    core = harness.build("a", gpu=Listener)
+    harness.cpu("slow", "a")
+    harness.arrive("a", 0.1)
+    harness.arrive("a", 0.2)
     listener = core.policies.by_device[Device.GPU]
     assert listener.heard == []
-    desk.gpu(now=0.3)
+    harness.gpu(now=0.3)
     assert listener in core.policies.active
     assert listener.heard == ["a", "slow", "gpu", 2, "gpu"]

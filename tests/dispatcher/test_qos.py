@@ -27,7 +27,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.variants import RequestOptions
-from tests.support.variants import RUNS, Rig, busy, executes
+from tests.support.variants import RUNS, VariantsHarness, busy, executes
 
 # What an answer is worth (eq. 1)
 
@@ -54,11 +54,11 @@ def test_value_is_from_0_to_1_and_never_grows(name, soft, more, ended, later):
 
 
 def test_quality_of_an_answer_is_accuracy_times_value():
-    rig = Rig(Fixed)
-    rig.device()
-    (first,) = rig.arrive(0.0, RequestOptions(soft=0.5, variant="tiny"))
-    rig.end(first.execution, 1.25)  # half of the time from soft to hard deadline has passed
-    queue = rig.core.queues["yolo"]
+    harness = VariantsHarness(Fixed)
+    harness.device()
+    (first,) = harness.arrive(0.0, RequestOptions(soft=0.5, variant="tiny"))
+    harness.end(first.execution, 1.25)  # half of the time from soft to hard deadline has passed
+    queue = harness.core.queues["yolo"]
     assert queue.quality == pytest.approx(0.5 * 0.5)
     assert queue.answers == {"tiny": 1}
 
@@ -151,17 +151,17 @@ def test_qos_takes_the_smallest_batch_that_keeps_up(waiting, alpha, beta, size):
 
 def test_qos_counts_a_devices_share():
     # Two devices, one twice as fast: ξ = 2/3 and 1/3. N = 12, α = 0, β = 1: B ≥ 8 and B ≥ 4.
-    rig = Rig(Qos, alpha=0.0, beta=1.0)
-    rig.device("fast")
-    rig.device("slow", factor=2.0)
-    (on_fast,) = rig.arrive(0.0)
-    (on_slow,) = rig.arrive(0.0)
+    harness = VariantsHarness(Qos, alpha=0.0, beta=1.0)
+    harness.device("fast")
+    harness.device("slow", factor=2.0)
+    (on_fast,) = harness.arrive(0.0)
+    (on_slow,) = harness.arrive(0.0)
     assert (on_fast.executor, on_slow.executor) == ("fast", "slow")
     for _ in range(12):
-        rig.arrive(0.01)
-    (first,) = rig.end(on_fast.execution, 0.05)
+        harness.arrive(0.01)
+    (first,) = harness.end(on_fast.execution, 0.05)
     assert len(first.requests) == 8
-    (second,) = rig.end(on_slow.execution, 0.05)
+    (second,) = harness.end(on_slow.execution, 0.05)
     assert len(second.requests) == 2  # of the four that are left: 1.33 ≤ 2
 
 
@@ -195,66 +195,66 @@ def test_the_rate_is_of_the_window_and_of_a_second_at_least():
 
 
 def test_a_pinned_variant_and_a_least_accuracy_are_kept():
-    rig = Rig(Fixed)
-    rig.device()
-    (first,) = rig.arrive(0.0)
-    rig.arrive(0.1, RequestOptions(variant="tiny"))
-    rig.arrive(0.2, RequestOptions(accuracy=0.9))
-    (second,) = rig.end(first.execution, 0.3)
+    harness = VariantsHarness(Fixed)
+    harness.device()
+    (first,) = harness.arrive(0.0)
+    harness.arrive(0.1, RequestOptions(variant="tiny"))
+    harness.arrive(0.2, RequestOptions(accuracy=0.9))
+    (second,) = harness.end(first.execution, 0.3)
     assert (second.variant, second.requests) == ("tiny", (2,))
-    (third,) = rig.end(second.execution, 0.4)
+    (third,) = harness.end(second.execution, 0.4)
     assert (third.variant, third.requests) == ("full", (3,))
 
 
 def test_requests_that_allow_a_variant_share_its_batch_in_order_of_deadline():
-    rig = Rig(Fixed)
-    rig.device()
-    (first,) = rig.arrive(0.0)
-    rig.arrive(0.1)
-    rig.arrive(0.1, RequestOptions(variant="full", soft=0.5))
-    rig.arrive(0.1, RequestOptions(variant="tiny", soft=9.0))
-    (second,) = rig.end(first.execution, 0.3)
+    harness = VariantsHarness(Fixed)
+    harness.device()
+    (first,) = harness.arrive(0.0)
+    harness.arrive(0.1)
+    harness.arrive(0.1, RequestOptions(variant="full", soft=0.5))
+    harness.arrive(0.1, RequestOptions(variant="tiny", soft=9.0))
+    (second,) = harness.end(first.execution, 0.3)
     assert second.requests == (3, 2)
 
 
 def test_the_earliest_soft_deadline_goes_first():
-    rig = Rig(Fixed)
-    rig.device()
-    (first,) = rig.arrive(0.0)
-    rig.arrive(0.1, RequestOptions(soft=1.5))
-    rig.arrive(0.2, RequestOptions(soft=0.5))
-    (second,) = rig.end(first.execution, 0.3)
+    harness = VariantsHarness(Fixed)
+    harness.device()
+    (first,) = harness.arrive(0.0)
+    harness.arrive(0.1, RequestOptions(soft=1.5))
+    harness.arrive(0.2, RequestOptions(soft=0.5))
+    (second,) = harness.end(first.execution, 0.3)
     assert second.requests == (3, 2)
 
 
 def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
-    rig = Rig(Fixed)
-    rig.device(pages=1, loaded=("full",))
+    harness = VariantsHarness(Fixed)
+    harness.device(pages=1, loaded=("full",))
     for i in range(200):
-        rig.core.handle(Woken(), now=i * 0.1)
-        rig.arrive(i * 0.1, RequestOptions(variant="tiny"), hard=0.5)
-    (line,) = rig.core.policies.active[0].books["yolo"].lines.values()
+        harness.core.handle(Woken(), now=i * 0.1)
+        harness.arrive(i * 0.1, RequestOptions(variant="tiny"), hard=0.5)
+    (line,) = harness.core.policies.active[0].variant_queues["yolo"].lines.values()
     assert len(line) <= 6
 
 
 @pytest.mark.parametrize("loaded", [("full", "tiny"), ("tiny",)])
 def test_qos_opt_lets_nobody_wait_for_the_small_variant(loaded):
-    rig = Rig(QosOpt)
-    rig.device(loaded=loaded, pages=len(loaded))
+    harness = VariantsHarness(QosOpt)
+    harness.device(loaded=loaded, pages=len(loaded))
     terms = RequestOptions(variant="tiny") if "full" in loaded else None
-    assert [c.variant for c in rig.arrive(0.0, terms)] == ["tiny"]
+    assert [c.variant for c in harness.arrive(0.0, terms)] == ["tiny"]
 
 
 def test_qos_opt_gives_up_nobody_where_nobody_is_behind():
     # Late requests that only the small one may serve; the many behind them are not for it.
-    rig = Rig(QosOpt, any_batch=True)
-    rig.device(loaded=("tiny",), pages=1)
-    (first,) = rig.arrive(0.0)
+    harness = VariantsHarness(QosOpt, any_batch=True)
+    harness.device(loaded=("tiny",), pages=1)
+    (first,) = harness.arrive(0.0)
     for _ in range(3):
-        rig.arrive(0.01, RequestOptions(variant="tiny", soft=0.02))
+        harness.arrive(0.01, RequestOptions(variant="tiny", soft=0.02))
     for _ in range(900):
-        rig.arrive(0.02, RequestOptions(variant="full"))
-    commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.7)
+        harness.arrive(0.02, RequestOptions(variant="full"))
+    commands = harness.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.7)
     assert not [c for c in commands if isinstance(c, Reject)]
     assert [c.requests[0] for c in executes(commands)] == [2]
 
@@ -264,79 +264,79 @@ def test_qos_opt_gives_up_nobody_where_nobody_is_behind():
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_request_whose_hard_deadline_passes_in_the_queue_is_refused(policy):
-    rig = Rig(policy)
-    rig.device()
-    (first,) = rig.arrive(0.0)
-    rig.arrive(0.0, hard=0.5)
-    (reject,) = [c for c in rig.core.handle(Woken(), now=0.5) if isinstance(c, Reject)]
+    harness = VariantsHarness(policy)
+    harness.device()
+    (first,) = harness.arrive(0.0)
+    harness.arrive(0.0, hard=0.5)
+    (reject,) = [c for c in harness.core.handle(Woken(), now=0.5) if isinstance(c, Reject)]
     assert (reject.request, reject.reason) == (2, Reason.DEADLINE)
-    rig.arrive(0.6)
-    (second,) = rig.end(first.execution, 0.7)
+    harness.arrive(0.6)
+    (second,) = harness.end(first.execution, 0.7)
     assert second.requests == (3,)
 
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_cancelled_request_is_in_no_batch(policy):
-    rig = Rig(policy)
-    rig.device()
-    (first,) = rig.arrive(0.0)
-    rig.arrive(0.0)
-    rig.arrive(0.0)
-    rig.core.handle(RequestCancelled(2), now=0.1)
-    (second,) = rig.end(first.execution, 0.2)
+    harness = VariantsHarness(policy)
+    harness.device()
+    (first,) = harness.arrive(0.0)
+    harness.arrive(0.0)
+    harness.arrive(0.0)
+    harness.core.handle(RequestCancelled(2), now=0.1)
+    (second,) = harness.end(first.execution, 0.2)
     assert second.requests == (3,)
 
 
 def test_a_device_is_given_nothing_until_it_is_free():
-    rig = Rig(Fixed)
-    rig.device()
-    assert rig.arrive(0.0)
-    assert not rig.arrive(0.06)
-    assert not executes(rig.core.handle(Woken(), now=0.068))
+    harness = VariantsHarness(Fixed)
+    harness.device()
+    assert harness.arrive(0.0)
+    assert not harness.arrive(0.06)
+    assert not executes(harness.core.handle(Woken(), now=0.068))
 
 
 def test_a_device_loads_what_it_lacks_the_most_accurate_first():
-    rig = Rig(Fixed)
-    loads = [c for c in rig.device(loaded=()) if isinstance(c, LoadModel)]
+    harness = VariantsHarness(Fixed)
+    loads = [c for c in harness.device(loaded=()) if isinstance(c, LoadModel)]
     assert [c.model for c in loads] == ["full", "tiny"]
-    assert not rig.arrive(0.0)
-    commands = rig.core.handle(LoadEnded(loads[1].load, True, 0.1), now=0.1)
+    assert not harness.arrive(0.0)
+    commands = harness.core.handle(LoadEnded(loads[1].load, True, 0.1), now=0.1)
     assert [c.variant for c in executes(commands)] == ["tiny"]
 
 
 def test_a_variant_that_does_not_fit_is_not_loaded():
-    rig = Rig(Fixed)
-    loads = [c for c in rig.device(loaded=(), pages=1) if isinstance(c, LoadModel)]
+    harness = VariantsHarness(Fixed)
+    loads = [c for c in harness.device(loaded=(), pages=1) if isinstance(c, LoadModel)]
     assert [c.model for c in loads] == ["full"]
 
 
 def test_a_load_that_failed_is_tried_again_later():
-    rig = Rig(Fixed)
-    (load,) = [c for c in rig.device(loaded=("full",)) if isinstance(c, LoadModel)]
-    assert not rig.core.handle(LoadEnded(load.load, False), now=0.1)
-    wakeup = rig.core.next_wakeup()
+    harness = VariantsHarness(Fixed)
+    (load,) = [c for c in harness.device(loaded=("full",)) if isinstance(c, LoadModel)]
+    assert not harness.core.handle(LoadEnded(load.load, False), now=0.1)
+    wakeup = harness.core.next_wakeup()
     assert wakeup > 0.1
-    (again,) = rig.core.handle(Woken(), now=wakeup)
+    (again,) = harness.core.handle(Woken(), now=wakeup)
     assert again.model == "tiny"
 
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_device_that_is_lost_and_back_serves_again(policy):
-    rig = Rig(policy)
-    rig.device()
-    rig.arrive(0.0)
-    rig.core.handle(ExecutorLost("gpu"), now=0.01)
-    rig.device(now=0.02)
-    assert [c.variant for c in rig.arrive(0.03)] == ["full"]
+    harness = VariantsHarness(policy)
+    harness.device()
+    harness.arrive(0.0)
+    harness.core.handle(ExecutorLost("gpu"), now=0.01)
+    harness.device(now=0.02)
+    assert [c.variant for c in harness.arrive(0.03)] == ["full"]
 
 
 # qos-opt
 
 
 def test_qos_opt_answers_a_lonely_request_at_once_and_accurately():
-    rig = Rig(QosOpt)
-    rig.device()
-    (chosen,) = rig.arrive(0.0)
+    harness = VariantsHarness(QosOpt)
+    harness.device()
+    (chosen,) = harness.arrive(0.0)
     assert chosen.variant == "full"
 
 
@@ -350,24 +350,24 @@ def test_qos_opt_keeps_the_accurate_one_when_there_is_time():
 
 def test_qos_opt_never_waits_so_long_that_a_request_is_late():
     # A burst makes it expect more, and nothing comes any more.
-    rig = Rig(QosOpt)
-    rig.device("a")
-    rig.device("b")
+    harness = VariantsHarness(QosOpt)
+    harness.device("a")
+    harness.device("b")
     for i in range(10):
-        rig.arrive(i * 0.004)
-    drain(rig, 0.036)
-    queue = rig.core.queues["yolo"]
+        harness.arrive(i * 0.004)
+    drain(harness, 0.036)
+    queue = harness.core.queues["yolo"]
     assert queue.answers == {"full": 10}
     assert queue.quality == pytest.approx(10)
 
 
 def test_qos_opt_refuses_the_oldest_of_a_hopeless_backlog():
-    rig = Rig(QosOpt)
-    rig.device()
-    (first,) = rig.arrive(0.0)
+    harness = VariantsHarness(QosOpt)
+    harness.device()
+    (first,) = harness.arrive(0.0)
     for i in range(900):
-        rig.arrive(0.05 + i * 0.002)
-    commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.85)
+        harness.arrive(0.05 + i * 0.002)
+    commands = harness.core.handle(ExecutionEnded(first.execution, Result.OK), now=1.85)
     refused = [c.request for c in commands if isinstance(c, Reject)]
     (chosen,) = executes(commands)
     # In order of deadline, still: who is refused is older than who runs.
@@ -377,38 +377,38 @@ def test_qos_opt_refuses_the_oldest_of_a_hopeless_backlog():
 
 
 def test_qos_opt_refuses_nobody_who_can_still_be_in_time():
-    rig = Rig(QosOpt)
-    rig.device()
-    (first,) = rig.arrive(0.0)
+    harness = VariantsHarness(QosOpt)
+    harness.device()
+    (first,) = harness.arrive(0.0)
     for i in range(900):
-        rig.arrive(0.05 + i * 0.0001)
-    commands = rig.core.handle(ExecutionEnded(first.execution, Result.OK), now=0.2)
+        harness.arrive(0.05 + i * 0.0001)
+    commands = harness.core.handle(ExecutionEnded(first.execution, Result.OK), now=0.2)
     assert [type(c) for c in commands] == [Execute]
 
 
-def drain(rig, now):
+def drain(harness, now):
     """Let devices run, as long as batches take, until nothing is left."""
-    while rig.core.live:
-        ends = [(e.started + RUNS[e.variant][e.size], e.id) for e in rig.core.running()]
+    while harness.core.live:
+        ends = [(e.started + RUNS[e.variant][e.size], e.id) for e in harness.core.running()]
         end, execution = min(ends, default=(math.inf, 0))
-        wakeup = rig.core.next_wakeup()
+        wakeup = harness.core.next_wakeup()
         if wakeup is not None and wakeup < end:
             now = max(now, wakeup)
-            rig.core.handle(Woken(), now=now)
+            harness.core.handle(Woken(), now=now)
         else:
             now = max(now, end)
-            rig.end(execution, now)
+            harness.end(execution, now)
 
 
 def test_values_are_of_all_devices_that_there_are_and_made_when_they_are_needed():
-    rig = Rig(QosOpt)
-    rig.device("one")
-    (policy,) = rig.core.policies.active
+    harness = VariantsHarness(QosOpt)
+    harness.device("one")
+    (policy,) = harness.core.policies.active
     assert not policy._values
-    rig.arrive(0.0)
+    harness.arrive(0.0)
     (of_one,) = policy._values.values()
-    rig.device("two", now=1.0)
-    rig.arrive(1.0)
+    harness.device("two", now=1.0)
+    harness.arrive(1.0)
     (of_two,) = policy._values.values()
     assert of_two._costs._share == of_one._costs._share / 2
 

@@ -59,8 +59,8 @@ class Scene:
 
     def features(self, name, now):
         gpus = self.policy.gpus
-        book = self.policy.books["m"]
-        return self.policy.observer.features(book, gpus[name], list(gpus.values()), now)
+        variant_queue = self.policy.variant_queues["m"]
+        return self.policy.observer.features(variant_queue, gpus[name], list(gpus.values()), now)
 
 
 def runs(commands):

@@ -7,9 +7,9 @@ import contextlib
 import signal
 from pathlib import Path
 
-from tests.faults import around, hostile
-from tests.faults.drive import Fault
-from tests.support import ground as grounds
+from tests.faults import fault_actions, hostile
+from tests.faults.fault_runner import Fault
+from tests.support import deployment as grounds
 
 IN_FLIGHT = 2
 """Of one executable: its cores. What may fail when it dies."""
@@ -28,99 +28,102 @@ def told(line, back="answer"):
     """Let the first stand-in behave badly."""
 
     @contextlib.asynccontextmanager
-    async def strike(ground):
-        ground.server.say(line)
+    async def strike(deployment):
+        deployment.server.say(line)
         yield
-        ground.server.say(back)
+        deployment.server.say(back)
 
     return strike
 
 
 @contextlib.asynccontextmanager
-async def killed_and_restarted(ground):
-    ground.server.kill()
-    await ground.until(ground.lost)
+async def killed_and_restarted(deployment):
+    deployment.server.kill()
+    await deployment.until(deployment.lost)
     yield
-    ground.start_server()
-    await ground.until(lambda: ground.get(ground.server.url, "/")[0] == 200)
+    deployment.start_server()
+    await deployment.until(lambda: deployment.get(deployment.server.url, "/")[0] == 200)
 
 
 @contextlib.asynccontextmanager
-async def one_of_two_killed(ground):
-    ground.server.kill()
+async def one_of_two_killed(deployment):
+    deployment.server.kill()
     yield
-    ground.start_server()
-    await ground.until(lambda: not ground.lost())
+    deployment.start_server()
+    await deployment.until(lambda: not deployment.lost())
 
 
 def paused(which):
     @contextlib.asynccontextmanager
-    async def strike(ground):
-        async with grounds.paused(which(ground)):
+    async def strike(deployment):
+        async with grounds.paused(which(deployment)):
             yield
 
     return strike
 
 
 @contextlib.asynccontextmanager
-async def out_of_memory(ground):
-    group = Path("/sys/fs/cgroup/memory") / f"{ground.file.parent.name}-{ground.server.process.pid}"
+async def out_of_memory(deployment):
+    group = (
+        Path("/sys/fs/cgroup/memory")
+        / f"{deployment.file.parent.name}-{deployment.server.process.pid}"
+    )
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(96 << 20))
-        (group / "cgroup.procs").write_text(str(ground.server.process.pid))
-        ground.server.say("eat")
-        await ground.until(lambda: ground.server.ended)
-        assert ground.server.process.returncode == -signal.SIGKILL
-        await ground.until(ground.lost)
+        (group / "cgroup.procs").write_text(str(deployment.server.process.pid))
+        deployment.server.say("eat")
+        await deployment.until(lambda: deployment.server.ended)
+        assert deployment.server.process.returncode == -signal.SIGKILL
+        await deployment.until(deployment.lost)
         yield
     finally:
-        ground.server.kill()
+        deployment.server.kill()
         group.rmdir()
-    ground.start_server()
-    await ground.until(lambda: ground.get(ground.server.url, "/")[0] == 200)
+    deployment.start_server()
+    await deployment.until(lambda: deployment.get(deployment.server.url, "/")[0] == 200)
 
 
 @contextlib.asynccontextmanager
-async def gateway_killed(ground):
-    ground.gateway.kill()
+async def gateway_killed(deployment):
+    deployment.gateway.kill()
     yield
-    ground.gateway.start()
-    await ground.ready()
+    deployment.gateway.start()
+    await deployment.ready()
 
 
 @contextlib.asynccontextmanager
-async def gateway_stopped(ground):
-    ground.gateway.signal(signal.SIGTERM)
-    await ground.until(lambda: ground.gateway.ended)
-    assert ground.gateway.process.returncode == 0
+async def gateway_stopped(deployment):
+    deployment.gateway.signal(signal.SIGTERM)
+    await deployment.until(lambda: deployment.gateway.ended)
+    assert deployment.gateway.process.returncode == 0
     yield
-    ground.gateway.start()
-    await ground.ready()
+    deployment.gateway.start()
+    await deployment.ready()
 
 
 @contextlib.asynccontextmanager
-async def supervisor_killed(ground):
-    (group,) = ground.groups
-    await ground.until(lambda: around.state(ground)["ticks"] > 1)
-    ground.supervisor.kill()
+async def supervisor_killed(deployment):
+    (group,) = deployment.groups
+    await deployment.until(lambda: fault_actions.state(deployment)["ticks"] > 1)
+    deployment.supervisor.kill()
     standing = group.read().cores
     yield
     assert group.read().cores == standing
-    ground.supervisor.start()
-    await ground.until(lambda: around.state(ground)["ticks"] > 1)
+    deployment.supervisor.start()
+    await deployment.until(lambda: fault_actions.state(deployment)["ticks"] > 1)
 
 
 @contextlib.asynccontextmanager
-async def supervisor_paused(ground):
-    (group,) = ground.groups
-    await ground.until(lambda: around.state(ground)["ticks"] > 1)
-    async with grounds.paused(ground.supervisor):
+async def supervisor_paused(deployment):
+    (group,) = deployment.groups
+    await deployment.until(lambda: fault_actions.state(deployment)["ticks"] > 1)
+    async with grounds.paused(deployment.supervisor):
         standing = group.read().cores
         yield
         assert group.read().cores == standing
-    ticks = around.state(ground)["ticks"]
-    await ground.until(lambda: around.state(ground)["ticks"] > ticks)
+    ticks = fault_actions.state(deployment)["ticks"]
+    await deployment.until(lambda: fault_actions.state(deployment)["ticks"] > ticks)
 
 
 MATRIX = (
@@ -140,18 +143,18 @@ MATRIX = (
         one_of_two_killed,
         frozenset({502}),
         most_failed=IN_FLIGHT,
-        ground={"servers": 2},
+        deployment={"servers": 2},
     ),
     Fault(
         "executable paused",
         "SIGSTOP for 400 requests",
         "what it holds times out (502), what waits is refused (429, 504); nothing is lost",
-        paused(lambda ground: ground.server),
+        paused(lambda deployment: deployment.server),
         frozenset({429, 502, 503, 504}),
         most_failed=MANY,
         some_refused=True,
         lasts=400,
-        ground=PRESSED,
+        deployment=PRESSED,
     ),
     Fault(
         "executable out of memory",
@@ -161,7 +164,7 @@ MATRIX = (
         frozenset({429, 502, 503, 504}),
         most_failed=MANY,
         some_refused=True,
-        ground=PRESSED,
+        deployment=PRESSED,
     ),
     Fault(
         "executable answers garbage",
@@ -188,7 +191,7 @@ MATRIX = (
         frozenset({500}),
         most_failed=100,
         lasts=200,
-        ground={"servers": 2},
+        deployment={"servers": 2},
     ),
     Fault(
         "executable hangs up",
@@ -213,7 +216,7 @@ MATRIX = (
         most_failed=MANY,
         some_refused=True,
         lasts=200,
-        ground=PRESSED,
+        deployment=PRESSED,
     ),
     Fault(
         "executable answers one byte a second",
@@ -224,7 +227,7 @@ MATRIX = (
         most_failed=MANY,
         some_refused=True,
         lasts=200,
-        ground=PRESSED,
+        deployment=PRESSED,
     ),
     Fault(
         "executable's port closed",
@@ -264,11 +267,11 @@ MATRIX = (
         "gateway paused",
         "SIGSTOP for 200 requests: to it, its clock leaps",
         "what waited too long is refused (429, 504), the rest answered; no executable is lost",
-        paused(lambda ground: ground.gateway),
+        paused(lambda deployment: deployment.gateway),
         frozenset({429, 502, 504}),
         most_failed=IN_FLIGHT,
         lasts=200,
-        ground=PRESSED,
+        deployment=PRESSED,
     ),
     Fault(
         "supervisor killed",
@@ -276,7 +279,7 @@ MATRIX = (
         "no client notices: the last quotas stand, and the next supervisor reads them back",
         supervisor_killed,
         lasts=200,
-        ground={"controlled": True},
+        deployment={"controlled": True},
     ),
     Fault(
         "supervisor late",
@@ -284,42 +287,42 @@ MATRIX = (
         "no client notices: the last quotas stand",
         supervisor_paused,
         lasts=400,
-        ground={"controlled": True},
+        deployment={"controlled": True},
     ),
     Fault(
         "second supervisor",
         "of the same cgroups; started while the first one controls, for 200 requests",
         "no client notices: it names the first one's process and ends with status 1",
-        around.second_supervisor,
+        fault_actions.second_supervisor,
         lasts=200,
-        ground={"controlled": True},
+        deployment={"controlled": True},
     ),
     Fault(
         "exchange delayed",
         "each message between supervisor and dispatcher 0.6 s late, for 200 requests",
         "no client notices: the supervisor holds, and goes on when answers are in time",
-        around.exchange_delayed,
+        fault_actions.exchange_delayed,
         lasts=200,
-        stage=around.stage_exchange,
-        after=around.limits_follow,
+        stage=fault_actions.stage_exchange,
+        after=fault_actions.limits_follow,
     ),
     Fault(
         "exchange reordered",
         "confirmations overtake each other, for 200 requests",
         "no client notices; the in-flight limit follows the cores in the end",
-        around.exchange_reordered,
+        fault_actions.exchange_reordered,
         lasts=200,
-        stage=around.stage_exchange,
-        after=around.limits_follow,
+        stage=fault_actions.stage_exchange,
+        after=fault_actions.limits_follow,
     ),
     Fault(
         "wall clock jumps",
         "a day ahead, and after 200 requests two days back",
         "no client notices: promises and quotas are kept by the steady clock",
-        around.wall_clock_jumps,
+        fault_actions.wall_clock_jumps,
         lasts=200,
-        stage=around.stage_wall_clock,
-        after=around.limits_follow,
+        stage=fault_actions.stage_wall_clock,
+        after=fault_actions.limits_follow,
     ),
     Fault(
         "gateway out of descriptors",
@@ -327,59 +330,59 @@ MATRIX = (
         "the executable dropped meanwhile",
         "the gateway keeps what it needs: who has a connection is answered, others are told 503 or "
         "closed",
-        around.descriptors_exhausted,
+        fault_actions.descriptors_exhausted,
         frozenset({502, 503}),
         frozenset({"disconnected"}),
         most_failed=MANY,
         at_the_door=True,
         lasts=200,
-        ground={"descriptors": 128, **PATIENT},
+        deployment={"descriptors": 128, **PATIENT},
     ),
     Fault(
         "hostile clients",
         "100 a second, of 13 kinds, from one address and for a model of their own; for 200 requests",
         "no client notices; each of them is refused, cut off or answered as its kind should be",
-        around.attacked,
+        fault_actions.attacked,
         lasts=200,
-        ground={"beside": (hostile.MODEL,), "gateway": {"limits": hostile.TIMEOUTS}, **PATIENT},
+        deployment={"beside": (hostile.MODEL,), "gateway": {"limits": hostile.TIMEOUTS}, **PATIENT},
     ),
     Fault(
         "look-ups by the hundred",
         "200 clients at once ask for metadata, again and again, for 200 requests",
         "no client notices: the executable gets one look-up a second",
-        around.looked_up,
+        fault_actions.looked_up,
         lasts=200,
-        ground={"gateway": {"limits": {"connections_per_address": 1000}}, **PATIENT},
+        deployment={"gateway": {"limits": {"connections_per_address": 1000}}, **PATIENT},
     ),
     Fault(
         "disk full",
         "logs and control.decision_log on a full disk, for 200 requests",
         "no client notices; lines are lost, what comes later is written",
-        around.disk_full,
+        fault_actions.disk_full,
         lasts=200,
-        stage=around.stage_small_disk,
-        after=around.written_again,
+        stage=fault_actions.stage_small_disk,
+        after=fault_actions.written_again,
     ),
     Fault(
         "network cut",
         "no packet passes between dispatcher and worker until 100 requests after it was noticed",
         "what was running times out (502), the rest is refused (503) until packets pass",
-        around.cable_cut,
+        fault_actions.cable_cut,
         frozenset({429, 502, 503, 504}),
         most_failed=MANY,
         some_refused=True,
-        stage=around.stage_cable,
-        ground=PRESSED,
+        stage=fault_actions.stage_cable,
+        deployment=PRESSED,
     ),
     Fault(
         "network bad",
         "5 % of all packets lost and 20 ms of delay, for 300 requests",
         "TCP repeats what was lost, so some are answered later; where a new connection is lost twice, "
         "what waited too long meanwhile is refused (429)",
-        around.cable_bad,
+        fault_actions.cable_bad,
         frozenset({429}),
         lasts=300,
-        stage=around.stage_cable,
-        ground={"cores": 16, "backend_timeout": 10.0},
+        stage=fault_actions.stage_cable,
+        deployment={"cores": 16, "backend_timeout": 10.0},
     ),
 )

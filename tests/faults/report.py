@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.faults.drive import CALM, PROMISE, RATE, Row, drive
+from tests.faults.fault_runner import CALM, PROMISE, RATE, Row, drive
 from tests.faults.matrix import MATRIX
 
 PAGE = Path(__file__).parents[2] / "docs/faults.md"

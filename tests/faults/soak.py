@@ -18,9 +18,9 @@ from statistics import median
 
 from roma.tools.load import LoadRun, Stream
 from roma.tools.load.client import RestClient
-from tests.faults.drive import Steady, as_counted
+from tests.faults.fault_runner import Steady, as_counted
 from tests.faults.hostile import MODEL, TIMEOUTS, Hostile, surprises
-from tests.support.ground import Ground, paused
+from tests.support.deployment import Deployment, paused
 
 PAGE = Path(__file__).parents[2] / "docs/soak.md"
 
@@ -54,34 +54,34 @@ CALM = 60
 """Looks at each end of what is compared, at most."""
 
 
-async def killed(ground):
-    ground.server.kill()
+async def killed(deployment):
+    deployment.server.kill()
     await asyncio.sleep(1)
-    ground.start_server()
+    deployment.start_server()
 
 
-async def paused_for_a_while(ground):
-    async with paused(ground.servers[1]):
+async def paused_for_a_while(deployment):
+    async with paused(deployment.servers[1]):
         await asyncio.sleep(3)
 
 
-async def uncontrolled(ground):
-    ground.supervisor.kill()
+async def uncontrolled(deployment):
+    deployment.supervisor.kill()
     await asyncio.sleep(2)
-    ground.supervisor.start()
+    deployment.supervisor.start()
 
 
 def misbehaving(how):
-    async def strike(ground):
-        ground.server.say(how)
+    async def strike(deployment):
+        deployment.server.say(how)
         await asyncio.sleep(2)
-        ground.server.say("answer")
+        deployment.server.say("answer")
 
     return strike
 
 
-async def dropped(ground):
-    for server in ground.servers:
+async def dropped(deployment):
+    for server in deployment.servers:
         server.say("drop")
 
 
@@ -107,7 +107,7 @@ class Sample:
 
 async def soak(directory, seconds):
     """Run it; return the load's report, the samples, and how many faults there were."""
-    async with Ground(
+    async with Deployment(
         directory,
         servers=SERVERS,
         cores=CORES,
@@ -116,15 +116,15 @@ async def soak(directory, seconds):
         controlled=True,
         beside=(MODEL,),
         gateway={"limits": TIMEOUTS},
-    ) as ground:
-        for server in ground.servers:
+    ) as deployment:
+        for server in deployment.servers:
             server.say(f"wait {WAIT}")
-        async with RestClient(ground.url) as client:
-            rate, hostile = RATE * (1 - HOSTILE), Hostile(ground.port, RATE * HOSTILE, BURST)
+        async with RestClient(deployment.url) as client:
+            rate, hostile = RATE * (1 - HOSTILE), Hostile(deployment.port, RATE * HOSTILE, BURST)
             steady = Steady(rate, int(rate * seconds))
             stream = Stream("m", steady, lambda index: b'{"instances": ["%d"]}' % index)
             running = asyncio.create_task(LoadRun([stream], client).run())
-            others = [asyncio.create_task(act) for act in (_strike(ground), _look(ground))]
+            others = [asyncio.create_task(act) for act in (_strike(deployment), _look(deployment))]
             attacking = asyncio.create_task(hostile.run())
             try:
                 done, _ = await asyncio.wait(
@@ -139,43 +139,43 @@ async def soak(directory, seconds):
                 struck, samples, _ = await asyncio.gather(
                     *others, attacking, return_exceptions=True
                 )
-        assert not ground.gateway.ended, ground.tail()
-        await _check(ground, report.total)
+        assert not deployment.gateway.ended, deployment.tail()
+        await _check(deployment, report.total)
         assert not surprises(hostile.ends), surprises(hostile.ends)
         # The clients have gone; connections to executables may stay.
         most = samples[0].descriptors + 2 * CORES * SERVERS
-        await ground.until(lambda: ground.gateway.descriptors() <= most)
+        await deployment.until(lambda: deployment.gateway.descriptors() <= most)
         return report.total, samples, struck, hostile.ends
 
 
-async def _strike(ground):
+async def _strike(deployment):
     struck = 0
     with contextlib.suppress(asyncio.CancelledError):
         while True:
             for fault in FAULTS.values():
                 await asyncio.sleep(EVERY)
-                await fault(ground)
+                await fault(deployment)
                 struck += 1
     return struck
 
 
-async def _look(ground):
+async def _look(deployment):
     began, samples = time.monotonic(), []
     with contextlib.suppress(asyncio.CancelledError):
         while True:
             await asyncio.sleep(LOOK)
-            gateway = ground.gateway
+            gateway = deployment.gateway
             at = time.monotonic() - began
             samples.append(Sample(at, gateway.memory(), gateway.descriptors()))
     return samples
 
 
-async def _check(ground, total):
+async def _check(deployment, total):
     assert total.lost == total.invalid == 0, total
-    assert max(ground.computed().values()) == 1
+    assert max(deployment.computed().values()) == 1
     expected = as_counted(total.statuses, total.reasons)
-    await ground.until(lambda: sum(ground.outcomes().values()) >= sum(expected.values()))
-    assert +ground.outcomes() == +expected, (ground.outcomes(), expected)
+    await deployment.until(lambda: sum(deployment.outcomes().values()) >= sum(expected.values()))
+    assert +deployment.outcomes() == +expected, (deployment.outcomes(), expected)
 
 
 def grown(samples):

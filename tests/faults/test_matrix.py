@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.drive import drive
+from tests.faults.fault_runner import drive
 from tests.faults.matrix import MATRIX
 
 

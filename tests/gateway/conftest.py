@@ -19,7 +19,7 @@ from roma.config import schema
 from roma.tools.demo.ports import free_ports
 
 
-class ModelServer:
+class FakeModelServer:
     """Speaks TF Serving's API; `behave(name, body)` decides each answer (default: echo)."""
 
     def __init__(self, port, path=None):
@@ -233,7 +233,7 @@ log: {{requests: {requests}}}
 """
 
 
-class Stage:
+class GatewayHarness:
     """One gateway, its backends and a client session."""
 
     def __init__(self):
@@ -263,7 +263,7 @@ class Stage:
     ):
         port, admin, grpc_port, *ports = free_ports(3 + 2 * backends)
         paths = [sockets and f"{sockets}/{i}.sock" for i in range(backends)]
-        self.backends = [ModelServer(p, path) for p, path in zip(ports, paths, strict=False)]
+        self.backends = [FakeModelServer(p, path) for p, path in zip(ports, paths, strict=False)]
         self.grpc_backends = [GrpcModelServer(p) for p in ports[backends:] if speaks_grpc]
         self.grpc_port = grpc_port
         second = [f", grpc: '127.0.0.1:{b.port}'" for b in self.grpc_backends] or [""] * backends
@@ -308,7 +308,7 @@ class Stage:
         self.stack.push_async_callback(self.running.aclose)
         running = await self.running.enter_async_context(dispatcher_app.running(loaded))
         self.admin_doors = running.admin
-        self.service, self.server, self.roster = running.service, running.server, running.roster
+        self.service, self.server, self.registry = running.service, running.server, running.registry
         self.gateway = self.server.handler
         self.core = self.service.driver.core
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
@@ -378,16 +378,16 @@ def sockets():
 
 @pytest.fixture(params=["port", "socket"])
 def behind(request, sockets):
-    """Backends behind ports, and behind Unix sockets: what `Stage.open` takes as `sockets`."""
+    """Backends behind ports, and behind Unix sockets: what `GatewayHarness.open` takes as `sockets`."""
     return sockets if request.param == "socket" else None
 
 
 @pytest.fixture
-async def stage():
-    stage = Stage()
-    async with stage.stack:
-        yield stage
-    for backend in stage.backends:
+async def harness():
+    harness = GatewayHarness()
+    async with harness.stack:
+        yield harness
+    for backend in harness.backends:
         await backend.stop()
 
 

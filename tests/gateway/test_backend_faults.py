@@ -35,45 +35,47 @@ class Watched:
         return await asyncio.wait_for(self._seen.get(), 10)
 
 
-async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(stage, behind):
-    await stage.open(sockets=behind)
-    backend = stage.backends[0]
+async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(harness, behind):
+    await harness.open(sockets=behind)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    call = asyncio.create_task(stage.predict())
-    await stage.until(lambda: backend.running == 1)
+    call = asyncio.create_task(harness.predict())
+    await harness.until(lambda: backend.running == 1)
     backend.kill_connections()
     status, body, _ = await call
     assert status == 502
     assert "m.0@local" in json.loads(body)["error"]
     await backend.stop()
-    await stage.until(lambda: not any(stage.core.executors.of("m")), limit=2)  # noticed in < 2 s
-    assert (await stage.predict())[0] == 503
+    await harness.until(
+        lambda: not any(harness.core.executors.of("m")), limit=2
+    )  # noticed in < 2 s
+    assert (await harness.predict())[0] == 503
     backend.gate = None
     await backend.start()
-    await stage.until(lambda: any(stage.core.executors.of("m")))
-    assert (await stage.predict())[0] == 200
-    assert stage.queue.failed == 1
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert (await harness.predict())[0] == 200
+    assert harness.queue.failed == 1
 
 
-async def test_a_request_that_never_reached_its_executable_runs_on_another(stage, behind):
-    await stage.open(backends=2, sockets=behind)
-    dead, alive = stage.backends
-    name = next(e.spec.name for e in stage.core.executors)
-    pool = stage.service.endpoints[name].pool
+async def test_a_request_that_never_reached_its_executable_runs_on_another(harness, behind):
+    await harness.open(backends=2, sockets=behind)
+    dead, alive = harness.backends
+    name = next(e.spec.name for e in harness.core.executors)
+    pool = harness.service.endpoints[name].pool
     pool.port = 1  # nobody listens there: every new connection is refused
     pool.socket = behind and f"{behind}/gone.sock"
     for connection in list(pool._all):
         connection.abort()
     await asyncio.sleep(0)
-    statuses = [(await stage.predict())[0] for _ in range(4)]
+    statuses = [(await harness.predict())[0] for _ in range(4)]
     assert statuses == [200] * 4
     assert dead.seen == []
     assert len(alive.seen) == 4
 
 
-async def test_two_answers_to_one_request_cost_the_connection(stage):
-    await stage.open(cores=2)
-    backend = stage.backends[0]
+async def test_two_answers_to_one_request_cost_the_connection(harness):
+    await harness.open(cores=2)
+    backend = harness.backends[0]
 
     async def twice(request, body):
         one = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -81,27 +83,27 @@ async def test_two_answers_to_one_request_cost_the_connection(stage):
         await asyncio.sleep(10)
 
     backend.behave = twice
-    assert (await stage.predict())[0] == 200
+    assert (await harness.predict())[0] == 200
     backend.behave = None
-    statuses = await asyncio.gather(*(stage.predict() for _ in range(6)))
+    statuses = await asyncio.gather(*(harness.predict() for _ in range(6)))
     assert [status for status, _, _ in statuses] == [200] * 6
 
 
-async def test_an_answer_that_ends_with_its_connection_is_whole(stage):
-    await stage.open()
+async def test_an_answer_that_ends_with_its_connection_is_whole(harness):
+    await harness.open()
 
     async def until_close(request, body):
         request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\n\r\nall of it")
         request.transport.close()
         await asyncio.sleep(10)
 
-    stage.backends[0].behave = until_close
-    status, body, headers = await stage.predict()
+    harness.backends[0].behave = until_close
+    status, body, headers = await harness.predict()
     assert (status, body, headers["Content-Type"]) == (200, b"all of it", "text/x")
 
 
-async def test_an_interim_answer_leaves_nothing_on_the_final_one(stage):
-    await stage.open()
+async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
+    await harness.open()
 
     async def hinted(request, body):
         request.transport.write(
@@ -110,8 +112,8 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(stage):
         )
         await asyncio.sleep(10)
 
-    stage.backends[0].behave = hinted
-    status, body, headers = await stage.predict()
+    harness.backends[0].behave = hinted
+    status, body, headers = await harness.predict()
     assert (status, body) == (200, b"{}")
     assert headers["Content-Type"] == "application/json"
     assert "Content-Encoding" not in headers
@@ -120,9 +122,9 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(stage):
 @pytest.mark.parametrize(
     "answer", [b"", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"]
 )
-async def test_a_broken_answer_is_502_and_is_not_repeated(stage, answer):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_a_broken_answer_is_502_and_is_not_repeated(harness, answer):
+    await harness.open()
+    backend = harness.backends[0]
 
     async def broken(request, body):
         request.transport.write(answer)
@@ -130,19 +132,19 @@ async def test_a_broken_answer_is_502_and_is_not_repeated(stage, answer):
         await asyncio.sleep(10)
 
     backend.behave = broken
-    status, _, _ = await stage.predict()
+    status, _, _ = await harness.predict()
     assert status == 502
     assert len(backend.seen) == 1
 
 
-async def test_an_executable_that_never_answers_is_cut_off(stage):
-    await stage.open(timeout=0.2)
-    stage.backends[0].gate = asyncio.Event()
-    status, body, _ = await stage.predict()
+async def test_an_executable_that_never_answers_is_cut_off(harness):
+    await harness.open(timeout=0.2)
+    harness.backends[0].gate = asyncio.Event()
+    status, body, _ = await harness.predict()
     assert status == 502
     assert "no answer within 0.2 s" in json.loads(body)["error"]
-    stage.backends[0].gate = None
-    assert (await stage.predict())[0] == 200
+    harness.backends[0].gate = None
+    assert (await harness.predict())[0] == 200
 
 
 NONSENSE = (
@@ -156,17 +158,17 @@ NONSENSE = (
 
 
 @pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
-async def test_a_status_that_is_nonsense_is_that_executables_trouble(stage, body):
-    await stage.open(backends=2)
-    broken, healthy = stage.backends
+async def test_a_status_that_is_nonsense_is_that_executables_trouble(harness, body):
+    await harness.open(backends=2)
+    broken, healthy = harness.backends
     broken.status_body = body
-    for doubt in stage.service.driver.suspects.values():
+    for doubt in harness.service.driver.suspects.values():
         doubt.set()
-    await stage.until(lambda: len([e for e in stage.core.executors if e.live]) == 1)
-    assert [(await stage.predict())[0] for _ in range(4)] == [200] * 4
+    await harness.until(lambda: len([e for e in harness.core.executors if e.live]) == 1)
+    assert [(await harness.predict())[0] for _ in range(4)] == [200] * 4
     assert broken.seen == []
     broken.status_body = None
-    await stage.until(lambda: all(e.live for e in stage.core.executors), limit=10)
+    await harness.until(lambda: all(e.live for e in harness.core.executors), limit=10)
 
 
 async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch):
@@ -226,23 +228,23 @@ async def pour(transport, data):
 @pytest.mark.parametrize(
     "behave", [endless_body, endless_header, endless_headers, endless_hints, announced]
 )
-async def test_an_endless_answer_is_given_up_at_its_bound(stage, behave):
-    await stage.open(gateway="max_answer_bytes: 1MiB")
-    backend = stage.backends[0]
+async def test_an_endless_answer_is_given_up_at_its_bound(harness, behave):
+    await harness.open(gateway="max_answer_bytes: 1MiB")
+    backend = harness.backends[0]
     backend.behave = behave
-    status, body, _ = await stage.predict()
+    status, body, _ = await harness.predict()
     assert status == 502
     said = json.loads(body)["error"]
     assert "its answer is larger than 1048576 bytes" in said or "its head is larger" in said
     backend.behave = None
-    await stage.until(lambda: any(stage.core.executors.of("m")))
-    assert [(await stage.predict())[0] for _ in range(3)] == [200] * 3
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert [(await harness.predict())[0] for _ in range(3)] == [200] * 3
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("bound", [2**10, 2**20])
-async def test_an_answer_up_to_its_bound_is_passed_on_and_no_byte_more(stage, bound, is_chunked):
-    await stage.open(gateway=f"max_answer_bytes: {bound}")
+async def test_an_answer_up_to_its_bound_is_passed_on_and_no_byte_more(harness, bound, is_chunked):
+    await harness.open(gateway=f"max_answer_bytes: {bound}")
     size = 0
 
     async def large(request, body):
@@ -251,29 +253,29 @@ async def test_an_answer_up_to_its_bound_is_passed_on_and_no_byte_more(stage, bo
             answer.enable_chunked_encoding()
         return answer
 
-    stage.backends[0].behave = large
+    harness.backends[0].behave = large
     for size, expected in ((bound, 200), (bound, 200), (bound + 1, 502)):
-        status, body, _ = await stage.predict()
+        status, body, _ = await harness.predict()
         assert (status, len(body) == size) == (expected, expected == 200)
 
 
-async def test_two_executables_serve_on_when_one_dies_under_load(stage):
-    await stage.open(backends=2)
-    first, second = stage.backends
-    calls = [asyncio.create_task(stage.predict()) for _ in range(40)]
-    await stage.until(lambda: len(first.seen) > 3)
+async def test_two_executables_serve_on_when_one_dies_under_load(harness):
+    await harness.open(backends=2)
+    first, second = harness.backends
+    calls = [asyncio.create_task(harness.predict()) for _ in range(40)]
+    await harness.until(lambda: len(first.seen) > 3)
     first.kill_connections()
     await first.stop()
     statuses = [status for status, _, _ in await asyncio.gather(*calls)]
     assert set(statuses) <= {200, 502}
     assert statuses.count(502) <= 1  # one in flight at most
-    queue = stage.queue
+    queue = harness.queue
     assert queue.arrivals == 40 == sum(queue.completed.values()) + queue.failed
 
 
-async def test_a_dying_executable_takes_down_only_what_it_was_running(stage):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_a_dying_executable_takes_down_only_what_it_was_running(harness):
+    await harness.open()
+    backend = harness.backends[0]
 
     async def dying(request, body):
         request.transport.abort()
@@ -281,15 +283,15 @@ async def test_a_dying_executable_takes_down_only_what_it_was_running(stage):
         await asyncio.sleep(10)
 
     backend.behave = dying
-    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
+    calls = [asyncio.create_task(harness.predict()) for _ in range(5)]
     statuses = sorted([status for status, _, _ in await asyncio.gather(*calls)])
     assert statuses == [502, 503, 503, 503, 503]
     assert len(backend.seen) == 1
 
 
-async def test_one_broken_answer_holds_the_queue_for_one_look_only(stage):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_one_broken_answer_holds_the_queue_for_one_look_only(harness):
+    await harness.open()
+    backend = harness.backends[0]
 
     async def broken_once(request, body):
         backend.behave = None
@@ -297,21 +299,21 @@ async def test_one_broken_answer_holds_the_queue_for_one_look_only(stage):
         await asyncio.sleep(10)
 
     backend.behave = broken_once
-    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
+    calls = [asyncio.create_task(harness.predict()) for _ in range(5)]
     statuses = sorted([status for status, _, _ in await asyncio.gather(*calls)])
     assert statuses == [200, 200, 200, 200, 502]
-    assert sum(stage.queue.rejected.values()) == 0
+    assert sum(harness.queue.rejected.values()) == 0
 
 
-async def test_closing_the_connections_ends_what_is_in_flight(stage):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_closing_the_connections_ends_what_is_in_flight(harness):
+    await harness.open()
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    (endpoint,) = stage.service.endpoints.values()
+    (endpoint,) = harness.service.endpoints.values()
     pool = endpoint.pool
     call = asyncio.get_running_loop().create_future()
     pool.send(Message(request_template("/v1/models/m:predict"), b"{}"), call.set_result, timeout=60)
-    await stage.until(lambda: backend.running == 1)
+    await harness.until(lambda: backend.running == 1)
     await pool.close()
     lost = await asyncio.wait_for(call, 10)
     assert isinstance(lost, BackendLost)
@@ -357,22 +359,22 @@ async def test_a_look_over_a_stale_connection_is_no_loss():
     watching.cancel()
 
 
-async def test_losing_the_last_executable_answers_everyone_at_once(stage):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_losing_the_last_executable_answers_everyone_at_once(harness):
+    await harness.open()
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
-    await stage.until(lambda: len(stage.queue) == 4)
+    calls = [asyncio.create_task(harness.predict()) for _ in range(5)]
+    await harness.until(lambda: len(harness.queue) == 4)
     backend.kill_connections()
     await backend.stop()
     statuses = sorted(status for status, _, _ in await asyncio.gather(*calls))
     assert set(statuses) <= {502, 503}
-    assert stage.queue.rejected[Reason.NO_EXECUTABLE] + stage.queue.failed == 5
+    assert harness.queue.rejected[Reason.NO_EXECUTABLE] + harness.queue.failed == 5
 
 
-async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
-    await stage.open()
-    (endpoint,) = stage.service.endpoints.values()
+async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(harness):
+    await harness.open()
+    (endpoint,) = harness.service.endpoints.values()
     pool, answered = endpoint.pool, asyncio.get_running_loop().create_future()
     send = pool.send
 
@@ -383,7 +385,7 @@ async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
     looking = asyncio.create_task(look())
     await asyncio.sleep(0)
     (connection,) = [c for c in pool._all if c not in pool._idle]
-    await stage.until(lambda: connection in pool._idle)  # answered, but the task has not run on
+    await harness.until(lambda: connection in pool._idle)  # answered, but the task has not run on
     send(Message(request_template("/v1/models/m:predict"), b"{}"), answered.set_result, timeout=5)
     looking.cancel()
     assert (await asyncio.wait_for(answered, 10)).status == 200
@@ -392,43 +394,43 @@ async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(stage):
 TRITON = "Unable to set 'classification': attempt to access JSON non-unsigned-integer as …"
 
 
-async def test_a_server_that_calls_a_wrong_input_500_breaks_no_promise(stage):
+async def test_a_server_that_calls_a_wrong_input_500_breaks_no_promise(harness):
     """Triton with a `class_count` that is none, twelve times, and two executables."""
-    await stage.open(backends=2)
+    await harness.open(backends=2)
 
     async def behave(request, body):
         return web.json_response({"error": TRITON}, status=500)
 
-    for backend in stage.backends:
+    for backend in harness.backends:
         backend.behave = behave
-    answers = [await stage.predict(path="/v2/models/m/infer") for _ in range(12)]
+    answers = [await harness.predict(path="/v2/models/m/infer") for _ in range(12)]
     assert {(status, json.loads(body)["error"]) for status, body, _ in answers} == {(500, TRITON)}
-    assert (stage.queue.invalid, stage.queue.failed, stage.queue.late) == (12, 0, 0)
-    assert not any(e.ejected for e in stage.core.executors)
+    assert (harness.queue.invalid, harness.queue.failed, harness.queue.late) == (12, 0, 0)
+    assert not any(e.ejected for e in harness.core.executors)
 
 
-async def test_what_a_working_server_fails_is_late_and_ejects_nobody(stage):
-    await stage.open(backends=2)
+async def test_what_a_working_server_fails_is_late_and_ejects_nobody(harness):
+    await harness.open(backends=2)
 
     async def behave(request, body):
         return web.json_response({"error": "no kernel for this shape"}, status=500)
 
-    for backend in stage.backends:
+    for backend in harness.backends:
         backend.behave = behave
     for _ in range(30):
-        await stage.predict()
-    assert (stage.queue.invalid, stage.queue.failed) == (0, 30)
-    assert not any(e.ejected for e in stage.core.executors)
+        await harness.predict()
+    assert (harness.queue.invalid, harness.queue.failed) == (0, 30)
+    assert not any(e.ejected for e in harness.core.executors)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-async def test_gateway_errors_and_bare_ones_eject(stage, status):
-    await stage.open(backends=2)
+async def test_gateway_errors_and_bare_ones_eject(harness, status):
+    await harness.open(backends=2)
 
     async def behave(request, body):
         return web.Response(status=status, text="Internal Server Error")
 
-    stage.backends[0].behave = behave
-    first = stage.core.executors["m.0@local"]
-    await asyncio.gather(*(stage.predict() for _ in range(60)))
+    harness.backends[0].behave = behave
+    first = harness.core.executors["m.0@local"]
+    await asyncio.gather(*(harness.predict() for _ in range(60)))
     assert first.ejections

@@ -19,12 +19,12 @@ POST = HEAD.replace(b"\r\n\r\n", b"\r\n")
 
 
 @pytest.fixture
-async def guarded(stage, tmp_path):
+async def guarded(harness, tmp_path):
     """A gateway with three callers: one at a time, one for another model, one that can wait."""
     entries = {
         "one": {"models": "*", "concurrency": 1},
         "narrow": {"models": ["elsewhere"]},
-        "batch": {"models": "*", "priority": "batch"},
+        "batch": {"models": "*", "priority": "low"},
     }
     file = tmp_path / "keys.yaml"
     listed = {
@@ -33,8 +33,8 @@ async def guarded(stage, tmp_path):
     }
     file.write_text(json.dumps({"keys": listed}))
     file.chmod(0o600)
-    await stage.open(gateway=f"keys: {file}", max_body=2000, limits="{body_timeout: 0.2}")
-    return stage
+    await harness.open(gateway=f"keys: {file}", max_body=2000, limits="{body_timeout: 0.2}")
+    return harness
 
 
 def bearer(name):
@@ -92,49 +92,49 @@ async def test_a_key_in_either_header_lets_in(guarded):
     assert not {"Authorization", "X-Api-Key"} & set(headers)  # no model server learns it
 
 
-async def end_in_an_answer(stage, client, key):
+async def end_in_an_answer(harness, client, key):
     client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
     assert (await client.answer())[0] == 200
 
 
-async def end_too_large(stage, client, key):
+async def end_too_large(harness, client, key):
     client.send(POST + key + b"Transfer-Encoding: chunked\r\n\r\nfff\r\n" + b"x" * 4095)
     assert (await client.answer())[0] == 413
 
 
-async def end_too_slow(stage, client, key):
+async def end_too_slow(harness, client, key):
     client.send(POST + key + b"Content-Length: 2\r\n\r\n{")
     assert (await client.answer())[0] == 408
 
 
-async def end_half_sent(stage, client, key):
+async def end_half_sent(harness, client, key):
     client.send(POST + key + b"Content-Length: 2\r\n\r\n{")
-    await stage.until(lambda: stage.server.buffered)
+    await harness.until(lambda: harness.server.buffered)
     client.writer.transport.abort()
-    await stage.until(lambda: not stage.server.connections)
+    await harness.until(lambda: not harness.server.connections)
 
 
-async def end_malformed(stage, client, key):
+async def end_malformed(harness, client, key):
     client.send(POST + key + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}oops\r\n")
     assert (await client.answer())[0] == 400
 
 
-async def end_in_flight(stage, client, key):
-    stage.backends[0].gate = asyncio.Event()
+async def end_in_flight(harness, client, key):
+    harness.backends[0].gate = asyncio.Event()
     client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
-    await stage.until(lambda: stage.backends[0].running)
+    await harness.until(lambda: harness.backends[0].running)
     client.writer.transport.abort()
-    await stage.until(lambda: stage.queue.cancelled)
-    stage.backends[0].gate.set()
-    stage.backends[0].gate = None
+    await harness.until(lambda: harness.queue.cancelled)
+    harness.backends[0].gate.set()
+    harness.backends[0].gate = None
 
 
-async def end_no_such_model(stage, client, key):
+async def end_no_such_model(harness, client, key):
     client.send(POST.replace(b"/m:", b"/nobody:") + key + b"Content-Length: 2\r\n\r\n{}")
     assert (await client.answer())[0] == 404
 
 
-async def end_bad_deadline(stage, client, key):
+async def end_bad_deadline(harness, client, key):
     client.send(POST + key + b"X-Request-Timeout-Ms: x\r\nContent-Length: 2\r\n\r\n{}")
     assert (await client.answer())[0] == 400
 
@@ -166,23 +166,23 @@ async def test_however_a_request_ends_its_place_is_given_back(guarded, end):
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_what_waits_behind_an_unread_answer_gives_its_place_back(guarded, reads):
-    stage = guarded
-    stage.server.bound(stage.server.limits, 1 << 24)
+    harness = guarded
+    harness.server.bound(harness.server.limits, 1 << 24)
     key = f"Authorization: Bearer {TOKENS['one']}\r\n".encode()
-    client = Client(*await asyncio.open_connection("127.0.0.1", stage.port))
+    client = Client(*await asyncio.open_connection("127.0.0.1", harness.port))
     client.writer.transport.pause_reading()
     size = 1 << 23
     client.send(POST + key + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
-    await stage.until(lambda: any(c.unsent for c in stage.server.connections))
+    await harness.until(lambda: any(c.unsent for c in harness.server.connections))
     client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
     await asyncio.sleep(0.1)
     if reads:
         client.writer.transport.resume_reading()
         assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
     client.writer.transport.abort()
-    await stage.until(lambda: not stage.server.connections)
-    assert (await stage.predict(headers=bearer("one")))[0] == 200
-    assert stage.server.buffered == 0
+    await harness.until(lambda: not harness.server.connections)
+    assert (await harness.predict(headers=bearer("one")))[0] == 200
+    assert harness.server.buffered == 0
 
 
 async def test_more_at_once_than_a_key_may_is_429_with_retry_after(guarded):
@@ -203,12 +203,12 @@ async def test_a_batch_key_uses_slack_whatever_its_caller_says(guarded):
 
 
 async def test_anybody_can_let_the_others_go_first(guarded):
-    headers = {**bearer("one"), "X-Request-Priority": "batch"}
+    headers = {**bearer("one"), "X-Request-Priority": "low"}
     assert (await guarded.predict(headers=headers))[0] == 200
     assert guarded.core.low_priority["m"].completed.total() == 1
     headers["X-Request-Priority"] = "urgent"
     status, body, _ = await guarded.predict(headers=headers)
-    fault = "X-Request-Priority: urgent: must be interactive or batch"
+    fault = "X-Request-Priority: urgent: must be interactive or low"
     assert (status, json.loads(body)["error"]) == (400, fault)
 
 
@@ -253,7 +253,7 @@ async def test_a_key_runs_no_more_at_once_by_not_waiting_for_the_answers(guarded
 
 
 @pytest.fixture
-async def guarded_grpc(stage, tmp_path):
+async def guarded_grpc(harness, tmp_path):
     file = tmp_path / "keys.yaml"
     entry = {
         "name": "one",
@@ -264,8 +264,8 @@ async def guarded_grpc(stage, tmp_path):
     narrow = {"name": "narrow", "hash": api_keys.hashed(TOKENS["narrow"]), "models": ["elsewhere"]}
     file.write_text(json.dumps({"keys": {IDS[0]: entry, IDS[1]: narrow}}))
     file.chmod(0o600)
-    await stage.open(gateway=f"keys: {file}", speaks_grpc=True)
-    return stage
+    await harness.open(gateway=f"keys: {file}", speaks_grpc=True)
+    return harness
 
 
 def metadata(name, *more):
@@ -273,8 +273,8 @@ def metadata(name, *more):
 
 
 async def test_keys_hold_for_grpc_as_well(guarded_grpc):
-    stage, code = guarded_grpc, grpc.StatusCode
-    async with stage.channel as channel:
+    harness, code = guarded_grpc, grpc.StatusCode
+    async with harness.channel as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
         described = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
@@ -292,30 +292,32 @@ async def test_keys_hold_for_grpc_as_well(guarded_grpc):
             denied = await refused(infer(body, metadata=metadata("narrow")))
             assert denied.code() is code.PERMISSION_DENIED
         assert await infer(m, metadata=metadata("one")) == m
-        assert stage.grpc_backends[0].seen[0][0].endswith("ModelInfer")
-        assert "authorization" not in dict(stage.grpc_backends[0].seen[0][1])
+        assert harness.grpc_backends[0].seen[0][0].endswith("ModelInfer")
+        assert "authorization" not in dict(harness.grpc_backends[0].seen[0][1])
 
-        stage.grpc_backends[0].gate = asyncio.Event()
+        harness.grpc_backends[0].gate = asyncio.Event()
         first = infer(m, metadata=metadata("one"))
-        await stage.until(lambda: stage.grpc_backends[0].running)
+        await harness.until(lambda: harness.grpc_backends[0].running)
         busy = await refused(infer(m, metadata=metadata("one")))
         assert (busy.code(), dict(busy.trailing_metadata())["retry-after"]) == (
             code.RESOURCE_EXHAUSTED,
             "1",
         )
         first.cancel()
-        await stage.until(lambda: stage.queue.cancelled)
-        stage.grpc_backends[0].gate.set()
-        await stage.until(lambda: not list(stage.core.running()))
+        await harness.until(lambda: harness.queue.cancelled)
+        harness.grpc_backends[0].gate.set()
+        await harness.until(lambda: not list(harness.core.running()))
         # Its place was given back; it may be batch, too.
-        batch = metadata("one", ("x-request-priority", "batch"))
+        batch = metadata("one", ("x-request-priority", "low"))
         assert await infer(m, metadata=batch) == m
-        assert stage.core.low_priority["m"].completed.total() == 1
+        assert harness.core.low_priority["m"].completed.total() == 1
         odd = metadata("one", ("x-request-priority", "urgent"))
         assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
 
 
-async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_ends(stage, tmp_path):
+async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_ends(
+    harness, tmp_path
+):
     size = 24 << 20  # more than the kernel and TLS keep for a connection
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
@@ -324,13 +326,13 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
         blob.write_to_path(tmp_path / name)
         (tmp_path / name).chmod(0o600)
     tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
-    await stage.open(gateway=f"tls: {{{tls}}}", max_body=size)
+    await harness.open(gateway=f"tls: {{{tls}}}", max_body=size)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
 
     def ask():  # a plain socket: asyncio's reads ahead
-        plain = socket.create_connection(("127.0.0.1", stage.port), timeout=20)
+        plain = socket.create_connection(("127.0.0.1", harness.port), timeout=20)
         client = trusting.wrap_socket(plain, server_hostname="localhost")
         client.sendall(head.encode() + bytes(size))
         return client
@@ -343,10 +345,10 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
             return answer, len(file.read(size))
 
     client = await asyncio.to_thread(ask)
-    await stage.until(lambda: stage.queue.completed.total() == 1)
-    await stage.until(lambda: not stage.core.live)
-    closing = asyncio.create_task(stage.running.aclose())
-    await stage.until(lambda: stage.service.draining)
+    await harness.until(lambda: harness.queue.completed.total() == 1)
+    await harness.until(lambda: not harness.core.live)
+    closing = asyncio.create_task(harness.running.aclose())
+    await harness.until(lambda: harness.service.draining)
     await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
     assert not closing.done()
     answer, length = await asyncio.to_thread(read, client)
@@ -355,7 +357,7 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
     await closing
 
 
-async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(stage, tmp_path):
+async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(harness, tmp_path):
     authority = trustme.CA()
     server, client = authority.issue_cert("localhost"), authority.issue_cert("scorer.example")
     files = {}
@@ -372,10 +374,10 @@ async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(stage, t
     keys_file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
     keys_file.chmod(0o600)
     tls = ", ".join(f"{name}: {path}" for name, path in files.items())
-    await stage.open(gateway=f"keys: {keys_file}, tls: {{{tls}}}", speaks_grpc=True)
+    await harness.open(gateway=f"keys: {keys_file}, tls: {{{tls}}}", speaks_grpc=True)
     trust = authority.cert_pem.bytes()
     own = client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
-    target = f"localhost:{stage.grpc_port}"
+    target = f"localhost:{harness.grpc_port}"
     for pair, lets_in in ((own, True), ((None, None), False)):
         credentials = grpc.ssl_channel_credentials(trust, *pair)
         async with grpc.aio.secure_channel(target, credentials) as channel:

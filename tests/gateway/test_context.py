@@ -135,34 +135,34 @@ def known(seen):
     return {k.lower(): v for k, v in headers.items() if k.lower() in names}
 
 
-async def test_a_context_reaches_the_model_server_as_it_came(stage):
-    await stage.open()
+async def test_a_context_reaches_the_model_server_as_it_came(harness):
+    await harness.open()
     sent = {"traceparent": VALID, "tracestate": "a=1,b=2", "x-request-id": "r-1"}
-    status, _, headers = await stage.predict(headers=sent)
+    status, _, headers = await harness.predict(headers=sent)
     assert (status, headers["X-Request-Id"]) == (200, "r-1")
-    assert known(stage.backends[0].seen[-1]) == sent
+    assert known(harness.backends[0].seen[-1]) == sent
 
 
-async def test_without_a_context_nothing_is_made_up(stage):
-    await stage.open()
-    _, _, headers = await stage.predict()
+async def test_without_a_context_nothing_is_made_up(harness):
+    await harness.open()
+    _, _, headers = await harness.predict()
     assert "X-Request-Id" not in headers
-    assert known(stage.backends[0].seen[-1]) == {}
-    await stage.predict(headers={"traceparent": VALID[:-1], "tracestate": "a=1"})
-    assert known(stage.backends[0].seen[-1]) == {}
+    assert known(harness.backends[0].seen[-1]) == {}
+    await harness.predict(headers={"traceparent": VALID[:-1], "tracestate": "a=1"})
+    assert known(harness.backends[0].seen[-1]) == {}
 
 
-async def test_a_look_up_takes_no_context_along(stage):
+async def test_a_look_up_takes_no_context_along(harness):
     """Its answer may be another client's too; the client gets its own number back."""
-    await stage.open()
+    await harness.open()
     sent = {"traceparent": VALID, "X-Request-Id": "look"}
-    async with stage.session.get(stage.url + "/v1/models/m", headers=sent) as response:
+    async with harness.session.get(harness.url + "/v1/models/m", headers=sent) as response:
         assert (response.status, response.headers["X-Request-Id"]) == (200, "look")
-    assert all(known((None, headers, None)) == {} for headers in stage.backends[0].looks)
+    assert all(known((None, headers, None)) == {} for headers in harness.backends[0].looks)
 
 
-async def raw(stage, *lines):
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+async def raw(harness, *lines):
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
     head = "".join(f"{line}\r\n" for line in lines)
     data = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n{head}\r\n{{}}"
     writer.write(data.encode())
@@ -171,39 +171,39 @@ async def raw(stage, *lines):
     return answer
 
 
-async def test_an_answer_without_the_header_is_the_same_to_the_byte(stage):
-    await stage.open()
+async def test_an_answer_without_the_header_is_the_same_to_the_byte(harness):
+    await harness.open()
     plain = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-    assert await raw(stage) == plain
-    assert await raw(stage, f"traceparent: {VALID}") == plain
-    assert await raw(stage, "X-Request-Id: bad id") == plain
-    named = await raw(stage, "X-Request-Id: good")
+    assert await raw(harness) == plain
+    assert await raw(harness, f"traceparent: {VALID}") == plain
+    assert await raw(harness, "X-Request-Id: bad id") == plain
+    named = await raw(harness, "X-Request-Id: good")
     assert named == plain.replace(b"Content-Length", b"X-Request-Id: good\r\nContent-Length")
 
 
-async def test_a_large_answer_carries_the_number_too(stage):
-    await stage.open()
-    status, body, headers = await stage.predict(b"1" * 100_000, headers={"X-Request-Id": "big"})
+async def test_a_large_answer_carries_the_number_too(harness):
+    await harness.open()
+    status, body, headers = await harness.predict(b"1" * 100_000, headers={"X-Request-Id": "big"})
     assert (status, len(body), headers["X-Request-Id"]) == (200, 100_000, "big")
 
 
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/models/x:predict", 404), ("/v1/what", 400), ("/nowhere", 404)]
 )
-async def test_errors_carry_the_number(stage, path, status):
-    await stage.open()
-    got, _, headers = await stage.predict(path=path, headers={"X-Request-Id": "lost"})
+async def test_errors_carry_the_number(harness, path, status):
+    await harness.open()
+    got, _, headers = await harness.predict(path=path, headers={"X-Request-Id": "lost"})
     assert (got, headers["X-Request-Id"]) == (status, "lost")
 
 
-async def test_a_rejection_and_a_failure_carry_the_number(stage):
-    await stage.open(max_waiting=1)
-    backend = stage.backends[0]
+async def test_a_rejection_and_a_failure_carry_the_number(harness):
+    await harness.open(max_waiting=1)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    running = asyncio.create_task(stage.predict(headers={"X-Request-Id": "runs"}))
-    waiting = asyncio.create_task(stage.predict())
-    await stage.until(lambda: len(stage.queue) == 1 and backend.running == 1)
-    status, _, headers = await stage.predict(headers={"X-Request-Id": "full"})
+    running = asyncio.create_task(harness.predict(headers={"X-Request-Id": "runs"}))
+    waiting = asyncio.create_task(harness.predict())
+    await harness.until(lambda: len(harness.queue) == 1 and backend.running == 1)
+    status, _, headers = await harness.predict(headers={"X-Request-Id": "full"})
     assert (status, headers["X-Request-Id"]) == (429, "full")
     backend.kill_connections()
     status, _, headers = await running
@@ -212,16 +212,16 @@ async def test_a_rejection_and_a_failure_carry_the_number(stage):
     await waiting
 
 
-async def test_a_request_keeps_its_context_on_its_second_way(stage):
-    await stage.open(backends=2)
-    dead, alive = stage.backends
-    pool = stage.service.endpoints[next(e.spec.name for e in stage.core.executors)].pool
+async def test_a_request_keeps_its_context_on_its_second_way(harness):
+    await harness.open(backends=2)
+    dead, alive = harness.backends
+    pool = harness.service.endpoints[next(e.spec.name for e in harness.core.executors)].pool
     pool.port = 1  # nobody listens there
     for connection in list(pool._all):
         connection.abort()
     await asyncio.sleep(0)
     sent = {"traceparent": VALID, "x-request-id": "twice"}
     for _ in range(2):
-        assert (await stage.predict(headers=sent))[0] == 200
+        assert (await harness.predict(headers=sent))[0] == 200
     assert [known(seen) for seen in alive.seen] == [sent, sent]
     assert dead.seen == []

@@ -13,11 +13,11 @@ from supervisor.live import identity
 from supervisor.live.peer import Peer, WorkerHeld
 
 
-async def test_a_report_tells_what_happened(stage):
-    await stage.open()
+async def test_a_report_tells_what_happened(harness):
+    await harness.open()
     for _ in range(3):
-        await stage.predict()
-    peer = Peer(stage.session, stage.admin, 5)
+        await harness.predict()
+    peer = Peer(harness.session, harness.admin, 5)
     reply = await peer.report()
     (model,) = reply.models
     assert (model.arrivals, model.completed_cpu, model.waiting, model.in_flight) == (3, 3, 0, 0)
@@ -26,50 +26,50 @@ async def test_a_report_tells_what_happened(stage):
     assert (executor.executor, executor.state, executor.completed) == ("m.0@local", "idle", 3)
 
 
-async def test_a_report_tells_the_age_of_what_is_stuck(stage):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict()) for _ in range(2)]
-    await stage.until(lambda: len(stage.queue) == 1)
-    (model,) = (await Peer(stage.session, stage.admin, 5).report()).models
+async def test_a_report_tells_the_age_of_what_is_stuck(harness):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
+    calls = [asyncio.create_task(harness.predict()) for _ in range(2)]
+    await harness.until(lambda: len(harness.queue) == 1)
+    (model,) = (await Peer(harness.session, harness.admin, 5).report()).models
     assert (model.waiting, model.in_flight, model.response_time) == (1, 1, None)
     assert model.oldest_age > 0
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
     await asyncio.gather(*calls)
 
 
-async def test_applied_cores_change_the_in_flight_limit_at_once(stage):
-    await stage.open(cores=2)
-    peer = Peer(stage.session, stage.admin, 5)
+async def test_applied_cores_change_the_in_flight_limit_at_once(harness):
+    await harness.open(cores=2)
+    peer = Peer(harness.session, harness.admin, 5)
     readings = (ExecutorReading("m.0@local", 0.5, 0.0, 0.0), ExecutorReading("other", 1, 0, 0))
     await peer.confirm(ExchangeRequest("local", readings))
-    assert stage.core.executors["m.0@local"].limit == 1
+    assert harness.core.executors["m.0@local"].limit == 1
 
 
-async def test_a_malformed_confirmation_names_the_field(stage):
-    await stage.open()
-    url = f"{stage.admin}/control/v1/applied"
-    async with stage.session.post(url, data=b'{"worker": "w", "executors": [{}]}') as response:
+async def test_a_malformed_confirmation_names_the_field(harness):
+    await harness.open()
+    url = f"{harness.admin}/control/v1/applied"
+    async with harness.session.post(url, data=b'{"worker": "w", "executors": [{}]}') as response:
         assert response.status == 400
         assert "executors.0.executor" in (await response.json())["error"]
 
 
 @pytest.mark.parametrize("applied", ["0", "-1", "1e999", "null", '"many"', "NaN"])
-async def test_impossible_cores_are_refused_and_change_nothing(stage, applied):
-    await stage.open(cores=2)
+async def test_impossible_cores_are_refused_and_change_nothing(harness, applied):
+    await harness.open(cores=2)
     body = f'{{"worker": "w", "executors": [{{"executor": "m.0@local", "applied": {applied}, "usage": 0, "throttled": 0}}]}}'
-    async with stage.session.post(f"{stage.admin}/control/v1/applied", data=body) as response:
+    async with harness.session.post(f"{harness.admin}/control/v1/applied", data=body) as response:
         assert response.status == 400
-    assert stage.core.executors["m.0@local"].cores == 2
-    assert (await stage.predict())[0] == 200
+    assert harness.core.executors["m.0@local"].cores == 2
+    assert (await harness.predict())[0] == 200
 
 
-async def test_a_worker_that_nobody_knows_teaches_nothing(stage):
-    await stage.open(cores=2)
+async def test_a_worker_that_nobody_knows_teaches_nothing(harness):
+    await harness.open(cores=2)
     message = ExchangeRequest("locla", (ExecutorReading("m.0@local", 0.5, 0.0, 0.0),))
     with pytest.raises(ExchangeError, match=r"404.*worker = locla: must be one of local"):
-        await Peer(stage.session, stage.admin, 5).confirm(message)
-    assert stage.core.executors["m.0@local"].cores == 2
+        await Peer(harness.session, harness.admin, 5).confirm(message)
+    assert harness.core.executors["m.0@local"].cores == 2
 
 
 HERE = identity.own()
@@ -79,18 +79,18 @@ DEAD = replace(HERE, started=HERE.started + "0")
 """A supervisor of this machine that had our process' number."""
 
 
-async def test_one_supervisor_speaks_for_a_worker(stage):
-    await stage.open(cores=2)
-    now = stage.service.driver.clock()
-    stage.service.driver.clock = lambda: now
-    peer = Peer(stage.session, stage.admin, 5)
+async def test_one_supervisor_speaks_for_a_worker(harness):
+    await harness.open(cores=2)
+    now = harness.service.driver.clock()
+    harness.service.driver.clock = lambda: now
+    peer = Peer(harness.session, harness.admin, 5)
 
     def message(who, cores):
         readings = (ExecutorReading("m.0@local", cores, 0.0, 0.0),)
         return ExchangeRequest("local", readings, who)
 
     def cores():
-        return stage.core.executors["m.0@local"].cores
+        return harness.core.executors["m.0@local"].cores
 
     await peer.confirm(message(ALIVE, 0.5))
     await peer.confirm(message(ALIVE, 0.6))
@@ -98,28 +98,28 @@ async def test_one_supervisor_speaks_for_a_worker(stage):
         await peer.confirm(message(HERE, 1.5))
     assert cores() == 0.6
     # One that is silent has ended, for all that can be known.
-    stage.service.driver.clock = lambda: now + exchange.silence(1.0)
+    harness.service.driver.clock = lambda: now + exchange.silence(1.0)
     await peer.confirm(message(HERE, 1.5))
     assert cores() == 1.5
     with pytest.raises(WorkerHeld):
         await peer.confirm(message(ALIVE, 0.5))
 
 
-async def test_one_that_ended_on_this_machine_is_replaced_at_once(stage):
-    await stage.open(cores=2)
-    peer = Peer(stage.session, stage.admin, 5)
+async def test_one_that_ended_on_this_machine_is_replaced_at_once(harness):
+    await harness.open(cores=2)
+    peer = Peer(harness.session, harness.admin, 5)
     await peer.confirm(ExchangeRequest("local", (), DEAD))
     reading = ExecutorReading("m.0@local", 0.5, 0.0, 0.0)
     await peer.confirm(ExchangeRequest("local", (reading,), HERE))
-    assert stage.core.executors["m.0@local"].cores == 0.5
+    assert harness.core.executors["m.0@local"].cores == 0.5
 
 
-async def test_a_hello_is_no_word_about_cores(stage):
-    await stage.open()
-    await Peer(stage.session, stage.admin, 5).confirm(
+async def test_a_hello_is_no_word_about_cores(harness):
+    await harness.open()
+    await Peer(harness.session, harness.admin, 5).confirm(
         ExchangeRequest("local", (), HERE, hello=True)
     )
-    assert not stage.admin_doors.heard
+    assert not harness.admin_doors.heard
 
 
 async def test_a_peer_that_is_gone_is_an_exchange_error(unused_tcp_port):

@@ -14,27 +14,27 @@ def error(body):
     return json.loads(body)["error"]
 
 
-async def test_a_body_passes_untouched_in_both_directions(stage):
-    await stage.open()
+async def test_a_body_passes_untouched_in_both_directions(harness):
+    await harness.open()
     odd = b'{"instances": [1.50, NaN, 1e400],  "x": "\xc3\xa4"}\n'
-    status, body, headers = await stage.predict(odd)
+    status, body, headers = await harness.predict(odd)
     assert (status, body) == (200, odd)
     assert headers["Content-Type"].startswith("application/json")
-    path, seen, received = stage.backends[0].seen[-1]
+    path, seen, received = harness.backends[0].seen[-1]
     assert (path, received) == ("/v1/models/m:predict", odd)
 
 
-async def test_compressed_bodies_are_not_decoded_on_the_way(stage):
-    await stage.open()
+async def test_compressed_bodies_are_not_decoded_on_the_way(harness):
+    await harness.open()
     packed = gzip.compress(b'{"instances": [1]}')
 
     async def compressed(request, body):
         assert request.headers["Content-Encoding"] == "gzip"
         return web.Response(body=gzip.compress(body), headers={"Content-Encoding": "gzip"})
 
-    stage.backends[0].behave = compressed
-    stage.session._auto_decompress = False
-    status, body, headers = await stage.predict(packed, headers={"Content-Encoding": "gzip"})
+    harness.backends[0].behave = compressed
+    harness.session._auto_decompress = False
+    status, body, headers = await harness.predict(packed, headers={"Content-Encoding": "gzip"})
     assert status == 200
     assert headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(body) == b'{"instances": [1]}'  # the backend saw it decoded once
@@ -50,18 +50,18 @@ async def test_compressed_bodies_are_not_decoded_on_the_way(stage):
         "/v1/models/m/labels/stable:predict",
     ],
 )
-async def test_every_inference_path_is_passed_on(stage, path):
-    await stage.open()
-    status, _, _ = await stage.predict(path=path)
+async def test_every_inference_path_is_passed_on(harness, path):
+    await harness.open()
+    status, _, _ = await harness.predict(path=path)
     assert status == 200
-    assert stage.backends[0].seen[-1][0] == path
+    assert harness.backends[0].seen[-1][0] == path
 
 
-async def test_status_and_metadata_come_from_the_executable(stage):
-    await stage.open()
-    status, body = await stage.get("/v1/models/m")
+async def test_status_and_metadata_come_from_the_executable(harness):
+    await harness.open()
+    status, body = await harness.get("/v1/models/m")
     assert json.loads(body)["model_version_status"][0]["state"] == "AVAILABLE"
-    status, body = await stage.get("/v1/models/m/metadata")
+    status, body = await harness.get("/v1/models/m/metadata")
     assert (status, json.loads(body)) == (200, {"model_spec": {"name": "m"}})
 
 
@@ -91,112 +91,112 @@ async def test_status_and_metadata_come_from_the_executable(stage):
         ("GET", "/favicon.ico", 404, "Not found: /favicon.ico"),
     ],
 )
-async def test_errors_are_tf_servings(stage, method, path, status, message):
-    await stage.open()
-    async with stage.session.request(method, stage.url + path, data=b"{}") as response:
+async def test_errors_are_tf_servings(harness, method, path, status, message):
+    await harness.open()
+    async with harness.session.request(method, harness.url + path, data=b"{}") as response:
         assert (response.status, error(await response.read())) == (status, message)
 
 
-async def test_the_models_own_errors_pass_through(stage):
-    await stage.open()
+async def test_the_models_own_errors_pass_through(harness):
+    await harness.open()
 
     async def refuse(request, body):
         return web.json_response({"error": "JSON Parse error"}, status=400)
 
-    stage.backends[0].behave = refuse
-    status, body, _ = await stage.predict()
+    harness.backends[0].behave = refuse
+    status, body, _ = await harness.predict()
     assert (status, error(body)) == (400, "JSON Parse error")
-    assert (stage.queue.invalid, stage.queue.response.mean(0.0)) == (1, None)
+    assert (harness.queue.invalid, harness.queue.response.mean(0.0)) == (1, None)
 
 
-async def test_a_failing_model_server_is_a_violation_not_a_fast_answer(stage):
-    await stage.open()
+async def test_a_failing_model_server_is_a_violation_not_a_fast_answer(harness):
+    await harness.open()
 
     async def fail(request, body):
         return web.json_response({"error": "boom"}, status=500)
 
-    stage.backends[0].behave = fail
-    status, body, _ = await stage.predict()
+    harness.backends[0].behave = fail
+    status, body, _ = await harness.predict()
     assert (status, error(body)) == (500, "boom")
-    assert (stage.queue.failed, stage.queue.response.mean(0.0)) == (1, None)
+    assert (harness.queue.failed, harness.queue.response.mean(0.0)) == (1, None)
 
 
-async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(stage):
-    await stage.open(cores=2)
-    backend = stage.backends[0]
+async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(harness):
+    await harness.open(cores=2)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict(b'{"i": %d}' % i)) for i in range(6)]
-    await stage.until(lambda: len(stage.queue) == 4 and backend.running == 2)
+    calls = [asyncio.create_task(harness.predict(b'{"i": %d}' % i)) for i in range(6)]
+    await harness.until(lambda: len(harness.queue) == 4 and backend.running == 2)
     backend.gate.set()
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 6
     assert backend.most_running == 2
 
 
-async def test_a_full_queue_is_429_with_retry_after(stage):
-    await stage.open(max_waiting=2)
-    stage.backends[0].gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
-    await stage.until(lambda: len(stage.queue) == 2)
-    status, body, headers = await stage.predict()
+async def test_a_full_queue_is_429_with_retry_after(harness):
+    await harness.open(max_waiting=2)
+    harness.backends[0].gate = asyncio.Event()
+    calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
+    await harness.until(lambda: len(harness.queue) == 2)
+    status, body, headers = await harness.predict()
     assert (status, error(body)) == (429, "2 requests of model m wait (bound 2)")
     assert int(headers["Retry-After"]) >= 1
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
     await asyncio.gather(*calls)
 
 
-async def test_a_deadline_that_passes_in_the_queue_is_504(stage):
-    await stage.open(response_time=0.1, deadline=0.2)
-    stage.backends[0].gate = asyncio.Event()
-    running = asyncio.create_task(stage.predict())
-    await stage.until(lambda: stage.backends[0].running == 1)
-    status, body, headers = await stage.predict()
+async def test_a_deadline_that_passes_in_the_queue_is_504(harness):
+    await harness.open(response_time=0.1, deadline=0.2)
+    harness.backends[0].gate = asyncio.Event()
+    running = asyncio.create_task(harness.predict())
+    await harness.until(lambda: harness.backends[0].running == 1)
+    status, body, headers = await harness.predict()
     assert (status, int(headers["Retry-After"]) >= 1) == (504, True)
     assert error(body).startswith("deadline passed after 0.")
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
     assert (await running)[0] == 200
-    assert stage.queue.rejected[Reason.DEADLINE] == 1
+    assert harness.queue.rejected[Reason.DEADLINE] == 1
 
 
-async def test_without_an_executable_it_is_503_with_retry_after(stage):
-    await stage.open(start=False)
-    status, body, headers = await stage.predict()
+async def test_without_an_executable_it_is_503_with_retry_after(harness):
+    await harness.open(start=False)
+    status, body, headers = await harness.predict()
     assert (status, error(body)) == (503, "no executable of model m is ready")
     assert headers["Retry-After"] == "1"
-    assert (await stage.get("/v1/models/m"))[0] == 503
+    assert (await harness.get("/v1/models/m"))[0] == 503
 
 
-async def test_a_client_that_disconnects_frees_its_place(stage):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
-    first = asyncio.create_task(stage.predict())
-    await stage.until(lambda: stage.backends[0].running == 1)
-    second = asyncio.create_task(stage.predict())
-    await stage.until(lambda: len(stage.queue) == 1)
+async def test_a_client_that_disconnects_frees_its_place(harness):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
+    first = asyncio.create_task(harness.predict())
+    await harness.until(lambda: harness.backends[0].running == 1)
+    second = asyncio.create_task(harness.predict())
+    await harness.until(lambda: len(harness.queue) == 1)
     second.cancel()
-    await stage.until(lambda: len(stage.queue) == 0)
-    assert stage.queue.cancelled == 1
-    stage.backends[0].gate.set()
+    await harness.until(lambda: len(harness.queue) == 0)
+    assert harness.queue.cancelled == 1
+    harness.backends[0].gate.set()
     assert (await first)[0] == 200
-    assert len(stage.backends[0].seen) == 1
+    assert len(harness.backends[0].seen) == 1
 
 
-async def test_oversize_bodies_are_413_announced_or_not(stage):
-    await stage.open(max_body=2000)
-    status, body, _ = await stage.predict(b"x" * 3000)
+async def test_oversize_bodies_are_413_announced_or_not(harness):
+    await harness.open(max_body=2000)
+    status, body, _ = await harness.predict(b"x" * 3000)
     assert (status, error(body)) == (413, "request body is larger than 2000 bytes")
 
     async def chunks():
         for _ in range(5):
             yield b"x" * 1000
 
-    status, _, _ = await stage.predict(chunks())
+    status, _, _ = await harness.predict(chunks())
     assert status == 413
-    assert stage.backends[0].seen == []
-    assert (await stage.predict(b"x" * 2000))[0] == 200
+    assert harness.backends[0].seen == []
+    assert (await harness.predict(b"x" * 2000))[0] == 200
 
 
-async def raw(stage, data, *, keep=None):
-    reader, writer = keep or await asyncio.open_connection("127.0.0.1", stage.port)
+async def raw(harness, data, *, keep=None):
+    reader, writer = keep or await asyncio.open_connection("127.0.0.1", harness.port)
     writer.write(
         data or b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
     )
@@ -214,95 +214,95 @@ async def raw(stage, data, *, keep=None):
         b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
     ],
 )
-async def test_malformed_http_is_400_and_reaches_no_model(stage, data):
-    await stage.open()
-    assert (await raw(stage, data)).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
-    assert stage.backends[0].seen == []
-    assert (await stage.predict())[0] == 200
+async def test_malformed_http_is_400_and_reaches_no_model(harness, data):
+    await harness.open()
+    assert (await raw(harness, data)).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    assert harness.backends[0].seen == []
+    assert (await harness.predict())[0] == 200
 
 
-async def test_a_slow_request_holds_up_nobody(stage):
-    await stage.open()
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+async def test_a_slow_request_holds_up_nobody(harness):
+    await harness.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
     writer.write(
         b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345"
     )
     for _ in range(5):
-        assert (await stage.predict())[0] == 200
-    assert len(stage.backends[0].seen) == 5
+        assert (await harness.predict())[0] == 200
+    assert len(harness.backends[0].seen) == 5
     writer.write(b"67890")
     assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
     writer.close()
 
 
-async def test_a_body_that_never_comes_is_408(stage):
-    await stage.open(limits="{body_timeout: 0.05}")
+async def test_a_body_that_never_comes_is_408(harness):
+    await harness.open(limits="{body_timeout: 0.05}")
     answer = await raw(
-        stage, b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1"
+        harness, b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1"
     )
     assert answer.startswith(b"HTTP/1.1 408")
-    assert stage.core.live == 0
+    assert harness.core.live == 0
 
 
-async def test_health_and_readiness(stage):
-    await stage.open(start=False)
-    assert (await stage.get("/healthz"))[0] == 200
-    status, body = await stage.get("/readyz")
+async def test_health_and_readiness(harness):
+    await harness.open(start=False)
+    assert (await harness.get("/healthz"))[0] == 200
+    status, body = await harness.get("/readyz")
     assert (status, error(body)) == (503, "no executable is ready for: m")
-    await stage.backends[0].start()
-    await stage.until(lambda: any(stage.core.executors.of("m")))
-    assert (await stage.get("/readyz"))[0] == 200
+    await harness.backends[0].start()
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert (await harness.get("/readyz"))[0] == 200
 
 
-async def test_a_model_that_still_loads_is_not_ready(stage):
-    await stage.open(start=False)
-    stage.backends[0].available = False
-    await stage.backends[0].start()
-    assert (await stage.predict())[0] == 503
-    stage.backends[0].available = True
-    await stage.until(lambda: any(stage.core.executors.of("m")))
-    assert (await stage.predict())[0] == 200
+async def test_a_model_that_still_loads_is_not_ready(harness):
+    await harness.open(start=False)
+    harness.backends[0].available = False
+    await harness.backends[0].start()
+    assert (await harness.predict())[0] == 503
+    harness.backends[0].available = True
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert (await harness.predict())[0] == 200
 
 
-async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
+    await harness.open()
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
-    await stage.until(lambda: len(stage.queue) == 2)
-    closing = asyncio.create_task(stage.close_gateway())
-    await stage.until(lambda: stage.service.draining)
-    answer = await raw(stage, b"", keep=stage.idle_connection)
+    calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
+    await harness.until(lambda: len(harness.queue) == 2)
+    closing = asyncio.create_task(harness.close_gateway())
+    await harness.until(lambda: harness.service.draining)
+    answer = await raw(harness, b"", keep=harness.idle_connection)
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"Connection: close" in answer
     assert b"Retry-After" in answer
     backend.gate.set()
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 3
     await closing
-    assert stage.core.live == 0
+    assert harness.core.live == 0
 
 
-async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(stage):
-    await stage.open()
-    closing = asyncio.create_task(stage.close_gateway())
-    await stage.until(lambda: stage.service.shutting_down)
-    assert stage.service.not_ready_reason() == "draining"  # who asks goes elsewhere
+async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(harness):
+    await harness.open()
+    closing = asyncio.create_task(harness.close_gateway())
+    await harness.until(lambda: harness.service.shutting_down)
+    assert harness.service.not_ready_reason() == "draining"  # who asks goes elsewhere
     await asyncio.sleep(0.2)  # longer than an empty dispatcher takes to drain
-    answer = await raw(stage, b"", keep=stage.idle_connection)
+    answer = await raw(harness, b"", keep=harness.idle_connection)
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"Connection: close" in answer
     await closing
 
 
-async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(stage):
+async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(harness):
     size = 24 << 20  # more than the kernel keeps for a connection
-    await stage.open(max_body=size)
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port, limit=1024)
+    await harness.open(max_body=size)
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, limit=1024)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
     writer.write(head.encode() + bytes(size))
-    await stage.until(lambda: stage.server.answering and not stage.core.live)
-    closing = asyncio.create_task(stage.close_gateway())
-    await stage.until(lambda: stage.service.draining)
+    await harness.until(lambda: harness.server.answering and not harness.core.live)
+    closing = asyncio.create_task(harness.close_gateway())
+    await harness.until(lambda: harness.service.draining)
     await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
     assert not closing.done()
     answer = await reader.readuntil(b"\r\n\r\n")
@@ -310,21 +310,21 @@ async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(stag
     assert await reader.readexactly(size) == bytes(size)
     writer.close()
     await closing
-    stage.idle_connection[1].close()
+    harness.idle_connection[1].close()
 
 
 @pytest.mark.parametrize("header", ["a/\u20ac", "\udcff", "x" * 4000])
-async def test_an_odd_header_strands_no_executor(stage, header):
-    await stage.open()
+async def test_an_odd_header_strands_no_executor(harness, header):
+    await harness.open()
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Type: {header}\r\n"
     data = head.encode("utf-8", "surrogateescape") + b"Content-Length: 2\r\n\r\n{}"
-    await raw(stage, data)
-    assert (await stage.predict())[0] == 200
+    await raw(harness, data)
+    assert (await harness.predict())[0] == 200
 
 
-async def test_a_client_that_expects_100_continue_gets_it(stage):
-    await stage.open()
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+async def test_a_client_that_expects_100_continue_gets_it(harness):
+    await harness.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
     writer.write(
         b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
         b"Expect: 100-continue\r\n\r\n"
@@ -335,20 +335,20 @@ async def test_a_client_that_expects_100_continue_gets_it(stage):
     writer.close()
 
 
-async def test_an_unread_answer_does_not_pile_up_in_memory(stage):
+async def test_an_unread_answer_does_not_pile_up_in_memory(harness):
     """A client that pipelines and never reads holds one connection, not the gateway's memory."""
-    await stage.open(max_body=1 << 20)
+    await harness.open(max_body=1 << 20)
     request = (
         b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n"
         + b"1" * 50000
     )
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port, limit=1024)
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, limit=1024)
     reader._transport.pause_reading()
     for _ in range(400):
         writer.write(request)
-    await stage.until(lambda: stage.queue.arrivals > 10)
+    await harness.until(lambda: harness.queue.arrivals > 10)
     await asyncio.sleep(0.3)
-    buffered = [c.unsent for c in stage.connections]
+    buffered = [c.unsent for c in harness.connections]
     assert max(buffered) < 1 << 20
     writer.transport.abort()
-    assert (await stage.predict())[0] == 200
+    assert (await harness.predict())[0] == 200

@@ -41,9 +41,9 @@ PASSED = [path for path, method in METHODS.items() if isinstance(method, Passed)
 
 
 @pytest.mark.parametrize("path", PASSED)
-async def test_every_method_passes_its_bytes_both_ways(stage, path):
-    await stage.open(speaks_grpc=True)
-    backend, odd = stage.grpc_backends[0], b"\xff\x00 no protobuf at all"
+async def test_every_method_passes_its_bytes_both_ways(harness, path):
+    await harness.open(speaks_grpc=True)
+    backend, odd = harness.grpc_backends[0], b"\xff\x00 no protobuf at all"
 
     async def answer(request, context):
         context.set_trailing_metadata((("cost", "7"), ("cost-bin", b"\x00\xff")))
@@ -51,53 +51,53 @@ async def test_every_method_passes_its_bytes_both_ways(stage, path):
 
     backend.behave = answer
     request = asking(path)
-    code, body, _, trailing = await stage.call(path, request)
+    code, body, _, trailing = await harness.call(path, request)
     assert (code, body) == (Code.OK, odd)
     assert (trailing["cost"], trailing["cost-bin"]) == ("7", b"\x00\xff")
     (method, _, seen, _) = backend.seen[0]
     assert (method, seen) == (path, request)
     is_inference = METHODS[path].is_inference
-    assert stage.queue.arrivals == is_inference  # look-ups wait in no queue
-    assert sum(stage.queue.completed.values()) == is_inference
+    assert harness.queue.arrivals == is_inference  # look-ups wait in no queue
+    assert sum(harness.queue.completed.values()) == is_inference
 
 
-async def test_large_messages_pass(stage):
-    await stage.open(speaks_grpc=True, max_body=2**26)
+async def test_large_messages_pass(harness):
+    await harness.open(speaks_grpc=True, max_body=2**26)
     request = asking(PREDICT) + b"\x1a\x80\x80\x80\x08" + bytes(2**24)
-    code, body, _, _ = await stage.call(PREDICT, request)
+    code, body, _, _ = await harness.call(PREDICT, request)
     assert code is Code.OK
     assert body == request
 
 
-async def test_a_larger_message_than_may_be_is_refused(stage):
-    await stage.open(speaks_grpc=True, max_body=2000)
-    code, _, text, _ = await stage.call(PREDICT, asking(PREDICT) + b"\x1a\x7f" + bytes(127) * 20)
+async def test_a_larger_message_than_may_be_is_refused(harness):
+    await harness.open(speaks_grpc=True, max_body=2000)
+    code, _, text, _ = await harness.call(PREDICT, asking(PREDICT) + b"\x1a\x7f" + bytes(127) * 20)
     assert code is Code.RESOURCE_EXHAUSTED
     assert "larger than max" in text
-    assert stage.grpc_backends[0].seen == []
+    assert harness.grpc_backends[0].seen == []
 
 
-async def test_the_servers_own_methods(stage):
-    await stage.open(speaks_grpc=True, start=False)
-    assert (await stage.call(f"/{OIP}/ServerLive", b""))[:2] == (Code.OK, b"\x08\x01")
-    assert (await stage.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"")
-    code, body, _, _ = await stage.call(f"/{OIP}/ServerMetadata", b"")
+async def test_the_servers_own_methods(harness):
+    await harness.open(speaks_grpc=True, start=False)
+    assert (await harness.call(f"/{OIP}/ServerLive", b""))[:2] == (Code.OK, b"\x08\x01")
+    assert (await harness.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"")
+    code, body, _, _ = await harness.call(f"/{OIP}/ServerMetadata", b"")
     assert wire.name_and_version(body)[0] == "roma"
     assert body.endswith(wire.text(3, "binary_tensor_data"))  # as over HTTP
     assert body.count(b"\x1a") == 1
-    for backend in [*stage.backends, *stage.grpc_backends]:
+    for backend in [*harness.backends, *harness.grpc_backends]:
         await backend.start()
-    await stage.until(lambda: any(stage.core.executors.of("m")))
-    assert (await stage.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"\x08\x01")
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert (await harness.call(f"/{OIP}/ServerReady", b""))[:2] == (Code.OK, b"\x08\x01")
 
 
-async def test_an_executable_is_ready_once_its_grpc_is(stage):
-    await stage.open(speaks_grpc=True, start=False)
-    await stage.backends[0].start()
-    await stage.until(lambda: len(stage.backends[0].looks) > 1)
-    assert not any(stage.core.executors.of("m"))
-    await stage.grpc_backends[0].start()
-    await stage.until(lambda: any(stage.core.executors.of("m")))
+async def test_an_executable_is_ready_once_its_grpc_is(harness):
+    await harness.open(speaks_grpc=True, start=False)
+    await harness.backends[0].start()
+    await harness.until(lambda: len(harness.backends[0].looks) > 1)
+    assert not any(harness.core.executors.of("m"))
+    await harness.grpc_backends[0].start()
+    await harness.until(lambda: any(harness.core.executors.of("m")))
 
 
 @pytest.mark.parametrize(
@@ -119,22 +119,22 @@ async def test_an_executable_is_ready_once_its_grpc_is(stage):
         ("/no.Service/Method", b"", Code.UNIMPLEMENTED, ""),
     ],
 )
-async def test_errors_in_grpcs_words(stage, path, request_, code, text):
-    await stage.open(speaks_grpc=True)
-    found, _, said, _ = await stage.call(path, request_)
+async def test_errors_in_grpcs_words(harness, path, request_, code, text):
+    await harness.open(speaks_grpc=True)
+    found, _, said, _ = await harness.call(path, request_)
     assert found is code
     assert text in said
-    assert stage.grpc_backends[0].seen == []
+    assert harness.grpc_backends[0].seen == []
 
 
-async def test_a_model_without_a_grpc_address_says_which_key_it_takes(stage):
-    await stage.open(with_grpc=True)
+async def test_a_model_without_a_grpc_address_says_which_key_it_takes(harness):
+    await harness.open(with_grpc=True)
     for path in (PREDICT, STATUS, INFER):
-        code, _, text, _ = await stage.call(path, asking(path))
+        code, _, text, _ = await harness.call(path, asking(path))
         assert code is Code.UNIMPLEMENTED
         assert "model m: executable m.0@local" in text
         assert "grpc_offset" in text
-    assert stage.queue.arrivals == 0
+    assert harness.queue.arrivals == 0
 
 
 @pytest.mark.parametrize(
@@ -149,27 +149,27 @@ async def test_a_model_without_a_grpc_address_says_which_key_it_takes(stage):
     ],
 )
 async def test_a_model_servers_status_passes_with_its_text_and_metadata(
-    stage, code, invalid, failed
+    harness, code, invalid, failed
 ):
-    await stage.open(speaks_grpc=True)
+    await harness.open(speaks_grpc=True)
 
     async def refuse(request, context):
         trailing = (("grpc-status-details-bin", b"\x00rich"), ("why", "so"), ("x-request-id", "y"))
         await context.abort(code, "Eingabe \u00e4 ist falsch", trailing)
 
-    stage.grpc_backends[0].behave = refuse
-    found, _, text, trailing = await stage.call(
+    harness.grpc_backends[0].behave = refuse
+    found, _, text, trailing = await harness.call(
         PREDICT, asking(PREDICT), metadata=(("x-request-id", "mine"),)
     )
     assert (found, text) == (code, "Eingabe \u00e4 ist falsch")
     assert trailing["grpc-status-details-bin"] == b"\x00rich"
     assert (trailing["why"], trailing["x-request-id"]) == ("so", "mine")
-    assert (stage.queue.invalid, stage.queue.failed) == (invalid, failed)
-    assert stage.queue.response.mean(0.0) is None  # no fast answer
+    assert (harness.queue.invalid, harness.queue.failed) == (invalid, failed)
+    assert harness.queue.response.mean(0.0) is None  # no fast answer
 
 
-async def test_what_a_call_brings_along_reaches_the_model_server(stage):
-    await stage.open(speaks_grpc=True)
+async def test_what_a_call_brings_along_reaches_the_model_server(harness):
+    await harness.open(speaks_grpc=True)
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     metadata = (
         ("x-request-id", "order-17"),
@@ -177,28 +177,28 @@ async def test_what_a_call_brings_along_reaches_the_model_server(stage):
         ("tracestate", "a=1"),
         ("authorization", "Bearer secret"),
     )
-    code, _, _, trailing = await stage.call(PREDICT, asking(PREDICT), metadata=metadata)
+    code, _, _, trailing = await harness.call(PREDICT, asking(PREDICT), metadata=metadata)
     assert (code, trailing["x-request-id"]) == (Code.OK, "order-17")
-    seen = dict(stage.grpc_backends[0].seen[0][1])
+    seen = dict(harness.grpc_backends[0].seen[0][1])
     assert seen["x-request-id"] == "order-17"
     assert (seen["traceparent"], seen["tracestate"]) == (parent, "a=1")
     assert "authorization" not in seen
     for path, request in ((STATUS, asking(STATUS)), (f"/{OIP}/ServerLive", b""), (PREDICT, b"")):
-        _, _, _, trailing = await stage.call(path, request, metadata=metadata)
+        _, _, _, trailing = await harness.call(path, request, metadata=metadata)
         assert trailing["x-request-id"] == "order-17"
 
 
-async def test_a_full_queue_is_resource_exhausted_with_retry_after(stage):
-    await stage.open(speaks_grpc=True, max_waiting=2)
-    backend = stage.grpc_backends[0]
+async def test_a_full_queue_is_resource_exhausted_with_retry_after(harness):
+    await harness.open(speaks_grpc=True, max_waiting=2)
+    backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         calls = [
-            asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+            asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
             for _ in range(3)
         ]
-        await stage.until(lambda: len(stage.queue) == 2)
-        code, _, text, trailing = await stage.call(PREDICT, asking(PREDICT), channel=channel)
+        await harness.until(lambda: len(harness.queue) == 2)
+        code, _, text, trailing = await harness.call(PREDICT, asking(PREDICT), channel=channel)
         assert code is Code.RESOURCE_EXHAUSTED
         assert "m" in text
         assert int(trailing["retry-after"]) >= 1
@@ -206,104 +206,106 @@ async def test_a_full_queue_is_resource_exhausted_with_retry_after(stage):
         assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
 
 
-async def test_both_doors_share_one_queue_and_its_limit(stage):
-    await stage.open(speaks_grpc=True)
-    stage.grpc_backends[0].gate = asyncio.Event()
-    grpc_call = asyncio.create_task(stage.call(PREDICT, asking(PREDICT)))
-    await stage.until(lambda: stage.grpc_backends[0].running == 1)
-    http_call = asyncio.create_task(stage.predict())
-    await stage.until(lambda: len(stage.queue) == 1)
-    assert stage.backends[0].seen == []
-    stage.grpc_backends[0].gate.set()
+async def test_both_doors_share_one_queue_and_its_limit(harness):
+    await harness.open(speaks_grpc=True)
+    harness.grpc_backends[0].gate = asyncio.Event()
+    grpc_call = asyncio.create_task(harness.call(PREDICT, asking(PREDICT)))
+    await harness.until(lambda: harness.grpc_backends[0].running == 1)
+    http_call = asyncio.create_task(harness.predict())
+    await harness.until(lambda: len(harness.queue) == 1)
+    assert harness.backends[0].seen == []
+    harness.grpc_backends[0].gate.set()
     assert (await grpc_call)[0] is Code.OK
     assert (await http_call)[0] == 200
 
 
-async def test_a_deadline_that_passes_in_the_queue_frees_its_place(stage):
-    await stage.open(speaks_grpc=True)
-    backend = stage.grpc_backends[0]
+async def test_a_deadline_that_passes_in_the_queue_frees_its_place(harness):
+    await harness.open(speaks_grpc=True)
+    backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
-    first = asyncio.create_task(stage.call(PREDICT, asking(PREDICT)))
-    await stage.until(lambda: backend.running == 1)
-    code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=0.3)
+    first = asyncio.create_task(harness.call(PREDICT, asking(PREDICT)))
+    await harness.until(lambda: backend.running == 1)
+    code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=0.3)
     assert code is Code.DEADLINE_EXCEEDED
-    await stage.until(lambda: stage.queue.rejected[Reason.DEADLINE] == 1)
-    assert (len(stage.queue), stage.queue.cancelled) == (0, 0)
+    await harness.until(lambda: harness.queue.rejected[Reason.DEADLINE] == 1)
+    assert (len(harness.queue), harness.queue.cancelled) == (0, 0)
     backend.gate.set()
     assert (await first)[0] is Code.OK
     assert len(backend.seen) == 1
 
 
-async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_keeps_its_slot(stage):
-    await stage.open(speaks_grpc=True)
-    backend = stage.grpc_backends[0]
+async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_keeps_its_slot(harness):
+    await harness.open(speaks_grpc=True)
+    backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
-    code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=1.0)
+    code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=1.0)
     assert code is Code.DEADLINE_EXCEEDED
     (told,) = [value for key, value in backend.seen[0][1] if key == "x-request-timeout-ms"]
     assert 0 < int(told) < 2000  # what is left of one second, as gRPC keeps time
-    await stage.until(lambda: stage.core.live == 0)
-    assert len(list(stage.core.running())) == 1  # it computes on, and keeps its slot
+    await harness.until(lambda: harness.core.live == 0)
+    assert len(list(harness.core.running())) == 1  # it computes on, and keeps its slot
     backend.gate.set()
-    await stage.until(lambda: not list(stage.core.running()))
-    assert (backend.cancelled, stage.queue.failed) == (0, 0)
+    await harness.until(lambda: not list(harness.core.running()))
+    assert (backend.cancelled, harness.queue.failed) == (0, 0)
 
 
-async def test_a_deadline_looser_than_the_models_changes_nothing(stage):
-    await stage.open(speaks_grpc=True, deadline=5, response_time=5)
-    code, _, _, _ = await stage.call(PREDICT, asking(PREDICT), timeout=3600)
+async def test_a_deadline_looser_than_the_models_changes_nothing(harness):
+    await harness.open(speaks_grpc=True, deadline=5, response_time=5)
+    code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=3600)
     assert code is Code.OK
-    assert stage.grpc_backends[0].seen[0][3] < 20  # gateway.backend_timeout, and what gRPC adds
+    assert harness.grpc_backends[0].seen[0][3] < 20  # gateway.backend_timeout, and what gRPC adds
 
 
-async def test_a_client_that_cancels_leaves_its_slot_to_the_model_server(stage):
-    await stage.open(speaks_grpc=True)
-    backend = stage.grpc_backends[0]
+async def test_a_client_that_cancels_leaves_its_slot_to_the_model_server(harness):
+    await harness.open(speaks_grpc=True)
+    backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         running = channel.unary_unary(PREDICT)(asking(PREDICT))
-        await stage.until(lambda: backend.running == 1)
+        await harness.until(lambda: backend.running == 1)
         waiting = channel.unary_unary(PREDICT)(asking(PREDICT))
-        await stage.until(lambda: len(stage.queue) == 1)
+        await harness.until(lambda: len(harness.queue) == 1)
         waiting.cancel()
-        await stage.until(lambda: len(stage.queue) == 0)
+        await harness.until(lambda: len(harness.queue) == 0)
         running.cancel()
-        await stage.until(lambda: stage.queue.cancelled == 2)
-        assert len(list(stage.core.running())) == 1
+        await harness.until(lambda: harness.queue.cancelled == 2)
+        assert len(list(harness.core.running())) == 1
         backend.gate.set()
-        await stage.until(lambda: not list(stage.core.running()))
-    assert stage.core.live == 0
+        await harness.until(lambda: not list(harness.core.running()))
+    assert harness.core.live == 0
     assert len(backend.seen) == 1
 
 
-async def test_draining_answers_what_was_admitted_and_refuses_the_rest(stage):
-    await stage.open(speaks_grpc=True)
-    backend = stage.grpc_backends[0]
+async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
+    await harness.open(speaks_grpc=True)
+    backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         calls = [
-            asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+            asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
             for _ in range(3)
         ]
-        await stage.until(lambda: len(stage.queue) == 2)
-        closing = asyncio.create_task(stage.running.aclose())
-        await stage.until(lambda: stage.service.draining)
-        code, _, text, trailing = await stage.call(PREDICT, asking(PREDICT), channel=channel)
+        await harness.until(lambda: len(harness.queue) == 2)
+        closing = asyncio.create_task(harness.running.aclose())
+        await harness.until(lambda: harness.service.draining)
+        code, _, text, trailing = await harness.call(PREDICT, asking(PREDICT), channel=channel)
         assert (code, text, trailing["retry-after"]) == (Code.UNAVAILABLE, "draining", "5")
         backend.gate.set()
         assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
         await closing
-        assert (await stage.call(PREDICT, asking(PREDICT), channel=channel))[0] is Code.UNAVAILABLE
-    assert stage.core.live == 0
+        assert (await harness.call(PREDICT, asking(PREDICT), channel=channel))[
+            0
+        ] is Code.UNAVAILABLE
+    assert harness.core.live == 0
 
 
-async def test_health_of_the_gateway_and_of_models(stage):
-    await stage.open(speaks_grpc=True, start=False)
+async def test_health_of_the_gateway_and_of_models(harness):
+    await harness.open(speaks_grpc=True, start=False)
     serving, not_serving = (
         health_pb2.HealthCheckResponse.SERVING,
         health_pb2.HealthCheckResponse.NOT_SERVING,
     )
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         health = health_pb2_grpc.HealthStub(channel)
 
         async def check(name):
@@ -313,25 +315,25 @@ async def test_health_of_the_gateway_and_of_models(stage):
         assert (await watching.read()).status == not_serving
         for name in ("", "m", *SERVICES):
             assert await check(name) == not_serving
-        for backend in [*stage.backends, *stage.grpc_backends]:
+        for backend in [*harness.backends, *harness.grpc_backends]:
             await backend.start()
-        await stage.until(lambda: any(stage.core.executors.of("m")))
+        await harness.until(lambda: any(harness.core.executors.of("m")))
         for name in ("", "m", *SERVICES):
             assert await check(name) == serving
         assert (await watching.read()).status == serving
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await check("x")
         assert unknown.value.code() is Code.NOT_FOUND
-        closing = asyncio.create_task(stage.running.aclose())
+        closing = asyncio.create_task(harness.running.aclose())
         assert (await watching.read()).status == not_serving
         assert await watching.read() is grpc.aio.EOF
         await closing
 
 
-async def test_reflection_is_what_a_model_server_says(stage):
-    await stage.open(speaks_grpc=True)
+async def test_reflection_is_what_a_model_server_says(harness):
+    await harness.open(speaks_grpc=True)
     asked = reflection_pb2.ServerReflectionRequest
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo(
             iter([asked(list_services=""), asked(file_containing_symbol="grpc.health.v1.Health")])
@@ -341,44 +343,46 @@ async def test_reflection_is_what_a_model_server_says(stage):
         assert names == {"grpc.health.v1.Health"}
         (data,) = described.file_descriptor_response.file_descriptor_proto
         assert descriptor_pb2.FileDescriptorProto.FromString(data).package == "grpc.health.v1"
-        await stage.grpc_backends[0].stop()
-        await stage.backends[0].stop()
-        await stage.until(lambda: not any(stage.core.executors.of("m")))
+        await harness.grpc_backends[0].stop()
+        await harness.backends[0].stop()
+        await harness.until(lambda: not any(harness.core.executors.of("m")))
         with pytest.raises(grpc.aio.AioRpcError) as nobody:
             await stub.ServerReflectionInfo(iter([asked(list_services="")])).read()
         assert nobody.value.code() is Code.UNAVAILABLE
 
 
-async def test_a_taken_port_is_named(stage):
-    await stage.open(speaks_grpc=True)
+async def test_a_taken_port_is_named(harness):
+    await harness.open(speaks_grpc=True)
     other, admin = free_ports(2)
-    gateway = stage.loaded.gateway.model_copy(update={"port": other, "admin_port": admin})
-    loaded = stage.loaded.model_copy(update={"gateway": gateway})
-    with pytest.raises(LaunchError, match=rf"gateway.grpc_port = {stage.grpc_port}: cannot listen"):
+    gateway = harness.loaded.gateway.model_copy(update={"port": other, "admin_port": admin})
+    loaded = harness.loaded.model_copy(update={"gateway": gateway})
+    with pytest.raises(
+        LaunchError, match=rf"gateway.grpc_port = {harness.grpc_port}: cannot listen"
+    ):
         await dispatcher_app.running(loaded).__aenter__()
 
 
-async def test_dispatchers_that_share_the_clients_port_share_this_one(stage):
+async def test_dispatchers_that_share_the_clients_port_share_this_one(harness):
     (port,) = free_ports(1)
-    await stage.open(speaks_grpc=True)
-    doors = [GatewayGrpcServer(stage.service, stage.server, shared=True) for _ in range(2)]
+    await harness.open(speaks_grpc=True)
+    doors = [GatewayGrpcServer(harness.service, harness.server, shared=True) for _ in range(2)]
     for door in doors:
         door.bind("127.0.0.1", port)
         await door.start()
     with pytest.raises(OSError, match="in use"):
-        GatewayGrpcServer(stage.service, stage.server).bind("127.0.0.1", port)
+        GatewayGrpcServer(harness.service, harness.server).bind("127.0.0.1", port)
     for door in doors:
         await door.close(0)
 
 
-async def test_a_failure_is_in_the_log_with_its_status(stage, caplog):
-    await stage.open(speaks_grpc=True)
+async def test_a_failure_is_in_the_log_with_its_status(harness, caplog):
+    await harness.open(speaks_grpc=True)
 
     async def fail(request, context):
         await context.abort(Code.INTERNAL, "boom")
 
-    stage.grpc_backends[0].behave = fail
-    await stage.call(PREDICT, asking(PREDICT), metadata=(("x-request-id", "r1"),))
+    harness.grpc_backends[0].behave = fail
+    await harness.call(PREDICT, asking(PREDICT), metadata=(("x-request-id", "r1"),))
     (record,) = [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
     assert (record.request_id, record.outcome, record.reason) == ("r1", "failed", "grpc_13")
     assert record.status == 13

@@ -39,12 +39,12 @@ def bearer(name):
 
 
 @pytest.fixture
-async def raw(stage):
+async def raw(harness):
     """Connect a client that writes frames; closed at the end."""
     clients = []
 
     async def connect(address="127.0.0.1"):
-        clients.append(await http2.connected(stage.grpc_port, address))
+        clients.append(await http2.connected(harness.grpc_port, address))
         return clients[-1]
 
     yield connect
@@ -53,7 +53,7 @@ async def raw(stage):
 
 
 @pytest.fixture
-async def guarded(stage, tmp_path):
+async def guarded(harness, tmp_path):
     """A gateway with a caller of model m, one at a time, and one of another model."""
     file = tmp_path / "keys.yaml"
     entries = {
@@ -63,8 +63,8 @@ async def guarded(stage, tmp_path):
     listed = {id_: {**e, "hash": api_keys.hashed(TOKENS[id_[0]])} for id_, e in entries.items()}
     file.write_text(json.dumps({"keys": listed}))
     file.chmod(0o600)
-    await stage.open(gateway=f"keys: {file}", speaks_grpc=True, max_body=2**25)
-    return stage
+    await harness.open(gateway=f"keys: {file}", speaks_grpc=True, max_body=2**25)
+    return harness
 
 
 async def ended(client):
@@ -119,9 +119,9 @@ async def test_a_callers_message_is_read_to_its_end(guarded, raw):
     assert (await guarded.call(PREDICT, asking(PREDICT), metadata=bearer("c")))[0] is Code.OK
 
 
-async def test_a_call_without_a_message_is_told_so(stage):
-    await stage.open(speaks_grpc=True)
-    async with stage.channel as channel:
+async def test_a_call_without_a_message_is_told_so(harness):
+    await harness.open(speaks_grpc=True)
+    async with harness.channel as channel:
         for path in (PREDICT, CHECK):
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await channel.stream_unary(path)(iter(()))
@@ -179,107 +179,107 @@ async def test_a_health_question_has_little_time(guarded, raw, monkeypatch):
     assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
 
 
-async def test_a_health_question_that_is_no_protobuf(stage):
-    await stage.open(speaks_grpc=True)
-    code, _, text, _ = await stage.call(CHECK, b"\xff")
+async def test_a_health_question_that_is_no_protobuf(harness):
+    await harness.open(speaks_grpc=True)
+    code, _, text, _ = await harness.call(CHECK, b"\xff")
     assert (code, text.partition(":")[0]) == (Code.INVALID_ARGUMENT, "The request cannot be read")
 
 
 # Messages of all calls together
 
 
-async def test_messages_of_both_doors_together_are_bounded(stage):
-    await stage.open(speaks_grpc=True, max_body=2**21, limits="{buffered_bytes: 1048576}")
-    stage.grpc_backends[0].gate = asyncio.Event()
+async def test_messages_of_both_doors_together_are_bounded(harness):
+    await harness.open(speaks_grpc=True, max_body=2**21, limits="{buffered_bytes: 1048576}")
+    harness.grpc_backends[0].gate = asyncio.Event()
     message = sized(400_000)
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         calls = [
-            asyncio.create_task(stage.call(PREDICT, message, channel=channel)) for _ in range(2)
+            asyncio.create_task(harness.call(PREDICT, message, channel=channel)) for _ in range(2)
         ]
-        await stage.until(lambda: stage.server.buffered == 2 * len(message))
-        code, _, text, trailing = await stage.call(PREDICT, message, channel=channel)
+        await harness.until(lambda: harness.server.buffered == 2 * len(message))
+        code, _, text, trailing = await harness.call(PREDICT, message, channel=channel)
         assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
         assert (
             text == f"{3 * len(message)} bytes of requests and answers are held, as many as may be"
         )
-        assert (await stage.predict(body=bytes(400_000)))[0] == 503
-        assert stage.server.buffered == 2 * len(message)
-        small = asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
-        await stage.until(lambda: len(stage.queue) == 2)
-        stage.grpc_backends[0].gate.set()
+        assert (await harness.predict(body=bytes(400_000)))[0] == 503
+        assert harness.server.buffered == 2 * len(message)
+        small = asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
+        await harness.until(lambda: len(harness.queue) == 2)
+        harness.grpc_backends[0].gate.set()
         assert [c[0] for c in await asyncio.gather(*calls, small)] == [Code.OK] * 3
-    assert stage.server.buffered == 0
+    assert harness.server.buffered == 0
 
 
-async def test_a_message_is_not_even_read_while_there_is_no_room(stage, raw):
-    await stage.open(speaks_grpc=True, limits="{buffered_bytes: 1048576}")
-    stage.server.buffered += 2**20
+async def test_a_message_is_not_even_read_while_there_is_no_room(harness, raw):
+    await harness.open(speaks_grpc=True, limits="{buffered_bytes: 1048576}")
+    harness.server.buffered += 2**20
     client = await raw()
     client.begin(PREDICT)
     assert await ended(client) == number(Code.RESOURCE_EXHAUSTED)
-    stage.server.buffered -= 2**20
+    harness.server.buffered -= 2**20
 
 
-async def end_answered(stage, raw):
-    assert (await stage.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.OK
+async def end_answered(harness, raw):
+    assert (await harness.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.OK
 
 
-async def end_failed(stage, raw):
+async def end_failed(harness, raw):
     async def fail(request, context):
         await context.abort(Code.INTERNAL, "boom")
 
-    stage.grpc_backends[0].behave = fail
-    assert (await stage.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.INTERNAL
-    stage.grpc_backends[0].behave = None
+    harness.grpc_backends[0].behave = fail
+    assert (await harness.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.INTERNAL
+    harness.grpc_backends[0].behave = None
 
 
-async def end_looked_up(stage, raw):
-    assert (await stage.call(STATUS, asking(STATUS), metadata=bearer("c")))[0] is Code.OK
+async def end_looked_up(harness, raw):
+    assert (await harness.call(STATUS, asking(STATUS), metadata=bearer("c")))[0] is Code.OK
 
 
-async def end_not_this_model(stage, raw):
-    answer = await stage.call(PREDICT, sized(5000), metadata=bearer("n"))
+async def end_not_this_model(harness, raw):
+    answer = await harness.call(PREDICT, sized(5000), metadata=bearer("n"))
     assert answer[0] is Code.PERMISSION_DENIED
 
 
-async def end_no_protobuf(stage, raw):
-    answer = await stage.call(PREDICT, b"\xff" * 5000, metadata=bearer("c"))
+async def end_no_protobuf(harness, raw):
+    answer = await harness.call(PREDICT, b"\xff" * 5000, metadata=bearer("c"))
     assert answer[0] is Code.INVALID_ARGUMENT
 
 
-async def end_bad_priority(stage, raw):
+async def end_bad_priority(harness, raw):
     metadata = (*bearer("c"), ("x-request-priority", "urgent"))
-    answer = await stage.call(PREDICT, sized(5000), metadata=metadata)
+    answer = await harness.call(PREDICT, sized(5000), metadata=metadata)
     assert answer[0] is Code.INVALID_ARGUMENT
 
 
-async def end_too_large(stage, raw):
-    answer = await stage.call(PREDICT, sized(2**25), metadata=bearer("c"))
+async def end_too_large(harness, raw):
+    answer = await harness.call(PREDICT, sized(2**25), metadata=bearer("c"))
     assert answer[0] is Code.RESOURCE_EXHAUSTED
 
 
-async def end_too_slow(stage, raw):
-    limits = stage.server.limits.model_copy(update={"body_timeout": 0.1})
-    stage.server.bound(limits, stage.server.bounds.max_body_bytes)
+async def end_too_slow(harness, raw):
+    limits = harness.server.limits.model_copy(update={"body_timeout": 0.1})
+    harness.server.bound(limits, harness.server.bounds.max_body_bytes)
     client = await begun(raw)
     assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
 
 
-async def end_half_sent(stage, raw):
+async def end_half_sent(harness, raw):
     client = await begun(raw)
     async with asyncio.timeout(20):  # it is being read once it takes the only place
-        while (await stage.call(f"/{OIP}/ServerLive", b""))[0] is Code.OK:
+        while (await harness.call(f"/{OIP}/ServerLive", b""))[0] is Code.OK:
             await asyncio.sleep(0.01)
     client.writer.transport.abort()
 
 
-async def end_cancelled(stage, raw):
-    await end_in_flight(stage, lambda call: call.cancel())
-    assert stage.queue.cancelled == 1
+async def end_cancelled(harness, raw):
+    await end_in_flight(harness, lambda call: call.cancel())
+    assert harness.queue.cancelled == 1
 
 
-async def end_past_its_deadline(stage, raw):
-    await end_in_flight(stage, lambda _: None, timeout=0.5)
+async def end_past_its_deadline(harness, raw):
+    await end_in_flight(harness, lambda _: None, timeout=0.5)
 
 
 async def begun(raw):
@@ -290,18 +290,18 @@ async def begun(raw):
     return client
 
 
-async def end_in_flight(stage, end, **options):
-    backend = stage.grpc_backends[0]
+async def end_in_flight(harness, end, **options):
+    backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         call = channel.unary_unary(PREDICT)(sized(5000), metadata=bearer("c"), **options)
-        await stage.until(lambda: backend.running == 1)
-        assert stage.server.buffered == len(sized(5000))
+        await harness.until(lambda: backend.running == 1)
+        assert harness.server.buffered == len(sized(5000))
         end(call)
         await call.code()
         # Its body is given back at once, its caller's one place when the model server has ended.
-        await stage.until(lambda: stage.server.buffered == 0)
-        code, *_, trailing = await stage.call(STATUS, asking(STATUS), metadata=bearer("c"))
+        await harness.until(lambda: harness.server.buffered == 0)
+        code, *_, trailing = await harness.call(STATUS, asking(STATUS), metadata=bearer("c"))
         assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
         assert (backend.running, backend.cancelled) == (1, 0)
         backend.gate.set()
@@ -342,32 +342,32 @@ async def test_however_a_call_ends_what_it_held_is_given_back(guarded, raw, end)
 # Calls
 
 
-async def test_open_calls_are_bounded_by_address_and_in_all(stage, raw):
-    await stage.open(speaks_grpc=True, limits="{connections: 3, connections_per_address: 2}")
-    stage.grpc_backends[0].gate = asyncio.Event()
-    async with stage.channel as channel:
+async def test_open_calls_are_bounded_by_address_and_in_all(harness, raw):
+    await harness.open(speaks_grpc=True, limits="{connections: 3, connections_per_address: 2}")
+    harness.grpc_backends[0].gate = asyncio.Event()
+    async with harness.channel as channel:
         first = channel.unary_unary(PREDICT)(asking(PREDICT))
-        await stage.until(lambda: stage.grpc_backends[0].running == 1)
+        await harness.until(lambda: harness.grpc_backends[0].running == 1)
         second = channel.unary_unary(PREDICT)(asking(PREDICT))
-        await stage.until(lambda: stage.queue.arrivals == 2)
+        await harness.until(lambda: harness.queue.arrivals == 2)
         for path in (PREDICT, STATUS, CHECK, f"/{OIP}/ServerLive"):
-            code, _, text, trailing = await stage.call(path, asking(PREDICT), channel=channel)
+            code, _, text, trailing = await harness.call(path, asking(PREDICT), channel=channel)
             assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
             assert text == "2 calls of one address are open, as many as may be"
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await reflection.ServerReflectionInfo(iter(())).read()
         assert error.value.code() is Code.RESOURCE_EXHAUSTED
-        assert (await stage.predict(path="/v1/models/x:predict"))[0] == 404  # HTTP counts its own
+        assert (await harness.predict(path="/v1/models/x:predict"))[0] == 404  # HTTP counts its own
 
         third, fourth = await raw("127.0.0.2"), await raw("127.0.0.3")
         for client in (third, fourth):  # their messages never come
             client.begin(PREDICT)
-        await stage.until(lambda: third.ended.is_set() or fourth.ended.is_set())
+        await harness.until(lambda: third.ended.is_set() or fourth.ended.is_set())
         second.cancel()
-        await stage.until(lambda: stage.queue.cancelled == 1)
+        await harness.until(lambda: harness.queue.cancelled == 1)
         later = channel.unary_unary(PREDICT)(asking(PREDICT))
-        stage.grpc_backends[0].gate.set()
+        harness.grpc_backends[0].gate.set()
         assert await first == await later == asking(PREDICT)
         assert {third.status, fourth.status} == {None, number(Code.RESOURCE_EXHAUSTED)}
 
@@ -375,70 +375,70 @@ async def test_open_calls_are_bounded_by_address_and_in_all(stage, raw):
 # What a reload changes
 
 
-async def reload(stage, tmp_path, *replacements):
-    text = stage.text
+async def reload(harness, tmp_path, *replacements):
+    text = harness.text
     for old, new in replacements:
         assert old in text
         text = text.replace(old, new)
     file = tmp_path / "roma.yaml"
     file.write_text(text)
-    await Reloading(file, lambda read: read, stage.roster, stage.server).take_over()
+    await Reloading(file, lambda read: read, harness.registry, harness.server).take_over()
 
 
-async def test_a_reload_makes_limits_less_and_again_what_they_were(stage, tmp_path):
-    await stage.open(speaks_grpc=True, max_body=5000, limits="{head_bytes: 4000}")
+async def test_a_reload_makes_limits_less_and_again_what_they_were(harness, tmp_path):
+    await harness.open(speaks_grpc=True, max_body=5000, limits="{head_bytes: 4000}")
     cookie = (("cookie", "x" * 2500),)
 
     async def codes():
         return [
-            (await stage.call(PREDICT, sized(3000)))[0],
-            (await stage.call(PREDICT, asking(PREDICT), metadata=cookie))[0],
-            (await stage.call(PREDICT, asking(PREDICT)))[0],
+            (await harness.call(PREDICT, sized(3000)))[0],
+            (await harness.call(PREDICT, asking(PREDICT), metadata=cookie))[0],
+            (await harness.call(PREDICT, asking(PREDICT)))[0],
         ]
 
     assert await codes() == [Code.OK] * 3
-    await reload(stage, tmp_path, ("bytes: 5000", "bytes: 2000"), ("bytes: 4000", "bytes: 2000"))
+    await reload(harness, tmp_path, ("bytes: 5000", "bytes: 2000"), ("bytes: 4000", "bytes: 2000"))
     assert await codes() == [Code.RESOURCE_EXHAUSTED] * 2 + [Code.OK]
-    code, _, text, _ = await stage.call(PREDICT, sized(3000))
+    code, _, text, _ = await harness.call(PREDICT, sized(3000))
     assert text == f"message of {len(sized(3000))} bytes: larger than max (2000)"
     with pytest.raises(ConfigError, match=r"max_body_bytes = 6000: .*5000: takes a restart"):
-        await reload(stage, tmp_path, ("bytes: 5000", "bytes: 6000"))
+        await reload(harness, tmp_path, ("bytes: 5000", "bytes: 6000"))
     assert await codes() == [Code.RESOURCE_EXHAUSTED] * 2 + [Code.OK]
-    await reload(stage, tmp_path)
+    await reload(harness, tmp_path)
     assert await codes() == [Code.OK] * 3
 
 
-async def test_a_reload_changes_how_many_calls_may_be_open(stage, tmp_path):
-    await stage.open(speaks_grpc=True, limits="{connections: 2}")
-    stage.grpc_backends[0].gate = asyncio.Event()
-    async with stage.channel as channel:
+async def test_a_reload_changes_how_many_calls_may_be_open(harness, tmp_path):
+    await harness.open(speaks_grpc=True, limits="{connections: 2}")
+    harness.grpc_backends[0].gate = asyncio.Event()
+    async with harness.channel as channel:
 
         def begin():
-            return asyncio.create_task(stage.call(PREDICT, asking(PREDICT), channel=channel))
+            return asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
 
         calls = [begin(), begin()]
-        await stage.until(lambda: stage.queue.arrivals == 2)
+        await harness.until(lambda: harness.queue.arrivals == 2)
         assert (await begin())[0] is Code.RESOURCE_EXHAUSTED
-        await reload(stage, tmp_path, ("connections: 2", "connections: 3"))
+        await reload(harness, tmp_path, ("connections: 2", "connections: 3"))
         calls.append(begin())
-        await stage.until(lambda: stage.queue.arrivals == 3)
-        await reload(stage, tmp_path, ("connections: 2", "connections_per_address: 1"))
+        await harness.until(lambda: harness.queue.arrivals == 3)
+        await reload(harness, tmp_path, ("connections: 2", "connections_per_address: 1"))
         assert (await begin())[2].startswith("1 calls of one address")
-        stage.grpc_backends[0].gate.set()
+        harness.grpc_backends[0].gate.set()
         assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
 
 
-async def test_questions_of_reflection_are_bounded_as_well(stage, tmp_path):
-    await stage.open(speaks_grpc=True, max_body=5000)
-    await reload(stage, tmp_path, ("bytes: 5000", "bytes: 2000"))
+async def test_questions_of_reflection_are_bounded_as_well(harness, tmp_path):
+    await harness.open(speaks_grpc=True, max_body=5000)
+    await reload(harness, tmp_path, ("bytes: 5000", "bytes: 2000"))
     asked = reflection_pb2.ServerReflectionRequest
-    async with stage.channel as channel:
+    async with harness.channel as channel:
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
         await call.write(asked(list_services=""))
         assert (await call.read()).HasField("list_services_response")
         await call.write(asked(list_services="x" * 3000))
         assert await call.code() is Code.RESOURCE_EXHAUSTED
-    assert stage.server.buffered == 0
+    assert harness.server.buffered == 0
 
 
 @pytest.mark.parametrize("name", ["x-api-key", "authorization"])
@@ -467,22 +467,22 @@ async def silent(port, count=1):
             writer.transport.abort()
 
 
-async def test_connections_of_the_grpc_port_are_bounded(stage):
-    await stage.open(with_grpc=True, limits="{connections: 2}")
-    async with silent(stage.grpc_port, 3) as found:  # who is accepted gets gRPC's settings
+async def test_connections_of_the_grpc_port_are_bounded(harness):
+    await harness.open(with_grpc=True, limits="{connections: 2}")
+    async with silent(harness.grpc_port, 3) as found:  # who is accepted gets gRPC's settings
         assert [bool(first) for _, first in found] == [True, True, False]
 
 
-async def test_a_grpc_connection_that_says_nothing_is_closed(stage):
-    await stage.open(with_grpc=True, limits="{head_timeout: 0.2, idle_timeout: 0.2}")
-    async with silent(stage.grpc_port) as ((reader, _),):
+async def test_a_grpc_connection_that_says_nothing_is_closed(harness):
+    await harness.open(with_grpc=True, limits="{head_timeout: 0.2, idle_timeout: 0.2}")
+    async with silent(harness.grpc_port) as ((reader, _),):
         await reader.read()
 
 
-async def test_a_grpc_client_that_was_idle_too_long_calls_again(stage):
-    await stage.open(with_grpc=True, limits="{idle_timeout: 0.1}")
-    async with stage.channel as channel:
+async def test_a_grpc_client_that_was_idle_too_long_calls_again(harness):
+    await harness.open(with_grpc=True, limits="{idle_timeout: 0.1}")
+    async with harness.channel as channel:
         for _ in range(2):
-            code, *_ = await stage.call(f"/{OIP}/ServerLive", b"", channel=channel)
+            code, *_ = await harness.call(f"/{OIP}/ServerLive", b"", channel=channel)
             assert code is Code.OK
-            await stage.until(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE)
+            await harness.until(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE)

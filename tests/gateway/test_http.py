@@ -47,11 +47,11 @@ class Client:
 
 
 @pytest.fixture
-async def connect(stage):
+async def connect(harness):
     clients = []
 
     async def one():
-        client = Client(*await asyncio.open_connection("127.0.0.1", stage.port))
+        client = Client(*await asyncio.open_connection("127.0.0.1", harness.port))
         clients.append(client)
         return client
 
@@ -60,34 +60,36 @@ async def connect(stage):
         client.writer.transport.abort()
 
 
-async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(stage, connect):
-    await stage.open(cores=4)
+async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(harness, connect):
+    await harness.open(cores=4)
     client = await connect()
     client.send(b"".join(post(b"%d" % i) for i in range(20)))
     assert [(await client.answer())[2] for _ in range(20)] == [b"%d" % i for i in range(20)]
-    assert stage.backends[0].most_running == 1
+    assert harness.backends[0].most_running == 1
 
 
-async def test_a_head_that_comes_while_another_is_answered_is_screened_all_the_same(stage, connect):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_head_that_comes_while_another_is_answered_is_screened_all_the_same(
+    harness, connect
+):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
     client = await connect()
     second, missing = post(b"[2]"), post(b"[3]").replace(b"/m:", b"/unknown:")
     client.send(post(b"[1]") + second[:-3])
-    await stage.until(lambda: stage.backends[0].running == 1)
-    stage.backends[0].gate.set()
+    await harness.until(lambda: harness.backends[0].running == 1)
+    harness.backends[0].gate.set()
     assert (await client.answer())[2] == b"[1]"
-    stage.backends[0].gate.clear()
+    harness.backends[0].gate.clear()
     client.send(second[-3:] + missing[:-3])
-    await stage.until(lambda: stage.backends[0].running == 1)
-    stage.backends[0].gate.set()
+    await harness.until(lambda: harness.backends[0].running == 1)
+    harness.backends[0].gate.set()
     assert (await client.answer())[2] == b"[2]"
     client.send(missing[-3:])
     assert (await client.answer())[0] == 404
 
 
-async def test_requests_come_whole_or_in_any_pieces(stage, connect):
-    await stage.open()
+async def test_requests_come_whole_or_in_any_pieces(harness, connect):
+    await harness.open()
     client = await connect()
     data = post(b"[1]", b"X-Request-Id: a") + post(b"[2]")
     for size in (1, 2, 7, 50):
@@ -99,8 +101,8 @@ async def test_requests_come_whole_or_in_any_pieces(stage, connect):
         assert answers[0][1]["x-request-id"] == "a"
 
 
-async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(stage, connect):
-    await stage.open()
+async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -110,38 +112,38 @@ async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(stage, 
     assert (status, body) == (200, b"[1,2]")
     assert "x-request-id" not in headers
     assert (await client.answer())[2] == b"[3]"
-    assert "Transfer-Encoding" not in stage.backends[0].seen[0][1]
+    assert "Transfer-Encoding" not in harness.backends[0].seen[0][1]
 
 
-async def test_a_body_of_tiny_chunks_takes_no_more_memory_than_is_counted(stage, connect):
-    await stage.open()
+async def test_a_body_of_tiny_chunks_takes_no_more_memory_than_is_counted(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         client.send(b"2\r\n11\r\n" * 100_000)
-        await stage.until(lambda: stage.server.buffered == 200_000)
+        await harness.until(lambda: harness.server.buffered == 200_000)
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert taken < 2 * stage.server.buffered
+    assert taken < 2 * harness.server.buffered
     client.send(b"0\r\n\r\n")
     assert (await client.answer())[2] == b"1" * 200_000
 
 
-async def test_an_answered_request_leaves_nothing_behind(stage, connect):
-    await stage.open()
+async def test_an_answered_request_leaves_nothing_behind(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(HEAD + b"Content-Length: 4\r\n\r\n1")
     client.send(b"234")
     assert (await client.answer())[2] == b"1234"
-    (connection,) = stage.connections
+    (connection,) = harness.connections
     assert len(connection._body) == 0
 
 
-async def test_long_targets_are_not_remembered(stage, connect):
-    await stage.open()
+async def test_long_targets_are_not_remembered(harness, connect):
+    await harness.open()
     client = await connect()
     tracemalloc.start()
     try:
@@ -156,8 +158,8 @@ async def test_long_targets_are_not_remembered(stage, connect):
     assert taken < 1_000_000
 
 
-async def test_http_1_0_closes_unless_it_is_asked_not_to(stage, connect):
-    await stage.open()
+async def test_http_1_0_closes_unless_it_is_asked_not_to(harness, connect):
+    await harness.open()
     client = await connect()
     old = b"POST /v1/models/m:predict HTTP/1.0\r\nContent-Length: 2\r\n"
     client.send(old + b"Connection: keep-alive\r\n\r\n{}")
@@ -169,18 +171,18 @@ async def test_http_1_0_closes_unless_it_is_asked_not_to(stage, connect):
     assert await client.ended()
 
 
-async def test_connection_close_is_honoured(stage, connect):
-    await stage.open()
+async def test_connection_close_is_honoured(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(post(b"{}", b"Connection: close") + post(b"never"))
     status, headers, _ = await client.answer()
     assert (status, headers["connection"]) == (200, "close")
     assert await client.ended()
-    assert len(stage.backends[0].seen) == 1
+    assert len(harness.backends[0].seen) == 1
 
 
-async def test_head_has_no_body(stage, connect):
-    await stage.open()
+async def test_head_has_no_body(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(
         b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -190,12 +192,12 @@ async def test_head_has_no_body(stage, connect):
     assert (await client.answer())[2] == b"ok"
 
 
-async def test_the_absolute_form_of_a_target_is_understood(stage, connect):
-    await stage.open()
+async def test_the_absolute_form_of_a_target_is_understood(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(post(b"{}").replace(b"/v1", b"http://any.where:1/v1", 1))
     assert (await client.answer())[0] == 200
-    assert stage.backends[0].seen[0][0] == "/v1/models/m:predict"
+    assert harness.backends[0].seen[0][0] == "/v1/models/m:predict"
 
 
 @pytest.mark.parametrize(
@@ -237,17 +239,17 @@ async def test_the_absolute_form_of_a_target_is_understood(stage, connect):
     ],
 )
 async def test_what_two_servers_could_read_in_two_ways_ends_the_connection(
-    stage, connect, request_, status
+    harness, connect, request_, status
 ):
-    await stage.open()
+    await harness.open()
     client = await connect()
     client.send(request_ + post(b"smuggled"))
     answer, headers, body = await client.answer()
     assert (answer, headers["connection"]) == (status, "close")
     assert json.loads(body)["error"]
     assert await client.ended()
-    assert stage.backends[0].seen == []
-    assert stage.server.buffered == 0
+    assert harness.backends[0].seen == []
+    assert harness.server.buffered == 0
 
 
 CHUNKS = b"3;why=not\r\n[1,\r\n2\r\n2]\r\n0\r\n%s\r\n"
@@ -264,8 +266,8 @@ CHUNKS = b"3;why=not\r\n[1,\r\n2\r\n2]\r\n0\r\n%s\r\n"
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 7, 10_000])
-async def test_a_request_line_is_looked_at_wherever_it_begins(stage, connect, before, pieces):
-    await stage.open()
+async def test_a_request_line_is_looked_at_wherever_it_begins(harness, connect, before, pieces):
+    await harness.open()
     client = await connect()
     bad = HEAD.replace(b" HTTP", b"  HTTP") + b"Content-Length: 2\r\n\r\n{}"
     data = 2 * before + bad + post(b"smuggled")
@@ -274,12 +276,12 @@ async def test_a_request_line_is_looked_at_wherever_it_begins(stage, connect, be
         await asyncio.sleep(0)
     assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 400]
     assert await client.ended()
-    assert len(stage.backends[0].seen) == 2
+    assert len(harness.backends[0].seen) == 2
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 10_000])
-async def test_a_chunk_too_large_is_refused_before_it_comes(stage, connect, pieces):
-    await stage.open(max_body=2000)
+async def test_a_chunk_too_large_is_refused_before_it_comes(harness, connect, pieces):
+    await harness.open(max_body=2000)
     client = await connect()
     chunks = b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n"
     data = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
@@ -294,8 +296,8 @@ async def test_a_chunk_too_large_is_refused_before_it_comes(stage, connect, piec
     assert await client.ended()
 
 
-async def test_http_1_0_hears_no_100_continue(stage, connect):
-    await stage.open()
+async def test_http_1_0_hears_no_100_continue(harness, connect):
+    await harness.open()
     client = await connect()
     old = b"POST /v1/models/m:predict HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n"
     client.send(old + b"\r\n")
@@ -304,13 +306,13 @@ async def test_http_1_0_hears_no_100_continue(stage, connect):
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_what_has_no_body_says_nothing_of_its_length(stage, connect, status):
-    await stage.open()
+async def test_what_has_no_body_says_nothing_of_its_length(harness, connect, status):
+    await harness.open()
 
     async def nothing(request, body):
         return web.Response(status=status)
 
-    stage.backends[0].behave = nothing
+    harness.backends[0].behave = nothing
     client = await connect()
     for _ in range(3):
         client.send(post(b"{}"))
@@ -318,46 +320,48 @@ async def test_what_has_no_body_says_nothing_of_its_length(stage, connect, statu
         assert (found, "content-length" in headers) == (status, False)
 
 
-async def test_a_bad_request_behind_good_ones_is_answered_after_them(stage, connect):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_bad_request_behind_good_ones_is_answered_after_them(harness, connect):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
     client = await connect()
     client.send(post(b"1") + post(b"2") + b"GARBAGE\r\n\r\n")
-    await stage.until(lambda: stage.backends[0].running == 1)
-    stage.backends[0].gate.set()
+    await harness.until(lambda: harness.backends[0].running == 1)
+    harness.backends[0].gate.set()
     assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 400]
     assert await client.ended()
 
 
-async def test_a_thousand_cheap_requests_behind_a_slow_one_are_answered_in_a_loop(stage, connect):
-    await stage.open()
-    backend = stage.backends[0]
+async def test_a_thousand_cheap_requests_behind_a_slow_one_are_answered_in_a_loop(harness, connect):
+    await harness.open()
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
     client = await connect()
     cheap = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     client.send(post(b"1") + cheap * 1000 + post(b"2"))
-    await stage.until(lambda: backend.running == 1)
+    await harness.until(lambda: backend.running == 1)
     backend.gate.set()
     assert {(await client.answer())[0] for _ in range(1002)} == {200}
-    assert next(iter(stage.core.executors)).losses == 0
+    assert next(iter(harness.core.executors)).losses == 0
 
 
-async def test_a_bad_request_behind_one_that_is_refused_at_once_is_answered_once(stage, connect):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_bad_request_behind_one_that_is_refused_at_once_is_answered_once(harness, connect):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
     client = await connect()
     bad = post(b"2", b"X-Request-Timeout-Ms: 0")
     client.send(post(b"1") + bad + b"GARBAGE\r\n\r\n")
-    await stage.until(lambda: stage.backends[0].running == 1)
-    stage.backends[0].gate.set()
+    await harness.until(lambda: harness.backends[0].running == 1)
+    harness.backends[0].gate.set()
     assert [(await client.answer())[0] for _ in range(3)] == [200, 400, 400]
     assert await client.ended()
-    assert stage.queue.failed == 0
+    assert harness.queue.failed == 0
 
 
-async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage, connect, caplog):
-    await stage.open()
-    handler, client = stage.server.handler, await connect()
+async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(
+    harness, connect, caplog
+):
+    await harness.open()
+    handler, client = harness.server.handler, await connect()
 
     class Broken:
         priority = Priority.INTERACTIVE
@@ -373,20 +377,20 @@ async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(stage
 
     class Granting(Passing):
         def handle(self, request, connection):
-            stage.server.handler, request.grant = handler, Broken()
+            harness.server.handler, request.grant = handler, Broken()
             return handler.handle(request, connection)
 
-    stage.server.handler = Granting(handler)
+    harness.server.handler = Granting(handler)
     client.send(post(b"1"))
     assert await client.ended()
     assert "RuntimeError: bug" in caplog.text
-    assert (await stage.predict())[0] == 200
-    executor = next(iter(stage.core.executors))
-    assert (executor.losses, executor.suspected, stage.server.buffered) == (0, False, 0)
+    assert (await harness.predict())[0] == 200
+    executor = next(iter(harness.core.executors))
+    assert (executor.losses, executor.suspected, harness.server.buffered) == (0, False, 0)
 
 
-async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
-    await stage.open(limits="{head_bytes: 2000}")
+async def test_heads_are_bounded_whatever_they_are_made_of(harness, connect):
+    await harness.open(limits="{head_bytes: 2000}")
     for head in (
         HEAD + b"X: " + b"x" * 3000 + b"\r\n\r\n",
         HEAD + b"X: " + b"x" * 200_000,
@@ -415,50 +419,50 @@ async def test_heads_are_bounded_whatever_they_are_made_of(stage, connect):
         (408, b""),
     ],
 )
-async def test_a_refusal_names_the_request_that_it_refuses(stage, connect, status, lines):
-    await stage.open(max_body=2000, limits="{head_bytes: 2000, head_timeout: 0.1}")
+async def test_a_refusal_names_the_request_that_it_refuses(harness, connect, status, lines):
+    await harness.open(max_body=2000, limits="{head_bytes: 2000, head_timeout: 0.1}")
     client = await connect()
     client.send(HEAD + b"X-Request-Id: r-7\r\nX: y\r\n" + lines)
     refused, headers, _ = await client.answer()
     assert (refused, headers["x-request-id"]) == (status, "r-7")
 
 
-async def test_an_empty_content_type_is_passed_on_as_it_is(stage, connect):
-    await stage.open()
+async def test_an_empty_content_type_is_passed_on_as_it_is(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(post(b"{}", b"Content-Type:"))
     assert (await client.answer())[0] == 200
-    ((_, headers, _),) = stage.backends[0].seen
+    ((_, headers, _),) = harness.backends[0].seen
     assert headers["Content-Type"] == ""
 
 
-async def test_a_body_too_large_is_refused_before_it_comes(stage, connect):
-    await stage.open(max_body=2000)
+async def test_a_body_too_large_is_refused_before_it_comes(harness, connect):
+    await harness.open(max_body=2000)
     client = await connect()
     client.send(HEAD + b"Content-Length: 3000\r\nExpect: 100-continue\r\n\r\n")
     status, headers, _ = await client.answer()
     assert (status, headers["connection"]) == (413, "close")
 
 
-async def test_all_bodies_together_are_bounded(stage, connect):
-    await stage.open(max_body=1 << 21, limits="{buffered_bytes: 1048576}")
+async def test_all_bodies_together_are_bounded(harness, connect):
+    await harness.open(max_body=1 << 21, limits="{buffered_bytes: 1048576}")
     holders = [await connect() for _ in range(2)]
     for holder in holders:
         holder.send(HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 400_000)
-    await stage.until(lambda: stage.server.buffered == 800_000)
+    await harness.until(lambda: harness.server.buffered == 800_000)
     late = await connect()
     late.send(HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 400_000)
     assert (await late.answer())[0] == 503
-    assert stage.server.buffered == 800_000
+    assert harness.server.buffered == 800_000
     for holder in holders[:1]:
         holder.send(b"x" * 200_000)
         assert (await holder.answer())[0] == 200
     holders[1].writer.transport.abort()
-    await stage.until(lambda: stage.server.buffered == 0)
+    await harness.until(lambda: harness.server.buffered == 0)
 
 
-async def test_a_client_that_is_slow_is_told_so_and_closed(stage, connect):
-    await stage.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
+async def test_a_client_that_is_slow_is_told_so_and_closed(harness, connect):
+    await harness.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
     silent, head, body, idle = [await connect() for _ in range(4)]
     head.send(HEAD)
     body.send(HEAD + b"Content-Length: 5\r\n\r\n1")
@@ -467,36 +471,36 @@ async def test_a_client_that_is_slow_is_told_so_and_closed(stage, connect):
     assert (await head.answer())[0] == 408
     assert (await body.answer())[0] == 408
     assert all([await c.ended() for c in (silent, head, body, idle)])
-    await stage.until(lambda: not stage.server.connections)
+    await harness.until(lambda: not harness.server.connections)
 
 
-async def test_a_slow_model_server_is_not_the_clients_fault(stage, connect):
-    await stage.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_slow_model_server_is_not_the_clients_fault(harness, connect):
+    await harness.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
+    harness.backends[0].gate = asyncio.Event()
     client = await connect()
     client.send(post(b"{}") + HEAD[:10])  # and the next one has begun
-    await stage.until(lambda: stage.backends[0].running == 1)
+    await harness.until(lambda: harness.backends[0].running == 1)
     await asyncio.sleep(0.4)
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
     assert (await client.answer())[0] == 200
 
 
-async def test_a_client_that_never_reads_is_closed(stage, connect):
-    await stage.open(max_body=1 << 24, limits="{write_timeout: 0.2}")
+async def test_a_client_that_never_reads_is_closed(harness, connect):
+    await harness.open(max_body=1 << 24, limits="{write_timeout: 0.2}")
     client = await connect()
     client.writer.transport.pause_reading()
     client.send(post(b"x" * (1 << 23)))
-    await stage.until(lambda: stage.backends[0].seen)
-    await stage.until(lambda: not stage.server.connections)
+    await harness.until(lambda: harness.backends[0].seen)
+    await harness.until(lambda: not harness.server.connections)
 
 
 @pytest.mark.parametrize("line", [b"Connection: keep-alive", b"Connection: close"])
-async def test_a_client_that_reads_slowly_gets_all_of_its_answer(stage, connect, line):
-    await stage.open(max_body=1 << 25, limits="{write_timeout: 1}")
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(harness, connect, line):
+    await harness.open(max_body=1 << 25, limits="{write_timeout: 1}")
     client, size = await connect(), 1 << 24
     client.writer.transport.pause_reading()
     client.send(post(b"x" * size, line))
-    await stage.until(lambda: any(c.unsent for c in stage.server.connections))
+    await harness.until(lambda: any(c.unsent for c in harness.server.connections))
     client.writer.transport.resume_reading()
     await client.reader.readuntil(b"\r\n\r\n")
     for _ in range(32):
@@ -504,8 +508,8 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(stage, connect,
         await asyncio.sleep(0.08)
 
 
-async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
-    await stage.open(limits="{connections: 3, connections_per_address: 2}")
+async def test_connections_are_bounded_in_all_and_by_address(harness, connect):
+    await harness.open(limits="{connections: 3, connections_per_address: 2}")
     first, second = await connect(), await connect()
     for client in (first, second):
         client.send(post(b"{}"))
@@ -515,20 +519,20 @@ async def test_connections_are_bounded_in_all_and_by_address(stage, connect):
     assert (status, json.loads(body)["error"].split()[0]) == (503, "2")
     assert await third.ended()
     first.writer.close()
-    await stage.until(lambda: len(stage.server.connections) == 1)
+    await harness.until(lambda: len(harness.server.connections) == 1)
     fourth = await connect()
     fourth.send(post(b"{}"))
     assert (await fourth.answer())[0] == 200
 
 
-async def test_a_flood_of_connections_holds_few_beyond_the_limit(stage, connect):
-    await stage.open(limits="{connections: 1}")
+async def test_a_flood_of_connections_holds_few_beyond_the_limit(harness, connect):
+    await harness.open(limits="{connections: 1}")
     first = await connect()
     first.send(post(b"{}"))
     assert (await first.answer())[0] == 200
     flood = [await connect() for _ in range(3 * TOLD)]
-    await stage.until(lambda: stage.server.turned_away == len(flood))
-    await stage.until(lambda: len(stage.server.connections) <= 1 + TOLD)
+    await harness.until(lambda: harness.server.turned_away == len(flood))
+    await harness.until(lambda: len(harness.server.connections) <= 1 + TOLD)
     first.send(post(b"{}"))
     assert (await first.answer())[0] == 200
 
@@ -544,19 +548,19 @@ def test_no_more_connections_than_there_are_descriptors_for(caplog):
 
 
 async def test_the_slot_of_a_client_that_goes_is_free_when_the_model_server_has_ended(
-    stage, connect
+    harness, connect
 ):
-    await stage.open()
-    backend = stage.backends[0]
+    await harness.open()
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
     client = await connect()
     client.send(post(b"{}"))
-    await stage.until(lambda: backend.running == 1)
+    await harness.until(lambda: backend.running == 1)
     client.writer.transport.abort()
-    await stage.until(lambda: stage.queue.cancelled == 1)
-    assert stage.server.buffered == 0
-    next_one = asyncio.create_task(stage.predict(b"next"))
-    await stage.until(lambda: len(stage.queue) == 1)
+    await harness.until(lambda: harness.queue.cancelled == 1)
+    assert harness.server.buffered == 0
+    next_one = asyncio.create_task(harness.predict(b"next"))
+    await harness.until(lambda: len(harness.queue) == 1)
     await asyncio.sleep(0.05)
     assert (backend.running, len(backend.seen)) == (1, 1)
     backend.gate.set()
@@ -566,10 +570,10 @@ async def test_the_slot_of_a_client_that_goes_is_free_when_the_model_server_has_
     assert len(backend.open_connections) <= 2
 
 
-async def test_who_sends_and_hangs_up_keeps_to_the_model_servers_slots(stage, connect):
+async def test_who_sends_and_hangs_up_keeps_to_the_model_servers_slots(harness, connect):
     """A hundred clients that close after a moment, at a model server of two slots."""
-    await stage.open(cores=2, max_waiting=1000)
-    backend = stage.backends[0]
+    await harness.open(cores=2, max_waiting=1000)
+    backend = harness.backends[0]
 
     async def slow(request, body):
         await asyncio.sleep(0.02)
@@ -581,22 +585,22 @@ async def test_who_sends_and_hangs_up_keeps_to_the_model_servers_slots(stage, co
         client.send(post(b"{}"))
         await asyncio.sleep(0.001)
         client.writer.transport.abort()
-    await stage.until(lambda: not stage.gateway._driver._attempts and not len(stage.queue))
+    await harness.until(lambda: not harness.gateway._driver._attempts and not len(harness.queue))
     assert len(backend.seen) > 2
     assert backend.most_running <= 2
-    assert (await stage.predict())[0] == 200
+    assert (await harness.predict())[0] == 200
 
 
-async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time(stage):
-    await stage.open(cores=3, timeout=0.3)
-    backend = stage.backends[0]
+async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time(harness):
+    await harness.open(cores=3, timeout=0.3)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    answers = await asyncio.gather(*(stage.predict() for _ in range(3)))
+    answers = await asyncio.gather(*(harness.predict() for _ in range(3)))
     assert [answer[0] for answer in answers] == [502] * 3
-    await stage.until(lambda: not stage.core.executors["m.0@local"].suspected)
-    stage.service.driver._timeout = 30.0  # what follows is slow, not silent
+    await harness.until(lambda: not harness.core.executors["m.0@local"].suspected)
+    harness.service.driver._timeout = 30.0  # what follows is slow, not silent
     backend.gate.set()
-    await stage.until(lambda: backend.running == 0)
+    await harness.until(lambda: backend.running == 0)
     backend.most_running, held = 0, asyncio.Event()
 
     async def one_by_one(request, body):
@@ -604,56 +608,56 @@ async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time
         return web.Response(body=b"{}")
 
     backend.behave = one_by_one
-    calls = [asyncio.create_task(stage.predict()) for _ in range(3)]
-    await stage.until(lambda: len(stage.queue) == 2)
+    calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
+    await harness.until(lambda: len(harness.queue) == 2)
     assert backend.most_running == 1
     held.set()
     assert [(await call)[0] for call in calls] == [200] * 3
-    assert not stage.core.executors["m.0@local"].probing
+    assert not harness.core.executors["m.0@local"].probing
 
 
-async def test_a_bug_in_the_handler_costs_one_answer(stage, connect, caplog):
-    await stage.open()
-    handler = stage.server.handler
+async def test_a_bug_in_the_handler_costs_one_answer(harness, connect, caplog):
+    await harness.open()
+    handler = harness.server.handler
 
     class Broken(Passing):
         def handle(self, request, connection):
-            stage.server.handler = handler
+            harness.server.handler = handler
             raise RuntimeError("bug")
 
-    stage.server.handler = Broken(handler)
+    harness.server.handler = Broken(handler)
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 500
     assert "RuntimeError: bug" in caplog.text
-    assert (await stage.predict())[0] == 200
+    assert (await harness.predict())[0] == 200
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "1.5", "x", "", "9999999999", "\u0663"])
-async def test_a_deadline_that_makes_no_sense_is_named(stage, connect, timeout):
-    await stage.open()
+async def test_a_deadline_that_makes_no_sense_is_named(harness, connect, timeout):
+    await harness.open()
     client = await connect()
     client.send(post(b"{}", b"X-Request-Timeout-Ms: " + timeout.encode()))
     status, _, body = await client.answer()
     assert status == 400
     assert json.loads(body)["error"].startswith("X-Request-Timeout-Ms: ")
-    assert stage.backends[0].seen == []
+    assert harness.backends[0].seen == []
 
 
-async def test_a_clients_own_deadline_is_kept_while_its_request_runs(stage, connect):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_clients_own_deadline_is_kept_while_its_request_runs(harness, connect):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
     client = await connect()
     client.send(post(b"{}", b"X-Request-Timeout-Ms: 300"))
     status, _, body = await client.answer()
     assert status == 504
     assert json.loads(body)["error"].startswith("deadline passed after 0.3")
-    ((_, headers, _),) = stage.backends[0].seen
+    ((_, headers, _),) = harness.backends[0].seen
     assert 1 <= int(headers["X-Request-Timeout-Ms"]) <= 300
 
 
-async def test_trailers_and_heads_in_pieces_are_bounded_by_what_they_are(stage, connect):
-    await stage.open(limits="{head_bytes: 20000}")
+async def test_trailers_and_heads_in_pieces_are_bounded_by_what_they_are(harness, connect):
+    await harness.open(limits="{head_bytes: 20000}")
     client = await connect()
     client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ")
     for _ in range(60):
@@ -671,24 +675,24 @@ async def test_trailers_and_heads_in_pieces_are_bounded_by_what_they_are(stage, 
     assert (await client.answer())[0] == 200
 
 
-async def test_limits_that_are_lowered_hold_for_connections_that_are_open(stage, connect):
-    await stage.open()
+async def test_limits_that_are_lowered_hold_for_connections_that_are_open(harness, connect):
+    await harness.open()
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 200
-    limits = stage.server.limits.model_copy(update={"head_bytes": 1024})
-    stage.server.bound(limits, stage.server.bounds.max_body_bytes)
+    limits = harness.server.limits.model_copy(update={"head_bytes": 1024})
+    harness.server.bound(limits, harness.server.bounds.max_body_bytes)
     client.send(post(b"{}", b"X: " + b"x" * 2000))
     assert (await client.answer())[0] == 431
 
 
-async def test_a_request_behind_another_may_expect_100_continue(stage, connect):
-    await stage.open()
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_request_behind_another_may_expect_100_continue(harness, connect):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
     client = await connect()
     client.send(post(b"1") + HEAD + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")
-    await stage.until(lambda: stage.backends[0].running == 1)
-    stage.backends[0].gate.set()
+    await harness.until(lambda: harness.backends[0].running == 1)
+    harness.backends[0].gate.set()
     assert (await client.answer())[2] == b"1"
     assert (await client.answer())[0] == 100
     client.send(b"2")

@@ -70,14 +70,14 @@ async def converse(port, random, name, sent):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_half_valid_connections_break_nothing(stage, seed, caplog):
-    await stage.open(cores=8, max_waiting=1000, limits="{head_timeout: 1, body_timeout: 1}")
+async def test_half_valid_connections_break_nothing(harness, seed, caplog):
+    await harness.open(cores=8, max_waiting=1000, limits="{head_timeout: 1, body_timeout: 1}")
     sent, over = Counter(), asyncio.Event()
 
     async def healthy():
         count = 0
         while not over.is_set():
-            status, body, _ = await stage.predict(b"[%d]" % count)
+            status, body, _ = await harness.predict(b"[%d]" % count)
             assert (status, body) == (200, b"[%d]" % count)
             count += 1
         return count
@@ -85,19 +85,19 @@ async def test_half_valid_connections_break_nothing(stage, seed, caplog):
     neighbour = asyncio.create_task(healthy())
     for first in range(0, CONNECTIONS, AT_ONCE):
         batch = (
-            converse(stage.port, Random(seed << 16 | number), b"c%d-%d" % (seed, number), sent)
+            converse(harness.port, Random(seed << 16 | number), b"c%d-%d" % (seed, number), sent)
             for number in range(first, first + AT_ONCE)
         )
         await asyncio.gather(*batch)
     over.set()
     count = await neighbour
     assert count > 0
-    await stage.until(lambda: len(stage.connections) <= 1 and not stage.core.live)
-    assert stage.server.buffered == 0
+    await harness.until(lambda: len(harness.connections) <= 1 and not harness.core.live)
+    assert harness.server.buffered == 0
     assert "Traceback" not in caplog.text
-    assert [executor.losses for executor in stage.core.executors] == [0]
+    assert [executor.losses for executor in harness.core.executors] == [0]
     sent.update((b"/v1/models/m:predict", b"[%d]" % i) for i in range(count))
-    seen = Counter((path.encode(), body) for path, _, body in stage.backends[0].seen)
+    seen = Counter((path.encode(), body) for path, _, body in harness.backends[0].seen)
     assert not seen - sent, list(seen - sent)[:3]  # nobody was talked into anything
 
 

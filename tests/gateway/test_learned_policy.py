@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.planned import TIMES, Ground, Worker, doubled
+from tests.support.planned import TIMES, PlannedDeployment, Worker, doubled
 from tests.support.policy import data
 
 
@@ -22,31 +22,31 @@ def learned(seconds):
 
 
 @pytest.fixture
-async def ground(stage, tmp_path):
-    found = await Ground(stage).open(models=("m",), serve=False)
+async def deployment(harness, tmp_path):
+    found = await PlannedDeployment(harness).open(models=("m",), serve=False)
     quality = {"policy": str(tmp_path / "policy.json")}
     found.data["scheduling"] = {"gpu": "qos-rl", "quality": quality}
     worker = Worker(found.process_port)
     await worker.start()
-    stage.stack.push_async_callback(worker.stop)
+    harness.stack.push_async_callback(worker.stop)
     return found
 
 
-async def test_a_device_that_it_knows_answers(ground, tmp_path):
+async def test_a_device_that_it_knows_answers(deployment, tmp_path):
     (tmp_path / "policy.json").write_text(json.dumps(learned(TIMES)))
-    await ground.serve()
-    await ground.ready()
-    status, body, _ = await ground.ask((1, 2))
+    await deployment.serve()
+    await deployment.ready()
+    status, body, _ = await deployment.ask((1, 2))
     assert (status, json.loads(body)) == (200, {"predictions": doubled((1, 2))})
 
 
 async def test_a_device_that_it_does_not_know_is_refused_in_one_line(
-    ground, stage, tmp_path, caplog
+    deployment, harness, tmp_path, caplog
 ):
     (tmp_path / "policy.json").write_text(json.dumps(learned({b: 2 * t for b, t in TIMES.items()})))
-    await ground.serve()
+    await deployment.serve()
     words = "a: models.m: batch 1 = 0.02 s: must be 0.032 to 0.048"
-    await stage.until(lambda: words in caplog.text)
-    await stage.until(lambda: len(ground.tap.hellos) >= 3)
-    assert not ground.executor.live
+    await harness.until(lambda: words in caplog.text)
+    await harness.until(lambda: len(deployment.tap.hellos) >= 3)
+    assert not deployment.executor.live
     assert len([r for r in caplog.records if words in r.getMessage()]) == 1

@@ -19,9 +19,9 @@ MANY = f"{{connections_per_address: {2 * CLIENTS}}}"
 METADATA = "/v1/models/m/metadata"
 
 
-async def client(stage, path, number, *lines):
+async def client(harness, path, number, *lines):
     """Ask once over a connection of its own; return the answer's head and body."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
     try:
         head = "".join(f"{line}\r\n" for line in (f"X-Request-Id: {number}", *lines))
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
@@ -36,22 +36,22 @@ async def client(stage, path, number, *lines):
         writer.close()
 
 
-def clients(stage, paths):
-    return [asyncio.create_task(client(stage, path, n)) for n, path in enumerate(paths)]
+def clients(harness, paths):
+    return [asyncio.create_task(client(harness, path, n)) for n, path in enumerate(paths)]
 
 
-def after(stage, seconds):
+def after(harness, seconds):
     """Let the dispatcher's clock go on by so much."""
-    clock = stage.service.driver.clock
-    stage.service.driver.clock = lambda: clock() + seconds
+    clock = harness.service.driver.clock
+    harness.service.driver.clock = lambda: clock() + seconds
 
 
-async def test_a_thousand_clients_are_one_request(stage):
-    await stage.open(limits=MANY)
-    (backend,) = stage.backends
+async def test_a_thousand_clients_are_one_request(harness):
+    await harness.open(limits=MANY)
+    (backend,) = harness.backends
     backend.lookup_gate = asyncio.Event()
-    asked = clients(stage, [METADATA] * CLIENTS)
-    await stage.until(lambda: stage.service.lookups.waiting == CLIENTS, limit=60)
+    asked = clients(harness, [METADATA] * CLIENTS)
+    await harness.until(lambda: harness.service.lookups.waiting == CLIENTS, limit=60)
     backend.lookup_gate.set()
     answers = await asyncio.gather(*asked)
     assert [path for _, path, _ in backend.lookups] == [METADATA]
@@ -61,18 +61,18 @@ async def test_a_thousand_clients_are_one_request(stage):
         assert head.lower().count("x-request-id") == 1
         assert f"X-Request-Id: {number}\r\n" in head
     assert "X-Request-Id" not in backend.lookups[0][2]
-    assert stage.service.lookups.counts == {"executable": 1, "shared": CLIENTS - 1}
+    assert harness.service.lookups.counts == {"executable": 1, "shared": CLIENTS - 1}
 
 
-async def test_different_look_ups_are_a_few_at_once(stage):
-    await stage.open(limits=MANY)
-    (backend,) = stage.backends
+async def test_different_look_ups_are_a_few_at_once(harness):
+    await harness.open(limits=MANY)
+    (backend,) = harness.backends
     backend.lookup_gate = asyncio.Event()
-    asked = clients(stage, [f"/v2/models/m/versions/{n}/ready" for n in range(100)])
-    await stage.until(lambda: stage.service.lookups.waiting == 100, limit=60)
-    await stage.until(lambda: backend.looking_up == MAX_LOOKUPS)
+    asked = clients(harness, [f"/v2/models/m/versions/{n}/ready" for n in range(100)])
+    await harness.until(lambda: harness.service.lookups.waiting == 100, limit=60)
+    await harness.until(lambda: backend.looking_up == MAX_LOOKUPS)
     # Inference does not wait behind them, nor for their connections.
-    assert (await stage.predict())[0] == 200
+    assert (await harness.predict())[0] == 200
     backend.lookup_gate.set()
     answers = await asyncio.gather(*asked)
     assert [json.loads(body)["path"] for _, body in answers] == [
@@ -82,122 +82,125 @@ async def test_different_look_ups_are_a_few_at_once(stage):
     assert len({peer for peer, _, _ in backend.lookups}) <= MAX_LOOKUPS + 2
 
 
-async def test_an_answer_is_kept_for_a_second(stage):
-    await stage.open()
-    (backend,) = stage.backends
-    now = stage.service.driver.clock()
-    stage.service.driver.clock = lambda: now
+async def test_an_answer_is_kept_for_a_second(harness):
+    await harness.open()
+    (backend,) = harness.backends
+    now = harness.service.driver.clock()
+    harness.service.driver.clock = lambda: now
     for _ in range(3):
-        assert (await stage.get(METADATA))[0] == 200
+        assert (await harness.get(METADATA))[0] == 200
     assert len(backend.lookups) == 1
-    after(stage, lookups.MAX_AGE * 0.99)
-    await stage.get(METADATA)
+    after(harness, lookups.MAX_AGE * 0.99)
+    await harness.get(METADATA)
     assert len(backend.lookups) == 1
-    after(stage, lookups.MAX_AGE * 0.01)
-    await stage.get(METADATA)
+    after(harness, lookups.MAX_AGE * 0.01)
+    await harness.get(METADATA)
     assert len(backend.lookups) == 2
 
 
-async def test_an_error_is_kept_no_longer(stage):
-    await stage.open()
-    (backend,) = stage.backends
-    now = stage.service.driver.clock()
-    stage.service.driver.clock = lambda: now
+async def test_an_error_is_kept_no_longer(harness):
+    await harness.open()
+    (backend,) = harness.backends
+    now = harness.service.driver.clock()
+    harness.service.driver.clock = lambda: now
     backend.lookup_status = 503
-    assert [(await stage.get("/v2/models/m/ready"))[0] for _ in range(2)] == [503, 503]
+    assert [(await harness.get("/v2/models/m/ready"))[0] for _ in range(2)] == [503, 503]
     backend.lookup_status = 200
-    after(stage, lookups.MAX_AGE)
-    assert (await stage.get("/v2/models/m/ready"))[0] == 200
+    after(harness, lookups.MAX_AGE)
+    assert (await harness.get("/v2/models/m/ready"))[0] == 200
     assert len(backend.lookups) == 2
 
 
-async def test_what_broke_off_is_asked_again(stage):
-    await stage.open()
-    (backend,) = stage.backends
+async def test_what_broke_off_is_asked_again(harness):
+    await harness.open()
+    (backend,) = harness.backends
     backend.lookup_gate = asyncio.Event()
-    asked = clients(stage, [METADATA] * 3)
-    await stage.until(lambda: stage.service.lookups.waiting == 3 and backend.lookups)
+    asked = clients(harness, [METADATA] * 3)
+    await harness.until(lambda: harness.service.lookups.waiting == 3 and backend.lookups)
     backend.kill_connections()
     assert {head[9:12] for head, _ in await asyncio.gather(*asked)} == {"502"}
     backend.lookup_gate.set()
-    assert (await stage.get(METADATA))[0] == 200
+    assert (await harness.get(METADATA))[0] == 200
 
 
-async def test_nothing_is_kept_of_an_executable_that_is_gone(stage):
-    await stage.open()
-    assert (await stage.get(METADATA))[0] == 200
-    now = stage.service.driver.clock()
-    stage.service.driver.clock = lambda: now
-    assert (await stage.get(METADATA))[0] == 200
-    await stage.backends[0].stop()
-    await stage.until(lambda: not any(e.live for e in stage.core.executors))
-    assert (await stage.get(METADATA))[0] == 503
+async def test_nothing_is_kept_of_an_executable_that_is_gone(harness):
+    await harness.open()
+    assert (await harness.get(METADATA))[0] == 200
+    now = harness.service.driver.clock()
+    harness.service.driver.clock = lambda: now
+    assert (await harness.get(METADATA))[0] == 200
+    await harness.backends[0].stop()
+    await harness.until(lambda: not any(e.live for e in harness.core.executors))
+    assert (await harness.get(METADATA))[0] == 503
 
 
-async def test_a_client_that_hangs_up_leaves_the_answer_to_the_others(stage):
-    await stage.open()
-    (backend,) = stage.backends
+async def test_a_client_that_hangs_up_leaves_the_answer_to_the_others(harness):
+    await harness.open()
+    (backend,) = harness.backends
     backend.lookup_gate = asyncio.Event()
-    first = clients(stage, [METADATA])
-    await stage.until(lambda: backend.looking_up == 1)
-    second = clients(stage, [METADATA])
-    await stage.until(lambda: stage.service.lookups.waiting == 2)
+    first = clients(harness, [METADATA])
+    await harness.until(lambda: backend.looking_up == 1)
+    second = clients(harness, [METADATA])
+    await harness.until(lambda: harness.service.lookups.waiting == 2)
     first[0].cancel()
-    await stage.until(lambda: stage.service.lookups.waiting == 1)
+    await harness.until(lambda: harness.service.lookups.waiting == 1)
     backend.lookup_gate.set()
     head, _ = await second[0]
     assert head[9:12] == "200"
     assert len(backend.lookups) == 1
 
 
-async def test_clients_that_ask_and_hang_up_make_no_more_connections(stage):
-    await stage.open()
-    (backend,) = stage.backends
+async def test_clients_that_ask_and_hang_up_make_no_more_connections(harness):
+    await harness.open()
+    (backend,) = harness.backends
     backend.lookup_gate = asyncio.Event()
     for n in range(20):
-        (asked,) = clients(stage, [f"/v2/models/m/versions/{n}"])
-        await stage.until(lambda: stage.service.lookups.waiting == 1)
-        await stage.until(lambda n=n: backend.looking_up == min(n + 1, MAX_LOOKUPS))
+        (asked,) = clients(harness, [f"/v2/models/m/versions/{n}"])
+        await harness.until(lambda: harness.service.lookups.waiting == 1)
+        await harness.until(lambda n=n: backend.looking_up == min(n + 1, MAX_LOOKUPS))
         asked.cancel()
-        await stage.until(lambda: stage.service.lookups.waiting == 0)
+        await harness.until(lambda: harness.service.lookups.waiting == 0)
     backend.lookup_gate.set()
-    await stage.until(lambda: backend.looking_up == 0)
-    assert (await stage.get(METADATA))[0] == 200
+    await harness.until(lambda: backend.looking_up == 0)
+    assert (await harness.get(METADATA))[0] == 200
     # Those that waited for their turn are not asked any more.
     assert len(backend.lookups) == MAX_LOOKUPS + 1
 
 
-async def test_large_answers_leave_no_more_than_their_bound(stage, monkeypatch):
+async def test_large_answers_leave_no_more_than_their_bound(harness, monkeypatch):
     monkeypatch.setattr(lookups, "MAX_BYTES", 5000)
-    await stage.open()
-    now = stage.service.driver.clock()
-    stage.service.driver.clock = lambda: now
+    await harness.open()
+    now = harness.service.driver.clock()
+    harness.service.driver.clock = lambda: now
     for n in range(20):
-        await stage.get(f"/v2/models/m/versions/{n}")
-    kept = stage.service.lookups
+        await harness.get(f"/v2/models/m/versions/{n}")
+    kept = harness.service.lookups
     assert 0 < kept._bytes <= 5000
     assert len(kept._kept) == 4
-    await stage.get("/v2/models/m/versions/19")  # the newest are kept
-    assert len(stage.backends[0].lookups) == 20
+    await harness.get("/v2/models/m/versions/19")  # the newest are kept
+    assert len(harness.backends[0].lookups) == 20
 
 
 @pytest.fixture
-async def guarded(stage, tmp_path):
+async def guarded(harness, tmp_path):
     """A gateway with a caller for its model and one for another."""
-    stage.tokens = {"all": api_keys.new_token("aaaaaaaa"), "other": api_keys.new_token("bbbbbbbb")}
+    harness.tokens = {
+        "all": api_keys.new_token("aaaaaaaa"),
+        "other": api_keys.new_token("bbbbbbbb"),
+    }
     listed = {
         f"{name[0] if name == 'all' else 'b'}" * 8: {
             "name": name,
             "hash": api_keys.hashed(token),
             "models": "*" if name == "all" else ["elsewhere"],
         }
-        for name, token in stage.tokens.items()
+        for name, token in harness.tokens.items()
     }
     file = tmp_path / "keys.yaml"
     file.write_text(json.dumps({"keys": listed}))
     file.chmod(0o600)
-    await stage.open(gateway=f"keys: {file}", speaks_grpc=True)
-    return stage
+    await harness.open(gateway=f"keys: {file}", speaks_grpc=True)
+    return harness
 
 
 async def test_a_key_is_checked_before_a_kept_answer(guarded):
@@ -217,20 +220,20 @@ async def test_a_key_is_checked_before_a_kept_answer(guarded):
     assert asked == [Code.OK, Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]
 
 
-async def test_grpc_shares_by_method_and_message(stage):
-    await stage.open(speaks_grpc=True)
-    (backend,) = stage.grpc_backends
+async def test_grpc_shares_by_method_and_message(harness):
+    await harness.open(speaks_grpc=True)
+    (backend,) = harness.grpc_backends
     backend.gate = asyncio.Event()
     ready = f"/{OIP}/ModelReady"
     asked = [
         asyncio.create_task(
-            stage.call(path, asking(path), metadata=(("x-request-id", f"{path}{n}"),))
+            harness.call(path, asking(path), metadata=(("x-request-id", f"{path}{n}"),))
         )
         for n in range(20)
         for path in (STATUS, ready)
     ]
-    other = asyncio.create_task(stage.call(STATUS, asking(STATUS, more=b"\x12\x03xyz")))
-    await stage.until(lambda: stage.service.lookups.waiting == 41, limit=60)
+    other = asyncio.create_task(harness.call(STATUS, asking(STATUS, more=b"\x12\x03xyz")))
+    await harness.until(lambda: harness.service.lookups.waiting == 41, limit=60)
     backend.gate.set()
     answers = await asyncio.gather(*asked)
     for number, (code, body, _, trailing) in enumerate(answers):
@@ -242,14 +245,14 @@ async def test_grpc_shares_by_method_and_message(stage):
     assert not any(dict(metadata).get("x-request-id") for _, metadata, _, _ in backend.seen)
 
 
-async def test_a_bug_in_a_look_up_costs_one_connection(stage, monkeypatch, caplog):
-    await stage.open()
+async def test_a_bug_in_a_look_up_costs_one_connection(harness, monkeypatch, caplog):
+    await harness.open()
 
     async def broken(route):
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(stage.service.lookups, "http", broken)
+    monkeypatch.setattr(harness.service.lookups, "http", broken)
     with pytest.raises(aiohttp.ServerDisconnectedError):
-        await stage.get("/v1/models/m/metadata")
+        await harness.get("/v1/models/m/metadata")
     assert "bug" in caplog.text
-    assert (await stage.predict())[0] == 200
+    assert (await harness.predict())[0] == 200

@@ -10,17 +10,17 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 
-async def scrape(stage, parse=text_string_to_metric_families, **headers):
+async def scrape(harness, parse=text_string_to_metric_families, **headers):
     """Return samples by name and label values, in the order of the labels' names."""
-    async with stage.session.get(stage.admin + "/metrics", headers=headers) as response:
+    async with harness.session.get(harness.admin + "/metrics", headers=headers) as response:
         assert response.status == 200
         families = parse((await response.read()).decode())
         return {(s.name, *s.labels.values()): s.value for f in families for s in f.samples}
 
 
-async def test_every_request_is_in_exactly_one_count(stage):
-    await stage.open(max_waiting=2)
-    backend = stage.backends[0]
+async def test_every_request_is_in_exactly_one_count(harness):
+    await harness.open(max_waiting=2)
+    backend = harness.backends[0]
 
     async def by_turns(request, body):
         if b"bad" in body:
@@ -31,14 +31,14 @@ async def test_every_request_is_in_exactly_one_count(stage):
 
     backend.behave = by_turns
     for body in (b"good", b"good", b"good", b"bad", b"broken"):
-        await stage.predict(body)
+        await harness.predict(body)
     backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict()) for _ in range(5)]
-    await stage.until(lambda: sum(stage.queue.rejected.values()) == 2)
-    during = await scrape(stage)
+    calls = [asyncio.create_task(harness.predict()) for _ in range(5)]
+    await harness.until(lambda: sum(harness.queue.rejected.values()) == 2)
+    during = await scrape(harness)
     backend.gate.set()
     await asyncio.gather(*calls)
-    found = await scrape(stage)
+    found = await scrape(harness)
     assert found["roma_requests_total", "cpu", "m", "answered"] == 4 + 3
     assert found["roma_requests_total", "gpu", "m", "answered"] == 0
     assert found["roma_requests_total", "", "m", "failed"] == 1
@@ -54,9 +54,9 @@ async def test_every_request_is_in_exactly_one_count(stage):
     assert 0 < found["roma_response_time_seconds", "m"] < 5
 
 
-async def test_a_lost_executable_is_not_ready_and_what_was_never_measured_is_absent(stage):
-    await stage.open(start=False)
-    found = await scrape(stage)
+async def test_a_lost_executable_is_not_ready_and_what_was_never_measured_is_absent(harness):
+    await harness.open(start=False)
+    found = await scrape(harness)
     assert found["roma_executable_ready", "cpu", "m.0@local"] == 0
     assert ("roma_response_time_seconds", "m") not in found
 
@@ -64,9 +64,9 @@ async def test_a_lost_executable_is_not_ready_and_what_was_never_measured_is_abs
 @pytest.mark.parametrize(
     "accept", ["application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"]
 )
-async def test_the_client_chooses_the_format(stage, accept):
-    await stage.open()
-    await stage.predict()
+async def test_the_client_chooses_the_format(harness, accept):
+    await harness.open()
+    await harness.predict()
     parse = openmetrics_families if "openmetrics" in accept else text_string_to_metric_families
-    found = await scrape(stage, parse, Accept=accept)
+    found = await scrape(harness, parse, Accept=accept)
     assert found["roma_requests_total", "cpu", "m", "answered"] == 1

@@ -18,8 +18,8 @@ def error(body):
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/models/m/versions/3/infer"])
-async def test_an_inference_passes_untouched_both_ways_and_waits_in_the_queue(stage, path):
-    await stage.open()
+async def test_an_inference_passes_untouched_both_ways_and_waits_in_the_queue(harness, path):
+    await harness.open()
     head = b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32"}]}'
     sent, answer = head + b"\x00\x00\x80?", b'{"outputs": []}\xff\xfe'
 
@@ -27,8 +27,8 @@ async def test_an_inference_passes_untouched_both_ways_and_waits_in_the_queue(st
         headers = {"Inference-Header-Content-Length": "15"}
         return web.Response(body=answer, headers=headers, content_type="application/octet-stream")
 
-    stage.backends[0].behave = infer
-    status, body, headers = await stage.predict(
+    harness.backends[0].behave = infer
+    status, body, headers = await harness.predict(
         sent,
         path=path,
         headers={
@@ -39,36 +39,36 @@ async def test_an_inference_passes_untouched_both_ways_and_waits_in_the_queue(st
     assert (status, body) == (200, answer)
     assert headers["Inference-Header-Content-Length"] == "15"
     assert headers["Content-Type"] == "application/octet-stream"
-    seen_path, seen_headers, seen = stage.backends[0].seen[0]
+    seen_path, seen_headers, seen = harness.backends[0].seen[0]
     assert (seen_path, seen) == (path, sent)
     assert seen_headers["Inference-Header-Content-Length"] == str(len(head))
     assert seen_headers["Content-Type"] == "application/octet-stream"
-    assert sum(stage.queue.completed.values()) == 1
+    assert sum(harness.queue.completed.values()) == 1
 
 
 @pytest.mark.parametrize("middle", ["", "/versions/3"])
 @pytest.mark.parametrize("rest", ["", "/ready"])
-async def test_look_ups_pass_to_the_executable(stage, middle, rest):
-    await stage.open()
+async def test_look_ups_pass_to_the_executable(harness, middle, rest):
+    await harness.open()
     path = f"/v2/models/m{middle}{rest}"
-    status, body = await stage.get(path)
+    status, body = await harness.get(path)
     assert (status, json.loads(body)["path"]) == (200, path)
-    assert stage.queue.arrivals == 0
+    assert harness.queue.arrivals == 0
 
 
-async def test_what_is_asked_of_the_server_the_gateway_answers(stage):
-    await stage.open(start=False)
-    status, body = await stage.get("/v2")
+async def test_what_is_asked_of_the_server_the_gateway_answers(harness):
+    await harness.open(start=False)
+    status, body = await harness.get("/v2")
     found = json.loads(body)
     assert (status, found["name"], found["extensions"]) == (200, "roma", ["binary_tensor_data"])
     assert re.match(r"\d+\.\d+", found["version"])
-    assert await stage.get("/v2/health/live") == (200, b'{"live":true}')
-    status, body = await stage.get("/v2/health/ready")
+    assert await harness.get("/v2/health/live") == (200, b'{"live":true}')
+    status, body = await harness.get("/v2/health/ready")
     assert (status, json.loads(body)["ready"]) == (503, False)
     assert error(body) == "no executable is ready for: m"
-    await stage.backends[0].start()
-    await stage.until(lambda: any(stage.core.executors.of("m")))
-    assert await stage.get("/v2/health/ready") == (200, b'{"ready":true}')
+    await harness.backends[0].start()
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert await harness.get("/v2/health/ready") == (200, b'{"ready":true}')
 
 
 @pytest.mark.parametrize(
@@ -87,28 +87,28 @@ async def test_what_is_asked_of_the_server_the_gateway_answers(stage):
         ("GET", "/v20", "Not found: /v20"),
     ],
 )
-async def test_what_there_is_not_is_404_in_the_protocols_shape(stage, method, path, message):
-    await stage.open()
-    async with stage.session.request(method, stage.url + path, data=b"{}") as response:
+async def test_what_there_is_not_is_404_in_the_protocols_shape(harness, method, path, message):
+    await harness.open()
+    async with harness.session.request(method, harness.url + path, data=b"{}") as response:
         assert (response.status, error(await response.read())) == (404, message)
-    assert stage.backends[0].seen == []
+    assert harness.backends[0].seen == []
 
 
-async def test_overload_and_deadlines_are_as_for_the_other_paths(stage):
-    await stage.open(max_waiting=1)
-    stage.backends[0].gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict(path=INFER)) for _ in range(2)]
-    await stage.until(lambda: len(stage.queue) == 1)
-    status, body, headers = await stage.predict(path=INFER)
+async def test_overload_and_deadlines_are_as_for_the_other_paths(harness):
+    await harness.open(max_waiting=1)
+    harness.backends[0].gate = asyncio.Event()
+    calls = [asyncio.create_task(harness.predict(path=INFER)) for _ in range(2)]
+    await harness.until(lambda: len(harness.queue) == 1)
+    status, body, headers = await harness.predict(path=INFER)
     assert status == 429
     assert int(headers["Retry-After"]) >= 1
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
 
 
-async def test_the_document_is_valid_and_names_every_path_that_is_served(stage):
-    await stage.open(gateway="client_metrics: true")
-    async with stage.session.get(stage.url + "/openapi.json") as response:
+async def test_the_document_is_valid_and_names_every_path_that_is_served(harness):
+    await harness.open(gateway="client_metrics: true")
+    async with harness.session.get(harness.url + "/openapi.json") as response:
         assert response.content_type == "application/json"
         document = await response.json()
     OpenAPIV31SpecValidator(document).validate()
@@ -116,7 +116,7 @@ async def test_the_document_is_valid_and_names_every_path_that_is_served(stage):
     for template, item in document["paths"].items():
         (method,) = {"get", "post"} & item.keys()
         path = template.format(**values)
-        async with stage.session.request(method, stage.url + path, data=b"{}") as response:
+        async with harness.session.request(method, harness.url + path, data=b"{}") as response:
             told = await response.read()
             # A stand-in without labels: what matters is that the gateway has such a path.
             assert response.status != 404 or b"error" not in told, (template, told)
@@ -129,9 +129,9 @@ async def test_the_document_is_valid_and_names_every_path_that_is_served(stage):
             assert route.is_inference == (method == "post")
 
 
-async def test_the_document_has_every_path_of_the_router(stage):
-    await stage.open()
-    document = json.loads((await stage.get("/openapi.json"))[1])
+async def test_the_document_has_every_path_of_the_router(harness):
+    await harness.open()
+    document = json.loads((await harness.get("/openapi.json"))[1])
     middles = ["", "/versions/{version}"]
     v1 = [f"/v1/models/{{model}}{m}" for m in [*middles, "/labels/{label}"]]
     v2 = [f"/v2/models/{{model}}{m}" for m in middles]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 import dispatcher.live
-from tests.support.ground import Ground
+from tests.support.deployment import Deployment
 
 DOCUMENT = Path(dispatcher.live.__file__).with_name("openapi.json")
 OPERATIONS = {
@@ -31,15 +31,15 @@ EXECUTABLES = (502, 503, 504)
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     """A real gateway with a model `m`."""
-    ground = Ground(tmp_path_factory.mktemp("openapi"), cores=8)
+    deployment = Deployment(tmp_path_factory.mktemp("openapi"), cores=8)
     with asyncio.Runner() as runner:
-        runner.run(ground.__aenter__())
+        runner.run(deployment.__aenter__())
         try:
-            yield ground.url
-            assert not ground.gateway.ended
-            assert "Traceback" not in ground.gateway.log.read_text()
+            yield deployment.url
+            assert not deployment.gateway.ended
+            assert "Traceback" not in deployment.gateway.log.read_text()
         finally:
-            runner.run(ground.__aexit__())
+            runner.run(deployment.__aexit__())
 
 
 @pytest.mark.parametrize("mode", GenerationMode)

@@ -13,9 +13,9 @@ from roma.config.security import TlsConfig
 PAGE = "https://app.example"
 
 
-async def post(stage, host, **headers):
+async def post(harness, host, **headers):
     headers = {k.replace("_", "-"): v for k, v in headers.items()}
-    return await stage.predict(headers={"Host": host, **headers})
+    return await harness.predict(headers={"Host": host, **headers})
 
 
 @pytest.mark.parametrize(
@@ -36,23 +36,25 @@ async def post(stage, host, **headers):
         ("localhost@evil.example", 400),
     ],
 )
-async def test_a_name_that_nobody_gave_us_is_refused_on_a_port_of_this_machine(stage, host, status):
-    await stage.open(names="[]")
+async def test_a_name_that_nobody_gave_us_is_refused_on_a_port_of_this_machine(
+    harness, host, status
+):
+    await harness.open(names="[]")
     for _ in range(3):  # whether the head is known or not
-        found, body, _ = await post(stage, host)
+        found, body, _ = await post(harness, host)
         assert found == status
     if status == 421:
         bound = "must be an address, localhost or one of gateway.names"
         assert json.loads(body)["error"] == f"Host: {host}: {bound}"
         assert (
-            await stage.session.get(stage.url + "/healthz", headers={"Host": host})
+            await harness.session.get(harness.url + "/healthz", headers={"Host": host})
         ).status == 200
-        assert stage.backends[0].seen == []
+        assert harness.backends[0].seen == []
 
 
-async def test_names_of_the_file_are_ours(stage):
-    await stage.open(names="[roma.example]")
-    assert [(await post(stage, host))[0] for host in ("ROMA.example:80", "x")] == [200, 421]
+async def test_names_of_the_file_are_ours(harness):
+    await harness.open(names="[roma.example]")
+    assert [(await post(harness, host))[0] for host in ("ROMA.example:80", "x")] == [200, 421]
 
 
 def test_the_port_is_guarded_where_nothing_else_says_who_may_call(tmp_path):
@@ -82,16 +84,16 @@ def test_the_port_is_guarded_where_nothing_else_says_who_may_call(tmp_path):
         ("http://x", 200),
     ],
 )
-async def test_a_page_of_another_site_is_refused(stage, origin, status):
-    await stage.open()
-    found, _, headers = await post(stage, "localhost", Origin=origin, Content_Type="text/plain")
+async def test_a_page_of_another_site_is_refused(harness, origin, status):
+    await harness.open()
+    found, _, headers = await post(harness, "localhost", Origin=origin, Content_Type="text/plain")
     assert found == status
     assert "Access-Control-Allow-Origin" not in headers
-    assert len(stage.backends[0].seen) == (status == 200)
+    assert len(harness.backends[0].seen) == (status == 200)
 
 
-async def test_pages_that_may_read_answers_are_told_so_in_each(stage):
-    await stage.open(gateway=f"cors_origins: ['{PAGE}']")
+async def test_pages_that_may_read_answers_are_told_so_in_each(harness):
+    await harness.open(gateway=f"cors_origins: ['{PAGE}']")
     for _ in range(3):
         for origin, path, status in (
             (PAGE, "/v1/models/m:predict", 200),
@@ -100,48 +102,48 @@ async def test_pages_that_may_read_answers_are_told_so_in_each(stage):
             (None, "/v1/models/m:predict", 200),
         ):
             sent = {} if origin is None else {"Origin": origin}
-            found, _, headers = await stage.predict(path=path, headers=sent)
+            found, _, headers = await harness.predict(path=path, headers=sent)
             assert found == status
             allowed = headers.get("Access-Control-Allow-Origin")
             assert allowed == (PAGE if origin == PAGE else None)
             assert headers.get("Vary") == ("Origin" if origin == PAGE else None)
-    assert (await post(stage, "localhost", Origin="https://evil.example"))[0] == 403
+    assert (await post(harness, "localhost", Origin="https://evil.example"))[0] == 403
 
 
-async def preflight(stage, origin):
+async def preflight(harness, origin):
     headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    url = stage.url + "/v1/models/m:predict"
-    async with stage.session.options(url, headers=headers) as response:
+    url = harness.url + "/v1/models/m:predict"
+    async with harness.session.options(url, headers=headers) as response:
         return response.status, response.headers
 
 
-async def test_a_browser_that_asks_first_is_answered_without_a_key(stage, tmp_path):
+async def test_a_browser_that_asks_first_is_answered_without_a_key(harness, tmp_path):
     keys = tmp_path / "keys.yaml"
     keys.write_text("keys: {}")
     keys.chmod(0o600)
-    await stage.open(gateway=f"keys: {keys}, cors_origins: ['{PAGE}']")
+    await harness.open(gateway=f"keys: {keys}, cors_origins: ['{PAGE}']")
     for _ in range(2):
-        status, headers = await preflight(stage, PAGE)
+        status, headers = await preflight(harness, PAGE)
         assert (status, headers["Access-Control-Allow-Origin"]) == (204, PAGE)
         assert headers["Access-Control-Allow-Methods"] == "GET, POST"
         assert "X-API-Key" in headers["Access-Control-Allow-Headers"]
-    assert (await preflight(stage, "https://evil.example"))[0] == 403
-    status, _, headers = await post(stage, "x", Origin=PAGE)
+    assert (await preflight(harness, "https://evil.example"))[0] == 403
+    status, _, headers = await post(harness, "x", Origin=PAGE)
     assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
 
 
-async def test_every_page_may_where_the_file_says_so(stage):
-    await stage.open(gateway="cors_origins: ['*']")
-    status, headers = await preflight(stage, "null")
+async def test_every_page_may_where_the_file_says_so(harness):
+    await harness.open(gateway="cors_origins: ['*']")
+    status, headers = await preflight(harness, "null")
     assert (status, headers["Access-Control-Allow-Origin"]) == (204, "*")
 
 
-async def test_without_a_guard_pages_are_served_and_told_nothing(stage, tmp_path):
+async def test_without_a_guard_pages_are_served_and_told_nothing(harness, tmp_path):
     keys = tmp_path / "keys.yaml"
     keys.write_text("keys: {}")
     keys.chmod(0o600)
-    await stage.open(names="[]", gateway=f"keys: {keys}")
-    status, headers = await preflight(stage, PAGE)
+    await harness.open(names="[]", gateway=f"keys: {keys}")
+    status, headers = await preflight(harness, PAGE)
     assert status == 401
     assert "Access-Control-Allow-Origin" not in headers
 

@@ -65,50 +65,50 @@ gateway: {{port: {port}, admin_port: {admin}}}
 """
 
 
-async def opened(stage, story):
+async def opened(harness, story):
     """A dispatcher with one model server and a supervisor's stand-in."""
-    from tests.gateway.conftest import ModelServer
+    from tests.gateway.conftest import FakeModelServer
 
     port, admin, backend, supervisor = free_ports(4)
-    server = ModelServer(backend)
-    stage.backends.append(server)
+    server = FakeModelServer(backend)
+    harness.backends.append(server)
     await server.start()
-    fake = await stage.stack.enter_async_context(FakeSupervisor(supervisor))
+    fake = await harness.stack.enter_async_context(FakeSupervisor(supervisor))
     text = YAML.format(backend=backend, supervisor=supervisor, port=port, admin=admin, story=story)
-    await stage.serve(schema.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}")
-    await stage.until(lambda: all(e.live for e in stage.core.executors))
-    (fake.executable,) = (e.spec.name for e in stage.core.executors)
+    await harness.serve(schema.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}")
+    await harness.until(lambda: all(e.live for e in harness.core.executors))
+    (fake.executable,) = (e.spec.name for e in harness.core.executors)
     return fake, server
 
 
-async def seen(stage, condition):
+async def seen(harness, condition):
     """Wait for a view that is as wanted."""
     async with asyncio.timeout(10):
         while True:
-            _, body = await stage.get("/control/v1/dashboard", stage.admin)
+            _, body = await harness.get("/control/v1/dashboard", harness.admin)
             view = json.loads(body)
             if condition(view):
                 return view
             await asyncio.sleep(0.05)
 
 
-async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(stage, tmp_path):
-    fake, _ = await opened(stage, tmp_path)
+async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(harness, tmp_path):
+    fake, _ = await opened(harness, tmp_path)
     for _ in range(3):
-        await stage.predict()
-    view = await seen(stage, lambda v: v["models"] and v["models"][0]["late_share"] is not None)
-    view = await seen(stage, lambda v: v["models"][0]["executables"][0]["applied"] is not None)
+        await harness.predict()
+    view = await seen(harness, lambda v: v["models"] and v["models"][0]["late_share"] is not None)
+    view = await seen(harness, lambda v: v["models"][0]["executables"][0]["applied"] is not None)
     (row,), (worker,) = view["models"], view["workers"]
     assert row["executables"][0]["applied"] == 0.5
     assert row["executables"][0]["why"] == "calm"
     assert (worker["answers"], worker["capacity"], worker["eta"]) == (True, 2.0, 4.0)
     fake.down = True
-    view = await seen(stage, lambda v: not v["workers"][0]["answers"])
+    view = await seen(harness, lambda v: not v["workers"][0]["answers"])
     assert view["models"][0]["executables"][0]["applied"] is None
     assert view["workers"][0]["capacity"] is None
     assert view["workers"][0]["error"]
     fake.down = False
-    await seen(stage, lambda v: v["workers"][0]["answers"])
+    await seen(harness, lambda v: v["workers"][0]["answers"])
     # The decision log has the same, a line per model and second.
     path = tmp_path / "models.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -116,29 +116,31 @@ async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(
     assert all(line["sla"] == 0.5 for line in lines)
 
 
-async def test_cores_that_nothing_controls_are_said_wherever_somebody_looks(stage, tmp_path):
-    fake, _ = await opened(stage, tmp_path)
+async def test_cores_that_nothing_controls_are_said_wherever_somebody_looks(harness, tmp_path):
+    fake, _ = await opened(harness, tmp_path)
     for mode, controllable, controlled, why in (
         ("observe-only: read-only", 1, 0, "observe-only: read-only"),
         ("dry-run", 0, 0, ""),  # meant to be like that
         ("control", 1, 1, ""),
     ):
         fake.mode = mode
-        view = await seen(stage, lambda v, m=mode: v["workers"] and v["workers"][0]["mode"] == m)
+        view = await seen(harness, lambda v, m=mode: v["workers"] and v["workers"][0]["mode"] == m)
         assert view["workers"][0]["uncontrolled"] == why
         said = b"ready; nothing controls the cores of worker local" if why else b"ready"
-        assert await stage.get("/readyz") == (200, said)
-        metrics = (await stage.get("/metrics", stage.admin))[1].decode()
+        assert await harness.get("/readyz") == (200, said)
+        metrics = (await harness.get("/metrics", harness.admin))[1].decode()
         assert f'roma_controllable_executables{{worker="local"}} {controllable:.1f}' in metrics
         assert f'roma_controlled_executables{{worker="local"}} {controlled:.1f}' in metrics
 
 
-async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(stage, tmp_path):
-    fake, server = await opened(stage, tmp_path)
+async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(harness, tmp_path):
+    fake, server = await opened(harness, tmp_path)
     server.gate = asyncio.Event()
-    calls = [asyncio.create_task(stage.predict()) for _ in range(6)]  # 2 run, 2 wait, 2 are refused
-    await stage.until(lambda: sum(stage.queue.rejected.values()) >= 2)
-    _, body = await stage.get("/control/v1/decisions?model=m&seconds=30", stage.admin)
+    calls = [
+        asyncio.create_task(harness.predict()) for _ in range(6)
+    ]  # 2 run, 2 wait, 2 are refused
+    await harness.until(lambda: sum(harness.queue.rejected.values()) >= 2)
+    _, body = await harness.get("/control/v1/decisions?model=m&seconds=30", harness.admin)
     story = json.loads(body)
     assert [d["words"] for d in story["decisions"]] == ["It needs 0.5."]
     refused = story["refusals"]["m"]
@@ -148,27 +150,27 @@ async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(stage
     assert fake.asked[-1] == ("decisions", {"model": "m", "seconds": "30"})
     assert story["silent"] == {}
     fake.down = True
-    _, body = await stage.get("/control/v1/decisions?model=m", stage.admin)
+    _, body = await harness.get("/control/v1/decisions?model=m", harness.admin)
     assert list(json.loads(body)["silent"]) == ["local"]
     server.gate.set()
     await asyncio.gather(*calls)
 
 
-async def test_another_sites_page_cannot_say_what_was_applied(stage, tmp_path):
-    fake, _ = await opened(stage, tmp_path)
+async def test_another_sites_page_cannot_say_what_was_applied(harness, tmp_path):
+    fake, _ = await opened(harness, tmp_path)
     reading = {"executor": fake.executable, "applied": 3.0, "usage": 0, "throttled": 0}
     message = {"worker": "local", "executors": [reading]}
-    url = f"{stage.admin}/control/v1/applied"
-    async with stage.session.post(url, json=message, headers={"Origin": "http://evil"}) as answer:
+    url = f"{harness.admin}/control/v1/applied"
+    async with harness.session.post(url, json=message, headers={"Origin": "http://evil"}) as answer:
         assert answer.status == 403
-    assert stage.core.executors[fake.executable].cores != 3.0
-    async with stage.session.post(url, json=message) as answer:
+    assert harness.core.executors[fake.executable].cores != 3.0
+    async with harness.session.post(url, json=message) as answer:
         assert answer.status == 204
-    assert stage.core.executors[fake.executable].cores == 3.0
+    assert harness.core.executors[fake.executable].cores == 3.0
 
 
-async def test_what_is_asked_wrongly_is_named(stage, tmp_path):
-    await opened(stage, tmp_path)
+async def test_what_is_asked_wrongly_is_named(harness, tmp_path):
+    await opened(harness, tmp_path)
     for path, status, error in [
         ("decisions?seconds=0", 400, "seconds = 0: must be a number in (0, 900]"),
         ("decisions?seconds=nan", 400, "seconds = nan: must be a number in (0, 900]"),
@@ -177,14 +179,14 @@ async def test_what_is_asked_wrongly_is_named(stage, tmp_path):
         ("decisions?model=n", 404, "model = n: must be one of m"),
         ("history?model=n", 404, "model = n: must be one of m"),
     ]:
-        found, body = await stage.get(f"/control/v1/{path}", stage.admin)
+        found, body = await harness.get(f"/control/v1/{path}", harness.admin)
         assert (found, json.loads(body)) == (status, {"error": error})
 
 
-async def test_a_stream_sends_the_history_once_and_then_every_look(stage, tmp_path):
-    await opened(stage, tmp_path)
-    await seen(stage, lambda v: v["models"])
-    async with stage.session.get(f"{stage.admin}/control/v1/stream") as response:
+async def test_a_stream_sends_the_history_once_and_then_every_look(harness, tmp_path):
+    await opened(harness, tmp_path)
+    await seen(harness, lambda v: v["models"])
+    async with harness.session.get(f"{harness.admin}/control/v1/stream") as response:
         assert response.headers["Content-Type"] == "text/event-stream"
         kinds, views = [], []
         while len(views) < 3:
@@ -195,33 +197,33 @@ async def test_a_stream_sends_the_history_once_and_then_every_look(stage, tmp_pa
                 views.append(json.loads(line.removeprefix("data: ")))
         assert kinds[:4] == ["history", "view", "view", "view"]
         assert views[0]["at"] < views[1]["at"] < views[2]["at"]
-    _, body = await stage.get("/control/v1/history?model=m", stage.admin)
+    _, body = await harness.get("/control/v1/history?model=m", harness.admin)
     series = json.loads(body)
     assert len(series["at"]) == len(series["arrivals"]) >= 2
 
 
-async def test_streams_that_are_closed_make_room_for_others(stage, tmp_path, monkeypatch):
+async def test_streams_that_are_closed_make_room_for_others(harness, tmp_path, monkeypatch):
     monkeypatch.setattr("dispatcher.live.admin.page.STREAMS", 1)
-    await opened(stage, tmp_path)
-    url = f"{stage.admin}/control/v1/stream"
+    await opened(harness, tmp_path)
+    url = f"{harness.admin}/control/v1/stream"
     async with aiohttp.ClientSession() as other:
         first = await other.get(url)
-        assert (await stage.get("/control/v1/stream", stage.admin))[0] == 503
+        assert (await harness.get("/control/v1/stream", harness.admin))[0] == 503
         first.close()
     async with asyncio.timeout(10):
         while True:
-            async with stage.session.get(url) as response:
+            async with harness.session.get(url) as response:
                 if response.status == 200:
                     break
             await asyncio.sleep(0.1)
 
 
-async def test_the_page_may_load_nothing_from_elsewhere(stage, tmp_path):
-    await opened(stage, tmp_path)
-    async with stage.session.get(stage.admin + "/") as response:
+async def test_the_page_may_load_nothing_from_elsewhere(harness, tmp_path):
+    await opened(harness, tmp_path)
+    async with harness.session.get(harness.admin + "/") as response:
         assert response.status == 200
         policy = response.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; ")
         assert "unsafe" not in policy
     for path in ("/page/nothing.js", "/page/..%2fboard.py", "/page/__init__.py"):
-        assert (await stage.get(path, stage.admin))[0] == 404
+        assert (await harness.get(path, harness.admin))[0] == 404

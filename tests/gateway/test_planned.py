@@ -13,12 +13,12 @@ from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ActionStatus
 from roma.domain.errors import TensorError
 from roma.security import api_keys
-from tests.support.planned import PAIR, Ground, doubled
+from tests.support.planned import PAIR, PlannedDeployment, doubled
 
 
 @pytest.fixture
-async def ground(stage):
-    return await Ground(stage).open(worker={})
+async def deployment(harness):
+    return await PlannedDeployment(harness).open(worker={})
 
 
 async def answer(asking):
@@ -42,36 +42,36 @@ async def error(asking):
         ('{"signature_name": "serving_default", "inputs": [[1, 2]]}', "outputs", doubled((1, 2))),
     ],
 )
-async def test_both_layouts_are_answered(ground, body, key, expected):
+async def test_both_layouts_are_answered(deployment, body, key, expected):
     for path in ("/v1/models/m:predict", "/v1/models/m/versions/1:predict"):
-        asked = ground.stage.predict(body.encode(), path=path)
+        asked = deployment.harness.predict(body.encode(), path=path)
         assert await answer(asked) == (200, {key: expected})
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
-async def test_requests_that_wait_together_are_one_batch(ground, size):
-    first = await ground.fill()
+async def test_requests_that_wait_together_are_one_batch(deployment, size):
+    first = await deployment.fill()
     rows = [(i, -i) for i in range(size)]
-    asked = [ground.ask(row) for row in rows]
-    await ground.waiting(size)
-    ground.tap.results.set()
+    asked = [deployment.ask(row) for row in rows]
+    await deployment.waiting(size)
+    deployment.tap.results.set()
     for asking, row in zip(asked, rows, strict=True):
         assert await answer(asking) == (200, {"predictions": doubled(row)})
     assert [(await one)[0] for one in first] == [200, 200]
-    assert [m.action.batch for m in ground.tap.infers] == [1, 1, 1, size]
-    assert len(ground.tap.infers[-1].inputs["x"]) == size
+    assert [m.action.batch for m in deployment.tap.infers] == [1, 1, 1, size]
+    assert len(deployment.tap.infers[-1].inputs["x"]) == size
 
 
-async def test_examples_of_one_request_are_batched_with_others(ground):
-    first = await ground.fill()
-    asked = [ground.ask(*[(i, i)] * 3) for i in (5, 6)] + [ground.ask((7, 7), (8, 8))]
-    await ground.waiting(8)
-    ground.tap.results.set()
+async def test_examples_of_one_request_are_batched_with_others(deployment):
+    first = await deployment.fill()
+    asked = [deployment.ask(*[(i, i)] * 3) for i in (5, 6)] + [deployment.ask((7, 7), (8, 8))]
+    await deployment.waiting(8)
+    deployment.tap.results.set()
     expected = [doubled(*[(i, i)] * 3) for i in (5, 6)] + [doubled((7, 7), (8, 8))]
     for asking, rows in zip(asked, expected, strict=True):
         assert await answer(asking) == (200, {"predictions": rows})
     await asyncio.gather(*first)
-    assert ground.tap.infers[-1].action.batch == 8
+    assert deployment.tap.infers[-1].action.batch == 8
 
 
 @pytest.mark.parametrize(
@@ -89,162 +89,166 @@ async def test_examples_of_one_request_are_batched_with_others(ground):
         (gzip.compress(b'{"instances": [[1')[:-9], 400, "Malformed gzip body"),
     ],
 )
-async def test_wrong_input_is_refused_before_it_waits(ground, body, status, words):
+async def test_wrong_input_is_refused_before_it_waits(deployment, body, status, words):
     headers = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f\x8b") else {}
-    found = await error(ground.stage.predict(body, headers=headers))
+    found = await error(deployment.harness.predict(body, headers=headers))
     assert found[0] == status
     assert words in found[1]
-    assert ground.stage.queue.arrivals == 0
+    assert deployment.harness.queue.arrivals == 0
 
 
-async def test_a_batch_of_numbers_is_no_batch_of_vectors(stage):
+async def test_a_batch_of_numbers_is_no_batch_of_vectors(harness):
     spec = (TensorSpec("x", "float32", (-1, 1)),)
-    ground = await Ground(stage).open(worker={"models": {"m": Signature(spec, spec)}}, models=["m"])
-    found = await error(stage.predict(b'{"instances": [1, 2]}'))
+    deployment = await PlannedDeployment(harness).open(
+        worker={"models": {"m": Signature(spec, spec)}}, models=["m"]
+    )
+    found = await error(harness.predict(b'{"instances": [1, 2]}'))
     assert found == (400, "input x: shape = [2]: must be [-1, 1]")
-    assert (await ground.ask([1], [2]))[0] == 200
+    assert (await deployment.ask([1], [2]))[0] == 200
 
 
-async def test_compressed_bodies_are_inflated_up_to_the_bound(stage):
-    ground = await Ground(stage).open(worker={}, gateway={"max_body_bytes": 1024})
+async def test_compressed_bodies_are_inflated_up_to_the_bound(harness):
+    deployment = await PlannedDeployment(harness).open(worker={}, gateway={"max_body_bytes": 1024})
     headers = {"Content-Encoding": "gzip"}
     body = gzip.compress(b'{"instances": [[1, 2]]}')
-    assert await answer(stage.predict(body, headers=headers)) == (
+    assert await answer(harness.predict(body, headers=headers)) == (
         200,
         {"predictions": doubled((1, 2))},
     )
     body = gzip.compress(b'{"instances": [[1, 2]]}' + b" " * 1024)
-    status, words = await error(stage.predict(body, headers=headers))
+    status, words = await error(harness.predict(body, headers=headers))
     assert (status, words) == (413, "request body is larger than 1024 bytes")
-    assert len(ground.tap.infers) == 1
+    assert len(deployment.tap.infers) == 1
 
 
-async def test_a_model_with_another_free_dimension_runs_examples_one_by_one(stage):
+async def test_a_model_with_another_free_dimension_runs_examples_one_by_one(harness):
     spec = (TensorSpec("x", "float32", (-1, -1)),)
     models = {"m": Signature(spec, (TensorSpec("y", "float32", (-1, -1)),))}
-    ground = await Ground(stage).open(worker={"models": models}, models=("m",))
-    first = await ground.fill()
-    asked = [ground.ask((1, 2, 3)), ground.ask((4, 5))]
-    await ground.waiting(2)
-    ground.tap.results.set()
+    deployment = await PlannedDeployment(harness).open(worker={"models": models}, models=("m",))
+    first = await deployment.fill()
+    asked = [deployment.ask((1, 2, 3)), deployment.ask((4, 5))]
+    await deployment.waiting(2)
+    deployment.tap.results.set()
     assert [(await answer(a))[1]["predictions"] for a in asked] == [[[2, 4, 6]], [[8, 10]]]
     await asyncio.gather(*first)
-    assert {m.action.batch for m in ground.tap.infers} == {1}
+    assert {m.action.batch for m in deployment.tap.infers} == {1}
 
 
-async def test_models_are_loaded_and_unloaded_as_they_are_asked_for(stage):
-    ground = await Ground(stage).open(worker={"pages": 1})
+async def test_models_are_loaded_and_unloaded_as_they_are_asked_for(harness):
+    deployment = await PlannedDeployment(harness).open(worker={"pages": 1})
     for model in ("m", "n", "m"):
-        assert (await ground.ask((1, 1), model=model))[0] == 200
-    assert ground.worker.runtime.loaded == ["m", "n", "m"]
-    assert ground.executor.planned.free == 0
+        assert (await deployment.ask((1, 1), model=model))[0] == 200
+    assert deployment.worker.runtime.loaded == ["m", "n", "m"]
+    assert deployment.executor.planned.free == 0
 
 
-async def test_what_the_model_refuses_is_the_clients_fault(ground):
-    ground.worker.runtime.fault = TensorError("no such word")
-    assert await error(ground.ask((1, 1))) == (400, "no such word")
-    assert (await ground.ask((1, 1)))[0] == 200
-    assert (ground.stage.queue.invalid, ground.executor.losses) == (1, 0)
+async def test_what_the_model_refuses_is_the_clients_fault(deployment):
+    deployment.worker.runtime.fault = TensorError("no such word")
+    assert await error(deployment.ask((1, 1))) == (400, "no such word")
+    assert (await deployment.ask((1, 1)))[0] == 200
+    assert (deployment.harness.queue.invalid, deployment.executor.losses) == (1, 0)
 
 
-async def test_what_the_model_fails_at_is_a_failure_of_the_executable(ground):
-    ground.worker.runtime.fault = RuntimeError("out of memory")
-    status, words = await error(ground.ask((1, 1)))
+async def test_what_the_model_fails_at_is_a_failure_of_the_executable(deployment):
+    deployment.worker.runtime.fault = RuntimeError("out of memory")
+    status, words = await error(deployment.ask((1, 1)))
     assert (status, words) == (502, "executable gpu0@local: out of memory")
-    assert (await ground.ask((1, 1)))[0] == 200
-    assert (ground.stage.queue.failed, ground.executor.losses) == (1, 0)
+    assert (await deployment.ask((1, 1)))[0] == 200
+    assert (deployment.harness.queue.failed, deployment.executor.losses) == (1, 0)
 
 
-async def test_outputs_without_the_batch_are_a_failure(ground):
-    ground.worker.runtime.execute = lambda *_: {"y": np.zeros((3, 2), np.float32)}
-    status, words = await error(ground.ask((1, 1)))
+async def test_outputs_without_the_batch_are_a_failure(deployment):
+    deployment.worker.runtime.execute = lambda *_: {"y": np.zeros((3, 2), np.float32)}
+    status, words = await error(deployment.ask((1, 1)))
     assert status == 502
     assert "output y: shape = [3, 2]: must have batch 1 first" in words
 
 
-async def test_a_request_is_refused_whole_if_one_example_is(stage):
-    ground = await Ground(stage).open(worker={}, max_waiting=3)
-    first = await ground.fill()
-    one = ground.ask((1, 1), (2, 2))
-    await ground.waiting(2)
-    status, words = await error(ground.ask((3, 3), (4, 4)))
+async def test_a_request_is_refused_whole_if_one_example_is(harness):
+    deployment = await PlannedDeployment(harness).open(worker={}, max_waiting=3)
+    first = await deployment.fill()
+    one = deployment.ask((1, 1), (2, 2))
+    await deployment.waiting(2)
+    status, words = await error(deployment.ask((3, 3), (4, 4)))
     assert status == 429
     assert "3 requests of model m wait" in words
-    await ground.waiting(2)  # its first example waits no longer
-    ground.tap.results.set()
+    await deployment.waiting(2)  # its first example waits no longer
+    deployment.tap.results.set()
     assert [(await a)[0] for a in (*first, one)] == [200, 200, 200]
-    assert stage.queue.cancelled == 1
+    assert harness.queue.cancelled == 1
 
 
-async def test_a_client_that_goes_takes_its_examples_along(ground):
-    first = await ground.fill()
-    gone = ground.ask((1, 1), (2, 2))
-    await ground.waiting(2)
+async def test_a_client_that_goes_takes_its_examples_along(deployment):
+    first = await deployment.fill()
+    gone = deployment.ask((1, 1), (2, 2))
+    await deployment.waiting(2)
     gone.cancel()
-    await ground.waiting(0)
-    ground.tap.results.set()
+    await deployment.waiting(0)
+    deployment.tap.results.set()
     await asyncio.gather(*first)
-    assert ground.stage.queue.cancelled == 2
-    assert [m.action.batch for m in ground.tap.infers] == [1, 1, 1]
+    assert deployment.harness.queue.cancelled == 2
+    assert [m.action.batch for m in deployment.tap.infers] == [1, 1, 1]
 
 
-async def test_a_client_that_goes_while_it_runs_disturbs_nobody(ground):
-    first = await ground.fill()
-    asked = [ground.ask((i, i)) for i in range(4)]
-    await ground.waiting(4)
+async def test_a_client_that_goes_while_it_runs_disturbs_nobody(deployment):
+    first = await deployment.fill()
+    asked = [deployment.ask((i, i)) for i in range(4)]
+    await deployment.waiting(4)
     first[1].cancel()
-    await ground.stage.until(lambda: ground.stage.queue.cancelled == 1)
-    ground.tap.results.set()
+    await deployment.harness.until(lambda: deployment.harness.queue.cancelled == 1)
+    deployment.tap.results.set()
     assert [(await a)[0] for a in (first[0], *asked)] == [200] * 5
-    assert ground.stage.core.live == 0
-    assert not ground.executor.running
+    assert deployment.harness.core.live == 0
+    assert not deployment.executor.running
 
 
 @pytest.mark.parametrize("ends", ["with its result", "with its device"])
-async def test_a_keys_concurrency_is_held_while_a_device_computes(stage, tmp_path, ends):
+async def test_a_keys_concurrency_is_held_while_a_device_computes(harness, tmp_path, ends):
     token, file = api_keys.new_token("aaaaaaaa"), tmp_path / "keys.yaml"
     entry = {"name": "one", "hash": api_keys.hashed(token), "models": "*", "concurrency": 1}
     file.write_text(json.dumps({"keys": {"aaaaaaaa": entry}}))
     file.chmod(0o600)
-    ground = await Ground(stage).open(worker={}, gateway={"keys": str(file)})
+    deployment = await PlannedDeployment(harness).open(worker={}, gateway={"keys": str(file)})
     headers = {"Authorization": f"Bearer {token}"}
-    assert (await answer(ground.ask((0, 0), headers=headers)))[0] == 200
-    ground.tap.results.clear()
-    gone = ground.ask((1, 1), headers=headers)
-    await stage.until(lambda: len(ground.tap.infers) == 2)
+    assert (await answer(deployment.ask((0, 0), headers=headers)))[0] == 200
+    deployment.tap.results.clear()
+    gone = deployment.ask((1, 1), headers=headers)
+    await harness.until(lambda: len(deployment.tap.infers) == 2)
     gone.cancel()
-    await stage.until(lambda: not stage.service.driver._calls)
-    assert (await error(ground.ask((2, 2), headers=headers)))[0] == 429
+    await harness.until(lambda: not harness.service.driver._calls)
+    assert (await error(deployment.ask((2, 2), headers=headers)))[0] == 429
     if ends == "with its result":
-        ground.tap.results.set()
-        await stage.until(lambda: len(ground.tap.told) >= 3)
+        deployment.tap.results.set()
+        await harness.until(lambda: len(deployment.tap.told) >= 3)
     else:
-        ground.tap.cut()
-        ground.tap.results.set()
-        await ground.ready()
+        deployment.tap.cut()
+        deployment.tap.results.set()
+        await deployment.ready()
 
     async def served():
-        return (await answer(ground.ask((3, 3), headers=headers)))[0]
+        return (await answer(deployment.ask((3, 3), headers=headers)))[0]
 
     async with asyncio.timeout(10):
         while (status := await served()) != 200:
             assert status in (429, 503)
 
 
-async def test_a_clients_own_deadline_ends_its_request(ground):
-    first = await ground.fill()
-    status, words = await error(ground.ask((1, 1), (2, 2), headers={"X-Request-Timeout-Ms": "60"}))
+async def test_a_clients_own_deadline_ends_its_request(deployment):
+    first = await deployment.fill()
+    status, words = await error(
+        deployment.ask((1, 1), (2, 2), headers={"X-Request-Timeout-Ms": "60"})
+    )
     assert status == 504
     assert "m" in words
-    ground.tap.results.set()
+    deployment.tap.results.set()
     await asyncio.gather(*first)
-    assert ground.stage.core.live == 0
+    assert deployment.harness.core.live == 0
 
 
-async def test_batch_requests_run_too(ground):
-    asked = ground.ask((1, 1), headers={"X-Request-Priority": "batch"})
+async def test_batch_requests_run_too(deployment):
+    asked = deployment.ask((1, 1), headers={"X-Request-Priority": "low"})
     assert (await asked)[0] == 200
-    assert ground.stage.core.low_priority["m"].completed.total() == 1
+    assert deployment.harness.core.low_priority["m"].completed.total() == 1
 
 
 @pytest.mark.parametrize(
@@ -258,27 +262,27 @@ async def test_batch_requests_run_too(ground):
         ("/v1/models/other:predict", 404, "Latest(other)"),
     ],
 )
-async def test_other_methods_are_refused(ground, path, status, words):
-    found = await error(ground.stage.predict(path=path))
+async def test_other_methods_are_refused(deployment, path, status, words):
+    found = await error(deployment.harness.predict(path=path))
     assert found[0] == status
     assert words in found[1]
 
 
-async def test_grpc_is_unimplemented(ground):
+async def test_grpc_is_unimplemented(deployment):
     for method in ("ModelReady", "ModelInfer"):
-        code, _, text, _ = await ground.stage.call(
+        code, _, text, _ = await deployment.harness.call(
             f"/inference.GRPCInferenceService/{method}", b"\x0a\x01m"
         )
         assert code is grpc.StatusCode.UNIMPLEMENTED
         assert text == "model m: planned devices are called over REST alone"
 
 
-async def test_look_ups_are_answered_from_the_books(ground):
-    status, body = await ground.stage.get("/v1/models/m")
+async def test_look_ups_are_answered_from_the_books(deployment):
+    status, body = await deployment.harness.get("/v1/models/m")
     version = {"version": "1", "state": "AVAILABLE"}
     version["status"] = {"error_code": "OK", "error_message": ""}
     assert (status, json.loads(body)) == (200, {"model_version_status": [version]})
-    status, body = await ground.stage.get("/v1/models/m/metadata")
+    status, body = await deployment.harness.get("/v1/models/m/metadata")
     found = json.loads(body)["metadata"]["signature_def"]["signature_def"]
     assert status == 200
     assert found["serving_default"]["inputs"]["x"] == {
@@ -289,26 +293,26 @@ async def test_look_ups_are_answered_from_the_books(ground):
         },
         "name": "x",
     }
-    assert (await ground.stage.get("/v1/models/m/versions/2"))[0] == 404
-    assert (await ground.stage.get("/v2/models/m"))[0] == 501
-    assert (await ground.stage.get("/readyz"))[0] == 200
+    assert (await deployment.harness.get("/v1/models/m/versions/2"))[0] == 404
+    assert (await deployment.harness.get("/v2/models/m"))[0] == 501
+    assert (await deployment.harness.get("/readyz"))[0] == 200
 
 
-async def test_without_a_device_requests_and_look_ups_are_unavailable(stage):
-    ground = await Ground(stage).open()
-    status, words = await error(ground.ask((1, 1)))
+async def test_without_a_device_requests_and_look_ups_are_unavailable(harness):
+    deployment = await PlannedDeployment(harness).open()
+    status, words = await error(deployment.ask((1, 1)))
     assert (status, words) == (503, "no executable of model m is ready")
-    status, _ = await stage.get("/v1/models/m")
+    status, _ = await harness.get("/v1/models/m")
     assert status == 503
-    assert (await stage.get("/readyz"))[0] == 503
-    assert stage.queue.rejected.total() == 1
+    assert (await harness.get("/readyz"))[0] == 503
+    assert harness.queue.rejected.total() == 1
 
 
-async def test_metrics_tell_of_devices(ground):
-    await ground.ask((1, 1))
-    ground.worker.runtime.fault = RuntimeError("x")
-    await ground.ask((1, 1))
-    _, body = await ground.stage.get("/metrics", ground.stage.admin)
+async def test_metrics_tell_of_devices(deployment):
+    await deployment.ask((1, 1))
+    deployment.worker.runtime.fault = RuntimeError("x")
+    await deployment.ask((1, 1))
+    _, body = await deployment.harness.get("/metrics", deployment.harness.admin)
     lines = body.decode().splitlines()
     for line in (
         'roma_device_pages{executable="gpu0@local"} 4.0',
@@ -321,9 +325,9 @@ async def test_metrics_tell_of_devices(ground):
         assert line in lines
 
 
-async def test_metrics_tell_how_wrong_predictions_were(ground):
+async def test_metrics_tell_how_wrong_predictions_were(deployment):
     async def errors():
-        _, body = await ground.stage.get("/metrics", ground.stage.admin)
+        _, body = await deployment.harness.get("/metrics", deployment.harness.admin)
         told = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if "run_sec" in line)
         labels = '{action="infer",executable="gpu0@local"}'
         return [
@@ -333,62 +337,62 @@ async def test_metrics_tell_how_wrong_predictions_were(ground):
 
     assert await errors() == [(0, 0), (0, 0)]
     # The worker says that it needs 20 ms, and needs next to nothing.
-    await ground.ask((1, 1))
+    await deployment.ask((1, 1))
     under, over = await errors()
     assert (under[0], over) == (1, (0, 0))
     assert 0 < under[1] <= 0.02
-    ground.worker.runtime.gate.clear()
-    ground.worker.runtime.began.clear()
-    asked = ground.ask((1, 1))
-    await asyncio.to_thread(ground.worker.runtime.began.wait, 60)
+    deployment.worker.runtime.gate.clear()
+    deployment.worker.runtime.began.clear()
+    asked = deployment.ask((1, 1))
+    await asyncio.to_thread(deployment.worker.runtime.began.wait, 60)
     await asyncio.sleep(0.06)
-    ground.worker.runtime.gate.set()
+    deployment.worker.runtime.gate.set()
     assert (await asked)[0] == 200
     now_under, over = await errors()
     assert now_under == under
     assert over[0] == 1
     assert over[1] > 0.03
     # What failed says nothing of the model's speed.
-    ground.worker.runtime.fault = RuntimeError("x")
-    await ground.ask((1, 1))
+    deployment.worker.runtime.fault = RuntimeError("x")
+    await deployment.ask((1, 1))
     assert await errors() == [under, over]
 
 
-async def test_a_failed_request_is_logged_once(ground, caplog):
+async def test_a_failed_request_is_logged_once(deployment, caplog):
     caplog.set_level(logging.WARNING)
-    ground.worker.runtime.fault = RuntimeError("out of memory")
-    await ground.ask((1, 1), (2, 2))
+    deployment.worker.runtime.fault = RuntimeError("out of memory")
+    await deployment.ask((1, 1), (2, 2))
     told = [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
     assert len(told) == 1
     assert "executable gpu0@local: out of memory" in told[0].getMessage()
 
 
-async def test_models_come_and_go_while_it_runs(stage):
+async def test_models_come_and_go_while_it_runs(harness):
     models = {"m": PAIR, "n": PAIR}
-    ground = await Ground(stage).open(worker={"models": models}, models=("m",))
-    assert (await ground.ask((1, 1), model="n"))[0] == 404
-    ground.data["models"]["n"] = ground.data["models"]["m"]
-    await stage.roster.follow(_config(ground))
-    await ground.ready()
-    assert [(await ground.ask((1, 1), model=name))[0] for name in models] == [200, 200]
-    del ground.data["models"]["m"]
-    await stage.roster.follow(_config(ground))
-    await ground.ready()
-    assert [(await ground.ask((1, 1), model=name))[0] for name in models] == [404, 200]
+    deployment = await PlannedDeployment(harness).open(worker={"models": models}, models=("m",))
+    assert (await deployment.ask((1, 1), model="n"))[0] == 404
+    deployment.data["models"]["n"] = deployment.data["models"]["m"]
+    await harness.registry.follow(_config(deployment))
+    await deployment.ready()
+    assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [200, 200]
+    del deployment.data["models"]["m"]
+    await harness.registry.follow(_config(deployment))
+    await deployment.ready()
+    assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [404, 200]
 
 
-def _config(ground):
+def _config(deployment):
     import yaml
 
     from roma.config import schema
 
-    return schema.parse(yaml.safe_dump(ground.data))
+    return schema.parse(yaml.safe_dump(deployment.data))
 
 
-async def test_an_infer_ends_in_the_books_of_both(ground):
-    await asyncio.gather(*(ground.ask((i, i)) for i in range(20)))
-    asked = {m.action.id for m in ground.tap.asked}
-    assert sorted(asked) == sorted(m.outcome.id for m in ground.tap.told)
-    assert {m.outcome.status for m in ground.tap.told} == {ActionStatus.OK}
-    device = ground.executor.planned
+async def test_an_infer_ends_in_the_books_of_both(deployment):
+    await asyncio.gather(*(deployment.ask((i, i)) for i in range(20)))
+    asked = {m.action.id for m in deployment.tap.asked}
+    assert sorted(asked) == sorted(m.outcome.id for m in deployment.tap.told)
+    assert {m.outcome.status for m in deployment.tap.told} == {ActionStatus.OK}
+    device = deployment.executor.planned
     assert (len(device.infers), len(device.loads), device.free) == (0, 0, 3)

@@ -15,7 +15,7 @@ from roma.device_protocol import ActionResult, Connect, Hello, Pong, Submit, enc
 from roma.domain.actions import ActionStatus, Infer, Load, ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.security.tokens import Token
-from tests.support.planned import Ground, Worker, doubled, passed
+from tests.support.planned import PlannedDeployment, Worker, doubled, passed
 
 SECRETS = ["one-secret-of-at-least-32-characters", "another-secret-of-32-characters-and-more"]
 
@@ -32,84 +32,84 @@ async def told(asking):
 
 
 @pytest.fixture
-async def ground(stage):
-    return await Ground(stage).open(worker={})
+async def deployment(harness):
+    return await PlannedDeployment(harness).open(worker={})
 
 
-async def test_a_broken_connection_fails_what_runs_once_and_serves_again(ground):
-    first = await ground.fill()
-    queue = ground.stage.queue
+async def test_a_broken_connection_fails_what_runs_once_and_serves_again(deployment):
+    first = await deployment.fill()
+    queue = deployment.harness.queue
     arrived, completed = queue.arrivals, queue.completed.total()  # more if it took a second try
-    waiting = ground.ask((3, 3))
-    await ground.waiting(1)
-    ground.tap.cut()
+    waiting = deployment.ask((3, 3))
+    await deployment.waiting(1)
+    deployment.tap.cut()
     for asking in first:
         status, words = await told(asking)
         assert status == 502
         assert "gpu0@local was lost" in words
     assert (await told(waiting))[0] == 503
-    ground.tap.results.set()
-    await ground.ready()
-    assert await told(ground.ask((4, 4))) == (200, {"predictions": doubled((4, 4))})
-    assert ground.tap.hellos[-1].offer.loaded == ("m",)
-    assert ground.worker.runtime.loaded == ["m"]  # read back, not loaded again
+    deployment.tap.results.set()
+    await deployment.ready()
+    assert await told(deployment.ask((4, 4))) == (200, {"predictions": doubled((4, 4))})
+    assert deployment.tap.hellos[-1].offer.loaded == ("m",)
+    assert deployment.worker.runtime.loaded == ["m"]  # read back, not loaded again
     assert (queue.failed, queue.rejected.total()) == (2, 1)
     assert (queue.arrivals - arrived, queue.completed.total() - completed) == (2, 1)
-    assert ground.executor.losses == 1
+    assert deployment.executor.losses == 1
 
 
-async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(ground):
-    await ground.ask((0, 0))
-    runtime = ground.worker.runtime
+async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(deployment):
+    await deployment.ask((0, 0))
+    runtime = deployment.worker.runtime
     runtime.gate.clear()
     runtime.began.clear()
-    asking = ground.ask((1, 1))
-    await ground.stage.until(runtime.began.is_set)
-    ground.tap.cut()
+    asking = deployment.ask((1, 1))
+    await deployment.harness.until(runtime.began.is_set)
+    deployment.tap.cut()
     assert (await told(asking))[0] == 502
-    await ground.worker.stop()
-    ground.worker = Worker(ground.process_port)
-    await ground.worker.start()
-    await ground.ready()
-    assert (await told(ground.ask((2, 2))))[0] == 200
-    assert ground.worker.runtime.loaded == ["m"]
+    await deployment.worker.stop()
+    deployment.worker = Worker(deployment.process_port)
+    await deployment.worker.start()
+    await deployment.ready()
+    assert (await told(deployment.ask((2, 2))))[0] == 200
+    assert deployment.worker.runtime.loaded == ["m"]
 
 
-async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(stage):
-    ground = await Ground(stage).open(worker={}, deadline=0.4)
-    assert (await told(ground.ask((0, 0))))[0] in (200, 504)  # 504: a machine that was busy
-    await stage.until(lambda: ground.executor.planned.has("m"))
-    ground.tap.submits.clear()
-    asked = len(ground.tap.asked)
-    late = ground.ask((1, 1))
-    await stage.until(lambda: len(ground.tap.asked) > asked)
-    await passed(ground.tap.asked[-1].action.latest)
-    ground.tap.submits.set()
+async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(harness):
+    deployment = await PlannedDeployment(harness).open(worker={}, deadline=0.4)
+    assert (await told(deployment.ask((0, 0))))[0] in (200, 504)  # 504: a machine that was busy
+    await harness.until(lambda: deployment.executor.planned.has("m"))
+    deployment.tap.submits.clear()
+    asked = len(deployment.tap.asked)
+    late = deployment.ask((1, 1))
+    await harness.until(lambda: len(deployment.tap.asked) > asked)
+    await passed(deployment.tap.asked[-1].action.latest)
+    deployment.tap.submits.set()
     status, words = await told(late)
     assert status == 504
     assert "m" in words
-    assert ground.tap.told[-1].outcome.status is ActionStatus.MISSED
+    assert deployment.tap.told[-1].outcome.status is ActionStatus.MISSED
     for row in range(3):  # on a busy machine one may be late as well
-        status, found = await told(ground.ask((row, row)))
+        status, found = await told(deployment.ask((row, row)))
         if status == 200:
             break
     assert (status, found) == (200, {"predictions": doubled((row, row))})
-    assert stage.core.live == 0
-    assert ground.executor.losses == 0
+    assert harness.core.live == 0
+    assert deployment.executor.losses == 0
 
 
-async def test_a_device_that_sleeps_misses_what_comes_after(stage):
-    ground = await Ground(stage).open(worker={}, deadline=0.5)
-    await stage.until(lambda: ground.executor.live)
-    gate = ground.worker.runtime.gate
-    slow, late = await ground.fill(gate=gate)
-    await passed(ground.tap.infers[-1].action.latest)
+async def test_a_device_that_sleeps_misses_what_comes_after(harness):
+    deployment = await PlannedDeployment(harness).open(worker={}, deadline=0.5)
+    await harness.until(lambda: deployment.executor.live)
+    gate = deployment.worker.runtime.gate
+    slow, late = await deployment.fill(gate=gate)
+    await passed(deployment.tap.infers[-1].action.latest)
     gate.set()
     assert (await told(slow))[0] == 200  # late, but it ran
     assert (await told(late))[0] == 504
-    statuses = [m.outcome.status for m in ground.tap.told[-2:]]
+    statuses = [m.outcome.status for m in deployment.tap.told[-2:]]
     assert statuses == [ActionStatus.OK, ActionStatus.MISSED]
-    assert stage.core.live == 0
+    assert harness.core.live == 0
 
 
 def lying(pages):
@@ -123,86 +123,92 @@ def lying(pages):
     return change
 
 
-async def test_a_load_without_pages_ends_and_the_state_is_read_back(stage):
-    ground = await Ground(stage).open(worker={"pages": 1}, serve=False)
-    ground.tap.change = lying(2)
-    await ground.serve()
-    assert (await told(ground.ask((1, 1))))[0] == 200
-    asking = ground.ask((1, 1), model="n")
-    await stage.until(lambda: ground.executor.losses >= 1)
-    assert ground.tap.told[-1].outcome.status is ActionStatus.NO_PAGES
-    ground.tap.change = lambda message: message
+async def test_a_load_without_pages_ends_and_the_state_is_read_back(harness):
+    deployment = await PlannedDeployment(harness).open(worker={"pages": 1}, serve=False)
+    deployment.tap.change = lying(2)
+    await deployment.serve()
+    assert (await told(deployment.ask((1, 1))))[0] == 200
+    asking = deployment.ask((1, 1), model="n")
+    await harness.until(lambda: deployment.executor.losses >= 1)
+    assert deployment.tap.told[-1].outcome.status is ActionStatus.NO_PAGES
+    deployment.tap.change = lambda message: message
     assert (await told(asking))[0] == 503  # it waited when the state was read again
-    await stage.until(lambda: ground.executor.live and ground.executor.planned.offer.pages == 1)
-    assert (await told(ground.ask((1, 1), model="n")))[0] == 200
-    assert ground.worker.runtime.loaded == ["m", "n"]
+    await harness.until(
+        lambda: deployment.executor.live and deployment.executor.planned.offer.pages == 1
+    )
+    assert (await told(deployment.ask((1, 1), model="n")))[0] == 200
+    assert deployment.worker.runtime.loaded == ["m", "n"]
 
 
-async def test_a_model_that_fits_on_no_device_is_refused_in_time(stage):
-    ground = await Ground(stage).open(worker={"pages": 4, "needs": 5}, deadline=0.2)
-    status, words = await told(ground.ask((1, 1)))
+async def test_a_model_that_fits_on_no_device_is_refused_in_time(harness):
+    deployment = await PlannedDeployment(harness).open(
+        worker={"pages": 4, "needs": 5}, deadline=0.2
+    )
+    status, words = await told(deployment.ask((1, 1)))
     assert status == 504
     assert "the deadline is before that" in words
-    assert not ground.tap.loads
+    assert not deployment.tap.loads
 
 
-async def test_a_model_that_was_not_loaded_after_all(ground):
+async def test_a_model_that_was_not_loaded_after_all(deployment):
     def change(message):
         if isinstance(message, ActionResult) and message.outcome.id == number:
             outcome = dataclasses.replace(message.outcome, status=ActionStatus.NOT_LOADED)
             return ActionResult(outcome)
         return message
 
-    await ground.ask((1, 1))
-    number = ground.tap.asked[-1].action.id + 1
-    ground.tap.change = change
-    assert (await told(ground.ask((2, 2))))[0] == 502
-    await ground.stage.until(lambda: ground.executor.losses == 1 and ground.executor.live)
-    assert (await told(ground.ask((3, 3))))[0] == 200
-    assert len(ground.tap.hellos) == 2
+    await deployment.ask((1, 1))
+    number = deployment.tap.asked[-1].action.id + 1
+    deployment.tap.change = change
+    assert (await told(deployment.ask((2, 2))))[0] == 502
+    await deployment.harness.until(
+        lambda: deployment.executor.losses == 1 and deployment.executor.live
+    )
+    assert (await told(deployment.ask((3, 3))))[0] == 200
+    assert len(deployment.tap.hellos) == 2
 
 
-async def test_a_load_that_fails_is_tried_again(ground):
+async def test_a_load_that_fails_is_tried_again(deployment):
     fails = [RuntimeError("a bus error")]
-    load = ground.worker.runtime.load
+    load = deployment.worker.runtime.load
 
     def stumble(name):
         if fails:
             raise fails.pop()
         load(name)
 
-    ground.worker.runtime.load = stumble
-    assert (await told(ground.ask((1, 1))))[0] == 200
-    assert [isinstance(m.action, Load) for m in ground.tap.asked] == [True, True, False]
-    assert ground.executor.losses == 0
+    deployment.worker.runtime.load = stumble
+    assert (await told(deployment.ask((1, 1))))[0] == 200
+    assert [isinstance(m.action, Load) for m in deployment.tap.asked] == [True, True, False]
+    assert deployment.executor.losses == 0
 
 
-async def test_a_device_that_hangs_is_given_up(stage):
-    ground = await Ground(stage).open(worker={}, gateway={"backend_timeout": 0.3})
-    await ground.ask((0, 0))
-    ground.worker.runtime.gate.clear()
-    status, words = await told(ground.ask((1, 1)))
+async def test_a_device_that_hangs_is_given_up(harness):
+    deployment = await PlannedDeployment(harness).open(worker={}, gateway={"backend_timeout": 0.3})
+    await deployment.ask((0, 0))
+    deployment.worker.runtime.gate.clear()
+    status, words = await told(deployment.ask((1, 1)))
     assert status == 502
     assert "was lost" in words
-    ground.worker.runtime.gate.set()
-    await ground.ready()
-    assert (await told(ground.ask((2, 2))))[0] == 200
+    deployment.worker.runtime.gate.set()
+    await deployment.ready()
+    assert (await told(deployment.ask((2, 2))))[0] == 200
 
 
-async def test_a_worker_that_says_nothing_is_given_up(ground, monkeypatch, caplog):
+async def test_a_worker_that_says_nothing_is_given_up(deployment, monkeypatch, caplog):
     monkeypatch.setattr(client, "SILENCE", 0.5)
     monkeypatch.setattr(client, "PERIOD", 0.05)
-    ground.tap.change = lambda message: None if isinstance(message, Pong) else message
-    await ground.stage.until(lambda: not ground.executor.live)
+    deployment.tap.change = lambda message: None if isinstance(message, Pong) else message
+    await deployment.harness.until(lambda: not deployment.executor.live)
     assert "said nothing for 0.5 s" in caplog.text
-    ground.tap.change = lambda message: message
-    await ground.ready()
-    assert (await told(ground.ask((2, 2))))[0] == 200
+    deployment.tap.change = lambda message: message
+    await deployment.ready()
+    assert (await told(deployment.ask((2, 2))))[0] == 200
 
 
-async def test_windows_are_told_on_the_workers_clock(stage):
+async def test_windows_are_told_on_the_workers_clock(harness):
     ahead = 1000.0
-    ground = await Ground(stage).open(worker={}, serve=False)
+    deployment = await PlannedDeployment(harness).open(worker={}, serve=False)
 
     def change(message):  # the worker's clock is ahead, as that of another host may be
         if isinstance(message, Pong):
@@ -213,30 +219,30 @@ async def test_windows_are_told_on_the_workers_clock(stage):
             return dataclasses.replace(message, action=dataclasses.replace(action, **window))
         return message
 
-    ground.tap.change = change
-    await ground.serve()
-    assert (await told(ground.ask((1, 1))))[0] == 200
-    for message in ground.tap.asked:
+    deployment.tap.change = change
+    await deployment.serve()
+    assert (await told(deployment.ask((1, 1))))[0] == 200
+    for message in deployment.tap.asked:
         assert message.action.latest - time.monotonic() > ahead / 2
         assert message.action.earliest <= time.monotonic() + ahead + 0.1
 
 
-async def test_a_result_that_nobody_asked_for_ends_the_connection(ground, caplog):
+async def test_a_result_that_nobody_asked_for_ends_the_connection(deployment, caplog):
     def change(message):
         if isinstance(message, ActionResult):
             return ActionResult(dataclasses.replace(message.outcome, id=10**6))
         return message
 
-    ground.tap.change = change
-    assert (await told(ground.ask((1, 1))))[0] in (502, 503)
+    deployment.tap.change = change
+    assert (await told(deployment.ask((1, 1))))[0] in (502, 503)
     assert "action 1000000: was not asked for" in caplog.text
-    ground.tap.change = lambda message: message
-    await ground.ready()
-    assert (await told(ground.ask((1, 1))))[0] == 200
+    deployment.tap.change = lambda message: message
+    await deployment.ready()
+    assert (await told(deployment.ask((1, 1))))[0] == 200
 
 
-async def test_what_is_no_protocol_is_told_once(stage, caplog):
-    ground = await Ground(stage).open(serve=False)
+async def test_what_is_no_protocol_is_told_once(harness, caplog):
+    deployment = await PlannedDeployment(harness).open(serve=False)
     talks = 0
 
     async def talk(reader, writer):
@@ -246,15 +252,15 @@ async def test_what_is_no_protocol_is_told_once(stage, caplog):
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", ground.process_port)
-    stage.stack.callback(server.close)
-    (worker,) = ground.data["workers"]
-    worker["executables"][0]["actions"] = f"127.0.0.1:{ground.process_port}"
-    await ground.serve()
-    await stage.until(lambda: talks >= 3)
+    server = await asyncio.start_server(talk, "127.0.0.1", deployment.process_port)
+    harness.stack.callback(server.close)
+    (worker,) = deployment.data["workers"]
+    worker["executables"][0]["actions"] = f"127.0.0.1:{deployment.process_port}"
+    await deployment.serve()
+    await harness.until(lambda: talks >= 3)
     said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
     assert len(said) == 1
-    assert not ground.executor.live
+    assert not deployment.executor.live
 
 
 @pytest.mark.parametrize(
@@ -277,8 +283,8 @@ async def test_what_is_no_protocol_is_told_once(stage, caplog):
         ({"m": ModelCapabilities(1, 1.0, {2: 1.0})}, "models.m: batch sizes: must have 1"),
     ],
 )
-async def test_an_offer_that_does_not_hold_together_is_refused(stage, caplog, change, words):
-    ground = await Ground(stage).open(serve=False)
+async def test_an_offer_that_does_not_hold_together_is_refused(harness, caplog, change, words):
+    deployment = await PlannedDeployment(harness).open(serve=False)
 
     def lie(message):
         if not isinstance(message, Hello):
@@ -290,100 +296,100 @@ async def test_an_offer_that_does_not_hold_together_is_refused(stage, caplog, ch
             new = dataclasses.replace(offer, **change)
         return dataclasses.replace(message, offer=new)
 
-    ground.tap.change = lie
-    worker = Worker(ground.process_port)
+    deployment.tap.change = lie
+    worker = Worker(deployment.process_port)
     await worker.start()
-    stage.stack.push_async_callback(worker.stop)
-    await ground.serve()
-    await stage.until(lambda: words in caplog.text)
-    await stage.until(lambda: len(ground.tap.hellos) >= 3)
-    assert not ground.executor.live
+    harness.stack.push_async_callback(worker.stop)
+    await deployment.serve()
+    await harness.until(lambda: words in caplog.text)
+    await harness.until(lambda: len(deployment.tap.hellos) >= 3)
+    assert not deployment.executor.live
     said = [r for r in caplog.records if words in r.getMessage()]
     assert len(said) == 1  # however often it is tried
-    ground.tap.change = lambda message: message
-    await ground.ready()
-    assert (await told(ground.ask((1, 1))))[0] == 200
+    deployment.tap.change = lambda message: message
+    await deployment.ready()
+    assert (await told(deployment.ask((1, 1))))[0] == 200
     assert worker.runtime.loaded == ["m"]
 
 
-async def test_another_token_is_refused_and_a_new_one_is_read(stage, tmp_path, caplog):
+async def test_another_token_is_refused_and_a_new_one_is_read(harness, tmp_path, caplog):
     file = tmp_path / "token"
     file.write_text(SECRETS[1])
-    ground = await Ground(stage).open(serve=False, token=file)
-    worker = Worker(ground.process_port, token=Watched([], lambda: Token(SECRETS[0])))
+    deployment = await PlannedDeployment(harness).open(serve=False, token=file)
+    worker = Worker(deployment.process_port, token=Watched([], lambda: Token(SECRETS[0])))
     await worker.start()
-    stage.stack.push_async_callback(worker.stop)
-    await ground.serve()
-    await stage.until(lambda: "token: is not the one" in caplog.text)
-    assert not ground.executor.live
+    harness.stack.push_async_callback(worker.stop)
+    await deployment.serve()
+    await harness.until(lambda: "token: is not the one" in caplog.text)
+    assert not deployment.executor.live
     file.write_text(SECRETS[0])
-    await ground.ready()
-    assert (await told(ground.ask((1, 1))))[0] == 200
+    await deployment.ready()
+    assert (await told(deployment.ask((1, 1))))[0] == 200
     assert not any(secret in caplog.text for secret in SECRETS)
 
 
-async def test_a_token_file_that_is_not_there_ends_the_start(stage, tmp_path):
-    ground = await Ground(stage).open(serve=False, token=tmp_path / "none")
+async def test_a_token_file_that_is_not_there_ends_the_start(harness, tmp_path):
+    deployment = await PlannedDeployment(harness).open(serve=False, token=tmp_path / "none")
     with pytest.raises(ConfigError, match="none: cannot be read"):
-        await ground.serve()
+        await deployment.serve()
 
 
-async def test_a_worker_that_has_a_dispatcher_is_waited_for(stage, caplog):
-    ground = await Ground(stage).open(serve=False)
-    worker = Worker(ground.process_port)
+async def test_a_worker_that_has_a_dispatcher_is_waited_for(harness, caplog):
+    deployment = await PlannedDeployment(harness).open(serve=False)
+    worker = Worker(deployment.process_port)
     await worker.start()
-    stage.stack.push_async_callback(worker.stop)
-    reader, writer = await asyncio.open_connection("127.0.0.1", ground.process_port)
+    harness.stack.push_async_callback(worker.stop)
+    reader, writer = await asyncio.open_connection("127.0.0.1", deployment.process_port)
     writer.writelines(encode(Connect("another")))
     assert await reader.read(1)
-    await ground.serve()
-    await stage.until(
+    await deployment.serve()
+    await harness.until(
         lambda: "it refuses us: a device takes one dispatcher: another" in caplog.text
     )
-    assert not ground.executor.live
+    assert not deployment.executor.live
     writer.close()
-    await ground.ready()
+    await deployment.ready()
 
 
-async def test_an_example_that_is_too_large_for_a_message(ground, monkeypatch):
+async def test_an_example_that_is_too_large_for_a_message(deployment, monkeypatch):
     monkeypatch.setattr(translation, "MAX_PAYLOAD", 16 * 7)
-    assert await told(ground.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
+    assert await told(deployment.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
 
 
-async def test_every_request_ends_once_whatever_the_wire_does(ground):
+async def test_every_request_ends_once_whatever_the_wire_does(deployment):
     asked = []
     for round_ in range(4):
-        asked += [ground.ask((i, i), (i, i), model="mn"[i % 2]) for i in range(12)]
+        asked += [deployment.ask((i, i), (i, i), model="mn"[i % 2]) for i in range(12)]
         await asyncio.sleep(0.01 * round_)
-        await ground.reconnected()
+        await deployment.reconnected()
     statuses = [(await told(a))[0] for a in asked]
     assert set(statuses) <= {200, 502, 503}
-    core = ground.stage.core
+    core = deployment.harness.core
     assert core.live == 0
     for queue in core.queues.values():
         ends = queue.completed.total(), queue.failed, queue.rejected.total(), queue.cancelled
         assert sum(ends) == queue.arrivals
-    assert (await told(ground.ask((1, 1))))[0] == 200
-    assert all(isinstance(m, Submit) for m in ground.tap.asked)
-    assert all(m.action.batch == len(m.inputs["x"]) for m in ground.tap.infers)
-    assert all(isinstance(m.action, Infer) for m in ground.tap.infers)
+    assert (await told(deployment.ask((1, 1))))[0] == 200
+    assert all(isinstance(m, Submit) for m in deployment.tap.asked)
+    assert all(m.action.batch == len(m.inputs["x"]) for m in deployment.tap.infers)
+    assert all(isinstance(m.action, Infer) for m in deployment.tap.infers)
 
 
-async def test_outputs_that_depend_on_the_input_cost_nobody_else_his_answer(ground):
+async def test_outputs_that_depend_on_the_input_cost_nobody_else_his_answer(deployment):
     """Two examples of one request whose outputs have different lengths cannot be one answer."""
     lengths = itertools.count(1)
-    execute = ground.worker.runtime.execute
+    execute = deployment.worker.runtime.execute
 
     def ragged(name, signature, staged):
         found = execute(name, signature, staged)
         return {"y": np.repeat(found["y"], next(lengths), axis=1)}
 
-    ground.worker.runtime.execute = ragged
-    await ground.ask((0, 0))
+    deployment.worker.runtime.execute = ragged
+    await deployment.ask((0, 0))
     # The device is idle: the first example runs alone, the second after it.
-    status, words = await told(ground.ask((1, 1), (2, 2)))
+    status, words = await told(deployment.ask((1, 1), (2, 2)))
     assert status == 502
     assert "differ in name or shape" in words
-    assert ground.executor.losses == 0
-    assert ground.stage.core.live == 0
-    assert (await told(ground.ask((3, 3))))[0] == 200
+    assert deployment.executor.losses == 0
+    assert deployment.harness.core.live == 0
+    assert (await told(deployment.ask((3, 3))))[0] == 200

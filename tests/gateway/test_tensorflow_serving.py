@@ -29,21 +29,21 @@ NO_NAME = "ModelSpec has no name specified."
 
 
 @pytest.mark.parametrize("path", ["", "/versions/1", "/versions/1/metadata", "/labels/a", "?a=b"])
-async def test_a_status_request_without_a_model_is_told_so(stage, path):
-    await stage.open()
-    status, body = await stage.get(f"/v1/models{path}")
+async def test_a_status_request_without_a_model_is_told_so(harness, path):
+    await harness.open()
+    status, body = await harness.get(f"/v1/models{path}")
     assert (status, json.loads(body)) == (400, {"error": "Missing model name in request."})
 
 
-async def test_other_paths_without_a_model_are_malformed(stage):
-    await stage.open()
+async def test_other_paths_without_a_model_are_malformed(harness):
+    await harness.open()
     for path in ("/v1/models/", "/v1/models:predict", "/v1"):
-        status, body = await stage.get(path)
+        status, body = await harness.get(path)
         assert (status, json.loads(body)) in [
             (400, {"error": f"Malformed request: GET {path}"}),
             (404, {"error": f"Not found: {path}"}),
         ]
-    status, body, _ = await stage.predict(path="/v1/models")
+    status, body, _ = await harness.predict(path="/v1/models")
     assert (status, json.loads(body)) == (400, {"error": "Malformed request: POST /v1/models"})
 
 
@@ -60,77 +60,77 @@ async def test_other_paths_without_a_model_are_malformed(stage):
         (STATUS, NAMELESS, Code.NOT_FOUND, "Could not find any versions of model "),
     ],
 )
-async def test_a_call_without_a_model_is_told_so(stage, path, request_, code, text):
-    await stage.open(speaks_grpc=True)
-    assert (await stage.call(path, request_))[:3] == (code, b"", text)
-    assert stage.grpc_backends[0].seen == []
+async def test_a_call_without_a_model_is_told_so(harness, path, request_, code, text):
+    await harness.open(speaks_grpc=True)
+    assert (await harness.call(path, request_))[:3] == (code, b"", text)
+    assert harness.grpc_backends[0].seen == []
 
 
-async def test_the_status_of_a_model_that_loads_is_the_model_servers(stage):
-    await stage.open(speaks_grpc=True, start=False)
-    stage.backends[0].available = False
-    await stage.backends[0].start()
-    await stage.grpc_backends[0].start()
-    status, body = await stage.get("/v1/models/m")
+async def test_the_status_of_a_model_that_loads_is_the_model_servers(harness):
+    await harness.open(speaks_grpc=True, start=False)
+    harness.backends[0].available = False
+    await harness.backends[0].start()
+    await harness.grpc_backends[0].start()
+    status, body = await harness.get("/v1/models/m")
     assert status == 200
     assert json.loads(body)["model_version_status"][0]["state"] == "LOADING"
-    assert (await stage.call(STATUS, NAMED))[:2] == (Code.OK, NAMED)
+    assert (await harness.call(STATUS, NAMED))[:2] == (Code.OK, NAMED)
     # All else waits for a model that is ready.
-    assert (await stage.get("/v1/models/m/metadata"))[0] == 503
-    assert (await stage.predict())[0] == 503
-    assert (await stage.call(METADATA, NAMED))[0] is Code.UNAVAILABLE
-    assert not any(stage.core.executors.of("m"))
+    assert (await harness.get("/v1/models/m/metadata"))[0] == 503
+    assert (await harness.predict())[0] == 503
+    assert (await harness.call(METADATA, NAMED))[0] is Code.UNAVAILABLE
+    assert not any(harness.core.executors.of("m"))
 
 
-async def test_without_an_answer_nobody_is_ready(stage, monkeypatch):
-    await stage.open(speaks_grpc=True, start=False, timeout=600)
-    hanging = stage.stack.enter_context(socket.socket())
-    hanging.bind(("127.0.0.1", stage.backends[0].port))
+async def test_without_an_answer_nobody_is_ready(harness, monkeypatch):
+    await harness.open(speaks_grpc=True, start=False, timeout=600)
+    hanging = harness.stack.enter_context(socket.socket())
+    hanging.bind(("127.0.0.1", harness.backends[0].port))
     for _ in range(2):
         async with asyncio.timeout(60):
-            status, body = await stage.get("/v1/models/m")
+            status, body = await harness.get("/v1/models/m")
         refusal = (503, {"error": "no executable of model m is ready"})
         assert (status, json.loads(body)) == refusal
-        assert (await stage.call(STATUS, NAMED))[0] is Code.UNAVAILABLE
+        assert (await harness.call(STATUS, NAMED))[0] is Code.UNAVAILABLE
         # One that hangs, as the next time round, holds nobody up.
         monkeypatch.setattr(lookups, "LOADING_TIMEOUT", 0.05)
         hanging.listen()
 
 
-async def test_a_model_is_available_once_requests_are_taken_and_no_sooner(stage):
-    await stage.open(speaks_grpc=True)
-    executor = stage.core.executors["m.0@local"]
+async def test_a_model_is_available_once_requests_are_taken_and_no_sooner(harness):
+    await harness.open(speaks_grpc=True)
+    executor = harness.core.executors["m.0@local"]
     answer = b"\x0a\x04\x08\x01\x10\x1e"  # version 1 is AVAILABLE
 
     async def behave(request, context):
         return answer
 
-    stage.grpc_backends[0].behave = behave
-    assert (await stage.get("/v1/models/m"))[0] == 200
-    assert (await stage.call(STATUS, NAMED))[:2] == (Code.OK, answer)
-    stage.service.driver.on_lost("m.0@local", "as before its monitor has looked")
-    status, _ = await stage.get("/v1/models/m")
+    harness.grpc_backends[0].behave = behave
+    assert (await harness.get("/v1/models/m"))[0] == 200
+    assert (await harness.call(STATUS, NAMED))[:2] == (Code.OK, answer)
+    harness.service.driver.on_lost("m.0@local", "as before its monitor has looked")
+    status, _ = await harness.get("/v1/models/m")
     assert status == 503 or executor.live
-    stage.service.driver.on_lost("m.0@local", "again")
-    code = (await stage.call(STATUS, NAMED))[0]
+    harness.service.driver.on_lost("m.0@local", "again")
+    code = (await harness.call(STATUS, NAMED))[0]
     assert code is Code.UNAVAILABLE or executor.live
 
 
-async def test_an_unknown_model_is_not_ready(stage):
-    await stage.open(speaks_grpc=True)
+async def test_an_unknown_model_is_not_ready(harness):
+    await harness.open(speaks_grpc=True)
     ready = f"/{OIP}/ModelReady"
-    assert (await stage.call(ready, chunk(1, b"m")))[:2] == (Code.OK, chunk(1, b"m"))
-    assert (await stage.call(ready, chunk(1, b"x")))[:2] == (Code.OK, b"")
-    assert (await stage.call(ready, b""))[0] is Code.INVALID_ARGUMENT
+    assert (await harness.call(ready, chunk(1, b"m")))[:2] == (Code.OK, chunk(1, b"m"))
+    assert (await harness.call(ready, chunk(1, b"x")))[:2] == (Code.OK, b"")
+    assert (await harness.call(ready, b""))[0] is Code.INVALID_ARGUMENT
     # Nor is one that nobody serves now.
-    await stage.backends[0].stop()
-    await stage.until(lambda: not any(stage.core.executors.of("m")))
-    assert (await stage.call(ready, chunk(1, b"m")))[:2] == (Code.OK, b"")
+    await harness.backends[0].stop()
+    await harness.until(lambda: not any(harness.core.executors.of("m")))
+    assert (await harness.call(ready, chunk(1, b"m")))[:2] == (Code.OK, b"")
 
 
-async def test_a_reload_names_the_file_that_says_what_is_served(stage):
-    await stage.open(speaks_grpc=True)
-    code, _, text, _ = await stage.call(RELOAD, b"")
+async def test_a_reload_names_the_file_that_says_what_is_served(harness):
+    await harness.open(speaks_grpc=True)
+    code, _, text, _ = await harness.call(RELOAD, b"")
     assert code is Code.UNIMPLEMENTED
     assert text == (
         "HandleReloadConfigRequest: the models are those of roma.yaml: change the file, or use "
@@ -138,10 +138,10 @@ async def test_a_reload_names_the_file_that_says_what_is_served(stage):
     )
 
 
-async def test_clients_read_metrics_where_they_may(stage):
-    await stage.open(gateway="client_metrics: true")
-    assert (await stage.predict())[0] == 200
-    async with stage.session.get(stage.url + METRICS) as answer:
+async def test_clients_read_metrics_where_they_may(harness):
+    await harness.open(gateway="client_metrics: true")
+    assert (await harness.predict())[0] == 200
+    async with harness.session.get(harness.url + METRICS) as answer:
         assert (answer.status, answer.content_type) == (200, "text/plain")
         text = await answer.text()
     found = [
@@ -151,13 +151,13 @@ async def test_clients_read_metrics_where_they_may(stage):
         if sample.name == "roma_requests_total" and sample.value
     ]
     assert found == [("m", 1.0)]
-    async with stage.session.post(stage.url + METRICS) as answer:
+    async with harness.session.post(harness.url + METRICS) as answer:
         assert answer.status == 404
 
 
-async def test_clients_read_no_metrics_by_default(stage):
-    await stage.open()
-    assert (await stage.get(METRICS))[0] == 404
+async def test_clients_read_no_metrics_by_default(harness):
+    await harness.open()
+    assert (await harness.get(METRICS))[0] == 404
 
 
 def new_key(file):
@@ -168,17 +168,17 @@ def new_key(file):
     return token
 
 
-async def test_metrics_and_reloads_take_a_key(stage, tmp_path):
+async def test_metrics_and_reloads_take_a_key(harness, tmp_path):
     file = tmp_path / "keys.yaml"
     token = new_key(file)
-    await stage.open(speaks_grpc=True, gateway=f"client_metrics: true, keys: {file}")
+    await harness.open(speaks_grpc=True, gateway=f"client_metrics: true, keys: {file}")
     shown = {"Authorization": f"Bearer {token}"}
-    assert (await stage.get(METRICS))[0] == 401
-    async with stage.session.get(stage.url + METRICS, headers=shown) as answer:
+    assert (await harness.get(METRICS))[0] == 401
+    async with harness.session.get(harness.url + METRICS, headers=shown) as answer:
         assert answer.status == 200
-    assert (await stage.call(RELOAD, b""))[0] is Code.UNAUTHENTICATED
+    assert (await harness.call(RELOAD, b""))[0] is Code.UNAUTHENTICATED
     metadata = (("authorization", f"Bearer {token}"),)
-    assert (await stage.call(RELOAD, b"", metadata=metadata))[0] is Code.UNIMPLEMENTED
+    assert (await harness.call(RELOAD, b"", metadata=metadata))[0] is Code.UNIMPLEMENTED
 
 
 def at(path):
@@ -187,52 +187,52 @@ def at(path):
     )
 
 
-async def test_grpc_by_a_unix_socket(stage, sockets):
+async def test_grpc_by_a_unix_socket(harness, sockets):
     path = sockets / "grpc.sock"
-    await stage.open(speaks_grpc=True, gateway=f"grpc_socket: {path}")
+    await harness.open(speaks_grpc=True, gateway=f"grpc_socket: {path}")
     assert stat.S_ISSOCK(path.stat().st_mode)
     async with at(path) as channel:
-        assert (await stage.call(PREDICT, NAMED, channel=channel))[:2] == (Code.OK, NAMED)
-    assert (await stage.call(PREDICT, NAMED))[:2] == (Code.OK, NAMED)
-    await stage.close_gateway()
-    stage.idle_connection[1].close()
+        assert (await harness.call(PREDICT, NAMED, channel=channel))[:2] == (Code.OK, NAMED)
+    assert (await harness.call(PREDICT, NAMED))[:2] == (Code.OK, NAMED)
+    await harness.close_gateway()
+    harness.idle_connection[1].close()
     assert not path.exists()
 
 
-async def test_a_unix_socket_alone_is_grpc_too(stage, sockets):
+async def test_a_unix_socket_alone_is_grpc_too(harness, sockets):
     path = sockets / "grpc.sock"
-    await stage.open(with_grpc=False, gateway=f"grpc_socket: {path}")
+    await harness.open(with_grpc=False, gateway=f"grpc_socket: {path}")
     async with at(path) as channel:
-        code, _, text, _ = await stage.call(PREDICT, NAMED, channel=channel)
+        code, _, text, _ = await harness.call(PREDICT, NAMED, channel=channel)
     assert code is Code.UNIMPLEMENTED  # the stand-in has no gRPC address
     assert "has no gRPC address" in text
 
 
-async def test_keys_hold_at_the_unix_socket(stage, sockets, tmp_path):
+async def test_keys_hold_at_the_unix_socket(harness, sockets, tmp_path):
     path, file = sockets / "grpc.sock", tmp_path / "keys.yaml"
     token = new_key(file)
-    await stage.open(speaks_grpc=True, gateway=f"grpc_socket: {path}, keys: {file}")
+    await harness.open(speaks_grpc=True, gateway=f"grpc_socket: {path}, keys: {file}")
     async with at(path) as channel:
-        assert (await stage.call(PREDICT, NAMED, channel=channel))[0] is Code.UNAUTHENTICATED
+        assert (await harness.call(PREDICT, NAMED, channel=channel))[0] is Code.UNAUTHENTICATED
         metadata = (("authorization", f"Bearer {token}"),)
-        found = await stage.call(PREDICT, NAMED, channel=channel, metadata=metadata)
+        found = await harness.call(PREDICT, NAMED, channel=channel, metadata=metadata)
     assert found[0] is Code.OK
 
 
-async def test_a_unix_socket_that_answers_is_not_taken_over(stage, sockets):
+async def test_a_unix_socket_that_answers_is_not_taken_over(harness, sockets):
     path = sockets / "grpc.sock"
-    server = stage.stack.enter_context(socket.socket(socket.AF_UNIX))
+    server = harness.stack.enter_context(socket.socket(socket.AF_UNIX))
     server.bind(str(path))
     server.listen()
     with pytest.raises(LaunchError, match=rf"grpc_socket = {path}: .* Address already in use"):
-        await stage.open(gateway=f"grpc_socket: {path}")
+        await harness.open(gateway=f"grpc_socket: {path}")
     assert path.exists()
 
 
-async def test_a_unix_socket_without_a_place_is_named(stage, sockets):
+async def test_a_unix_socket_without_a_place_is_named(harness, sockets):
     path = sockets / "no/grpc.sock"
     with pytest.raises(LaunchError, match=rf"grpc_socket = {path}: .* No such file or directory"):
-        await stage.open(gateway=f"grpc_socket: {path}")
+        await harness.open(gateway=f"grpc_socket: {path}")
 
 
 @pytest.mark.parametrize(

@@ -105,21 +105,21 @@ def sampled(headers):
     return trace, parent, bool(int(flags, 16) & 1)  # level 2 has a second flag
 
 
-async def test_a_unix_socket_is_an_address_without_a_port(stage, collector, sockets):
-    await stage.open(traces=True, sockets=sockets)
-    assert (await stage.predict())[0] == 200
-    await stage.until(lambda: len(collector.spans) == 3)
+async def test_a_unix_socket_is_an_address_without_a_port(harness, collector, sockets):
+    await harness.open(traces=True, sockets=sockets)
+    assert (await harness.predict())[0] == 200
+    await harness.until(lambda: len(collector.spans) == 3)
     (execute,) = collector.named("execute")
     told = {"server.address": f"{sockets}/0.sock", "network.transport": "unix"}
     assert execute.attributes.items() >= told.items()
     assert "server.port" not in execute.attributes
 
 
-async def test_a_request_is_three_spans_one_in_the_other(stage, collector):
+async def test_a_request_is_three_spans_one_in_the_other(harness, collector):
     before = time.time_ns()
-    await stage.open(traces=True, response_time=5)
-    assert (await stage.predict())[0] == 200
-    await stage.until(lambda: len(collector.spans) == 3)
+    await harness.open(traces=True, response_time=5)
+    assert (await harness.predict())[0] == 200
+    await harness.until(lambda: len(collector.spans) == 3)
     (server,), (queue,), (execute,) = (
         collector.named(n) for n in ("POST /v1/models/{model}:predict", "queue", "execute")
     )
@@ -130,7 +130,7 @@ async def test_a_request_is_three_spans_one_in_the_other(stage, collector):
     assert inside(execute, server)
     assert queue.end == execute.start
     assert before < server.start < server.end < time.time_ns()
-    _, headers, _ = stage.backends[0].seen[-1]
+    _, headers, _ = harness.backends[0].seen[-1]
     assert sampled(headers) == (server.trace, execute.id, True)
     assert server.attributes == {
         "http.request.method": "POST",
@@ -139,7 +139,7 @@ async def test_a_request_is_three_spans_one_in_the_other(stage, collector):
         "url.path": "/v1/models/m:predict",
         "url.scheme": "http",
         "server.address": "127.0.0.1",
-        "server.port": stage.port,
+        "server.port": harness.port,
         "roma.model": "m",
         "roma.executable": "m.0@local",
         "roma.device": "cpu",
@@ -151,7 +151,7 @@ async def test_a_request_is_three_spans_one_in_the_other(stage, collector):
         "http.request.method": "POST",
         "http.response.status_code": 200,
         "server.address": "127.0.0.1",
-        "server.port": stage.backends[0].port,
+        "server.port": harness.backends[0].port,
         "roma.model": "m",
         "roma.executable": "m.0@local",
         "roma.device": "cpu",
@@ -160,62 +160,62 @@ async def test_a_request_is_three_spans_one_in_the_other(stage, collector):
     assert server.resource["service.name"] == "roma"
 
 
-async def test_a_clients_trace_is_taken_up(stage, collector):
-    await stage.open(traces=True)
+async def test_a_clients_trace_is_taken_up(harness, collector):
+    await harness.open(traces=True)
     sent = {
         "traceparent": f"00-{TRACE}-{PARENT}-01",
         "tracestate": "a=1,b=2",
         "X-Request-Id": "r-1",
     }
-    _, _, answered = await stage.predict(headers=sent)
+    _, _, answered = await harness.predict(headers=sent)
     assert answered["X-Request-Id"] == "r-1"
-    await stage.until(lambda: len(collector.spans) == 3)
+    await harness.until(lambda: len(collector.spans) == 3)
     (server,), (execute,) = collector.servers, collector.named("execute")
     assert (server.trace, server.parent) == (TRACE, PARENT)
     assert server.attributes["roma.request_id"] == "r-1"
     assert (server.state, execute.state) == ("a=1,b=2", "a=1,b=2")
-    _, headers, _ = stage.backends[0].seen[-1]
+    _, headers, _ = harness.backends[0].seen[-1]
     assert sampled(headers) == (TRACE, execute.id, True)
     assert headers["tracestate"] == "a=1,b=2"
     assert CIMultiDict(headers)["X-Request-Id"] == "r-1"
 
 
-async def test_a_client_that_does_not_sample_leaves_no_span(stage, collector):
-    await stage.open(traces=True)
-    await stage.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
-    _, headers, _ = stage.backends[0].seen[-1]
+async def test_a_client_that_does_not_sample_leaves_no_span(harness, collector):
+    await harness.open(traces=True)
+    await harness.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
+    _, headers, _ = harness.backends[0].seen[-1]
     trace, parent, is_sampled = sampled(headers)
     assert (trace, is_sampled) == (TRACE, False)
     assert parent not in (PARENT, "0" * 16)
-    await stage.predict()
-    await stage.until(lambda: len(collector.spans) == 3)
+    await harness.predict()
+    await harness.until(lambda: len(collector.spans) == 3)
     assert TRACE not in {s.trace for s in collector.spans}
 
 
-async def test_opentelemetrys_variables_are_honoured(stage, collector, monkeypatch):
+async def test_opentelemetrys_variables_are_honoured(harness, collector, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
-    await stage.open(traces=True)
-    assert (await stage.predict())[0] == 200
-    await stage.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
-    await stage.until(lambda: len(collector.spans) == 3)
+    await harness.open(traces=True)
+    assert (await harness.predict())[0] == 200
+    await harness.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    await harness.until(lambda: len(collector.spans) == 3)
     assert {s.trace for s in collector.spans} == {TRACE}
     assert {s.resource["service.name"] for s in collector.spans} == {"mine"}
 
 
 async def test_a_request_that_its_deadline_met_in_the_queue_has_waited_and_not_run(
-    stage, collector
+    harness, collector
 ):
-    await stage.open(traces=True, response_time=0.3, deadline=0.3)
-    backend = stage.backends[0]
+    await harness.open(traces=True, response_time=0.3, deadline=0.3)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    running = asyncio.create_task(stage.predict())
-    await stage.until(lambda: backend.running == 1)
-    status, _, _ = await stage.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    running = asyncio.create_task(harness.predict())
+    await harness.until(lambda: backend.running == 1)
+    status, _, _ = await harness.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
     assert status == 504
     backend.gate.set()
     await running
-    await stage.until(lambda: len(collector.spans) == 5)
+    await harness.until(lambda: len(collector.spans) == 5)
     ours = {s.name: s for s in collector.spans if s.trace == TRACE}
     server, queue = ours["POST /v1/models/{model}:predict"], ours["queue"]
     assert len(ours) == 2
@@ -230,20 +230,20 @@ async def test_a_request_that_its_deadline_met_in_the_queue_has_waited_and_not_r
     assert other.attributes["roma.late"] is True
 
 
-async def test_a_client_that_goes_away_ends_its_spans(stage, collector):
-    await stage.open(traces=True)
-    backend = stage.backends[0]
+async def test_a_client_that_goes_away_ends_its_spans(harness, collector):
+    await harness.open(traces=True)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    running = asyncio.create_task(stage.predict())
-    await stage.until(lambda: backend.running == 1)
-    waiting = asyncio.create_task(stage.predict(headers={"X-Request-Id": "waits"}))
-    await stage.until(lambda: len(stage.queue) == 1)
+    running = asyncio.create_task(harness.predict())
+    await harness.until(lambda: backend.running == 1)
+    waiting = asyncio.create_task(harness.predict(headers={"X-Request-Id": "waits"}))
+    await harness.until(lambda: len(harness.queue) == 1)
     for call in (running, waiting):
         call.cancel()
-    await stage.until(lambda: len(collector.spans) == 5)
+    await harness.until(lambda: len(collector.spans) == 5)
     backend.gate.set()
-    assert (await stage.predict())[0] == 200  # what was abandoned has ended by now
-    await stage.until(lambda: len(collector.spans) == 8)
+    assert (await harness.predict())[0] == 200  # what was abandoned has ended by now
+    await harness.until(lambda: len(collector.spans) == 8)
     gone = [s for s in collector.servers if s.attributes["roma.outcome"] == "cancelled"]
     assert len(gone) == 2
     waited = next(s for s in gone if s.attributes.get("roma.request_id") == "waits")
@@ -257,18 +257,18 @@ async def test_a_client_that_goes_away_ends_its_spans(stage, collector):
     assert queued.attributes["roma.outcome"] == "cancelled"
 
 
-async def test_a_grpc_call_is_three_spans_named_by_its_method(stage, collector):
-    await stage.open(traces=True, speaks_grpc=True)
+async def test_a_grpc_call_is_three_spans_named_by_its_method(harness, collector):
+    await harness.open(traces=True, speaks_grpc=True)
     name = "tensorflow.serving.PredictionService/Predict"
     request = b"\x0a\x03\x0a\x01m"
     parent = f"00-{TRACE}-{PARENT}-01"
-    code, *_ = await stage.call(f"/{name}", request, metadata=(("traceparent", parent),))
+    code, *_ = await harness.call(f"/{name}", request, metadata=(("traceparent", parent),))
     assert code is grpc.StatusCode.OK
-    await stage.until(lambda: len(collector.spans) == 3)
+    await harness.until(lambda: len(collector.spans) == 3)
     (server,), (queue,), (execute,) = (collector.named(n) for n in (name, "queue", "execute"))
     assert {s.trace for s in (server, queue, execute)} == {TRACE}
     assert (server.parent, queue.parent, execute.parent) == (PARENT, server.id, server.id)
-    told = dict(stage.grpc_backends[0].seen[0][1])
+    told = dict(harness.grpc_backends[0].seen[0][1])
     assert sampled(told) == (TRACE, execute.id, True)
     rpc = {
         "rpc.system": "grpc",
@@ -276,8 +276,8 @@ async def test_a_grpc_call_is_three_spans_named_by_its_method(stage, collector):
         "rpc.method": "Predict",
         "rpc.grpc.status_code": 0,
     }
-    assert server.attributes.items() >= {**rpc, "server.port": stage.grpc_port}.items()
-    port = stage.grpc_backends[0].port
+    assert server.attributes.items() >= {**rpc, "server.port": harness.grpc_port}.items()
+    port = harness.grpc_backends[0].port
     assert execute.attributes.items() >= {**rpc, "server.port": port}.items()
     assert not any("http.request.method" in s.attributes for s in (server, execute))
 
@@ -285,31 +285,31 @@ async def test_a_grpc_call_is_three_spans_named_by_its_method(stage, collector):
 @pytest.mark.parametrize(
     ("request_", "code"), [(b"\x0a\x03\x0a\x01x", 5), (b"\x0a\x03\x0a\x01m", 13)]
 )
-async def test_a_grpc_call_that_fails_says_so(stage, collector, request_, code):
-    await stage.open(traces=True, speaks_grpc=True)
+async def test_a_grpc_call_that_fails_says_so(harness, collector, request_, code):
+    await harness.open(traces=True, speaks_grpc=True)
 
     async def fail(request, context):
         await context.abort(grpc.StatusCode.INTERNAL, "boom")
 
-    stage.grpc_backends[0].behave = fail
-    await stage.call("/tensorflow.serving.PredictionService/Predict", request_)
-    await stage.until(lambda: collector.servers)
+    harness.grpc_backends[0].behave = fail
+    await harness.call("/tensorflow.serving.PredictionService/Predict", request_)
+    await harness.until(lambda: collector.servers)
     (server,) = collector.servers
     assert server.attributes["rpc.grpc.status_code"] == code
     assert server.error == (code == 13)
 
 
-async def test_a_second_way_is_a_second_pair_of_spans(stage, collector):
-    await stage.open(backends=2, traces=True)
-    dead = next(e.spec.name for e in stage.core.executors)
-    pool = stage.service.endpoints[dead].pool
+async def test_a_second_way_is_a_second_pair_of_spans(harness, collector):
+    await harness.open(backends=2, traces=True)
+    dead = next(e.spec.name for e in harness.core.executors)
+    pool = harness.service.endpoints[dead].pool
     pool.port = 1  # nobody listens there
     for connection in list(pool._all):
         connection.abort()
     await asyncio.sleep(0)
     for _ in range(2):  # one of them meets it
-        assert (await stage.predict())[0] == 200
-    await stage.until(lambda: len(collector.spans) == 8)
+        assert (await harness.predict())[0] == 200
+    await harness.until(lambda: len(collector.spans) == 8)
     first, second = (
         sorted(s.start for s in collector.spans if s.name == "execute" and s.parent == server.id)
         for server in sorted(
@@ -326,19 +326,19 @@ async def test_a_second_way_is_a_second_pair_of_spans(stage, collector):
     assert queues[0].end == failed.start
     assert queues[1].start >= failed.end
     assert queues[1].end == ran.start
-    seen = {sampled(headers) for backend in stage.backends for _, headers, _ in backend.seen}
+    seen = {sampled(headers) for backend in harness.backends for _, headers, _ in backend.seen}
     assert (ran.trace, ran.id, True) in seen
 
 
-async def test_a_failure_is_an_error_on_both_sides(stage, collector):
-    await stage.open(traces=True)
+async def test_a_failure_is_an_error_on_both_sides(harness, collector):
+    await harness.open(traces=True)
 
     async def fail(request, body):
         return web.json_response({"error": "boom"}, status=500)
 
-    stage.backends[0].behave = fail
-    assert (await stage.predict())[0] == 500
-    await stage.until(lambda: len(collector.spans) == 3)
+    harness.backends[0].behave = fail
+    assert (await harness.predict())[0] == 500
+    await harness.until(lambda: len(collector.spans) == 3)
     (server,), (execute,) = collector.servers, collector.named("execute")
     assert server.error
     assert execute.error
@@ -347,13 +347,13 @@ async def test_a_failure_is_an_error_on_both_sides(stage, collector):
     assert execute.attributes["error.type"] == "500"
 
 
-async def test_what_never_comes_to_the_dispatcher_is_one_span(stage, collector):
-    await stage.open(traces=True)
-    status, _, _ = await stage.predict(path="/v1/models/x/versions/7:predict")
+async def test_what_never_comes_to_the_dispatcher_is_one_span(harness, collector):
+    await harness.open(traces=True)
+    status, _, _ = await harness.predict(path="/v1/models/x/versions/7:predict")
     assert status == 404
-    assert (await stage.get("/v1/models/m"))[0] == (await stage.get("/healthz"))[0] == 200
-    await stage.predict()
-    await stage.until(lambda: len(collector.spans) == 4)
+    assert (await harness.get("/v1/models/m"))[0] == (await harness.get("/healthz"))[0] == 200
+    await harness.predict()
+    await harness.until(lambda: len(collector.spans) == 4)
     (unknown,) = [s for s in collector.spans if s.attributes.get("roma.model") == "x"]
     assert unknown.name == "POST /v1/models/{model}/versions/{version}:predict"
     assert unknown.attributes["http.response.status_code"] == 404
@@ -365,59 +365,59 @@ def said(caplog):
 
 
 async def test_without_a_collector_requests_are_answered_and_the_log_says_so_once(
-    stage, collector, caplog
+    harness, collector, caplog
 ):
     caplog.set_level(logging.INFO)
     await collector.stop()
-    await stage.open(traces=True)
+    await harness.open(traces=True)
     for _ in range(5):
-        assert (await stage.predict())[0] == 200
+        assert (await harness.predict())[0] == 200
         await asyncio.sleep(0.1)
-    await stage.until(lambda: said(caplog))
+    await harness.until(lambda: said(caplog))
     await collector.start()
-    await stage.until(lambda: len(collector.spans) == 15)  # nothing was lost in so short a time
-    await stage.until(lambda: len(said(caplog)) == 2)
+    await harness.until(lambda: len(collector.spans) == 15)  # nothing was lost in so short a time
+    await harness.until(lambda: len(said(caplog)) == 2)
     first, last = said(caplog)
     assert first.startswith("spans are not delivered (ConnectionError)")
     assert last == "spans are delivered again"
     assert not [r for r in caplog.records if r.name.startswith(("opentelemetry", "urllib3"))]
 
 
-async def test_a_collector_that_refuses_is_told_once_with_its_status(stage, collector, caplog):
+async def test_a_collector_that_refuses_is_told_once_with_its_status(harness, collector, caplog):
     collector.status = 401
-    await stage.open(traces=True)
+    await harness.open(traces=True)
     for _ in range(5):
-        assert (await stage.predict())[0] == 200
+        assert (await harness.predict())[0] == 200
         await asyncio.sleep(0.05)
-    await stage.until(lambda: said(caplog))
+    await harness.until(lambda: said(caplog))
     await asyncio.sleep(0.2)
     (line,) = said(caplog)
     assert line.startswith("spans are not delivered (status 401)")
 
 
 async def test_a_collector_that_never_answers_holds_up_no_request_and_no_end(
-    stage, collector, monkeypatch
+    harness, collector, monkeypatch
 ):
     monkeypatch.setattr("dispatcher.live.tracing.FLUSH", 0.3)
     collector.gate = asyncio.Event()
-    await stage.open(traces=True)
+    await harness.open(traces=True)
     for _ in range(3):
         started = time.monotonic()
-        assert (await stage.predict())[0] == 200
+        assert (await harness.predict())[0] == 200
         assert time.monotonic() - started < 1
     closing = time.monotonic()
-    await stage.running.aclose()
+    await harness.running.aclose()
     # It drains for a second, for clients that keep their connections.
     assert time.monotonic() - closing < 3
     collector.gate.set()
 
 
-async def test_the_last_spans_are_delivered_at_the_end(stage, collector, monkeypatch):
+async def test_the_last_spans_are_delivered_at_the_end(harness, collector, monkeypatch):
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
-    await stage.open(traces=True)
-    assert (await stage.predict())[0] == 200
+    await harness.open(traces=True)
+    assert (await harness.predict())[0] == 200
     assert collector.spans == []
-    await stage.running.aclose()
+    await harness.running.aclose()
     assert len(collector.spans) == 3
 
 

@@ -24,15 +24,15 @@ async def sent(pool):
         await pool.close()
 
 
-async def test_a_model_server_is_called_by_its_socket(stage, sockets):
-    await stage.open(sockets=sockets)
-    assert (await stage.predict(b"{}"))[:2] == (200, b"{}")
-    assert (await stage.get("/v1/models/m/metadata"))[0] == 200
+async def test_a_model_server_is_called_by_its_socket(harness, sockets):
+    await harness.open(sockets=sockets)
+    assert (await harness.predict(b"{}"))[:2] == (200, b"{}")
+    assert (await harness.get("/v1/models/m/metadata"))[0] == 200
     # The other one is open for its end to be noticed.
-    await stage.until(lambda: len(stage.backends[0].open_connections) == 2)
-    _, headers, body = stage.backends[0].seen[0]
+    await harness.until(lambda: len(harness.backends[0].open_connections) == 2)
+    _, headers, body = harness.backends[0].seen[0]
     assert (headers["Host"], body) == ("localhost", b"{}")
-    (endpoint,) = stage.service.endpoints.values()
+    (endpoint,) = harness.service.endpoints.values()
     assert repr(endpoint.pool) == f"<Pool {sockets}/0.sock: 1 open, 1 idle>"
 
 
@@ -69,9 +69,9 @@ def test_a_full_backlog_is_silence_and_no_death(sockets):
     assert type(result) is BackendSilent
 
 
-async def test_a_reload_that_moves_it_is_refused_and_names_both_places(stage, sockets):
-    await stage.open(sockets=sockets)
-    text = stage.text.replace("0.sock", "1.sock")
+async def test_a_reload_that_moves_it_is_refused_and_names_both_places(harness, sockets):
+    await harness.open(sockets=sockets)
+    text = harness.text.replace("0.sock", "1.sock")
     with pytest.raises(ConfigError, match=r"unix://.*/0\.sock.* to .*unix://.*/1\.sock"):
-        await stage.roster.follow(schema.parse(text))
-    assert json.loads((await stage.predict(b"[1]"))[1]) == [1]
+        await harness.registry.follow(schema.parse(text))
+    assert json.loads((await harness.predict(b"[1]"))[1]) == [1]

@@ -24,15 +24,15 @@ HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\
 
 
 @pytest.fixture
-async def large(stage):
+async def large(harness):
     """A gateway whose model answers more than one of to be held, but the body `small`."""
-    await stage.open(cores=8, max_body=2**26, limits=LIMITS)
+    await harness.open(cores=8, max_body=2**26, limits=LIMITS)
 
     async def answer(request, body):
         return web.Response(body=b"x" if body == b"small" else bytes(SIZE))
 
-    stage.backends[0].behave = answer
-    return stage
+    harness.backends[0].behave = answer
+    return harness
 
 
 def drain(sock):
@@ -45,13 +45,13 @@ def drain(sock):
 
 
 @contextlib.asynccontextmanager
-async def unread(stage):
+async def unread(harness):
     """A client that leaves its answer unread."""
-    sock = socket.create_connection(("127.0.0.1", stage.port))
+    sock = socket.create_connection(("127.0.0.1", harness.port))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**18)
     sock.sendall(HEAD)
     try:
-        await stage.until(lambda: stage.server.unsent > SIZE // 2)
+        await harness.until(lambda: harness.server.unsent > SIZE // 2)
         yield sock
     finally:
         sock.close()
@@ -104,25 +104,25 @@ async def test_one_answer_is_sent_however_large(large):
     assert (status, len(body)) == (200, SIZE)
 
 
-async def test_answers_of_grpc_count_until_they_are_sent(stage):
-    await stage.open(speaks_grpc=True, limits=LIMITS)
+async def test_answers_of_grpc_count_until_they_are_sent(harness):
+    await harness.open(speaks_grpc=True, limits=LIMITS)
 
     async def answer(request, context):
         return bytes(SIZE)
 
-    stage.grpc_backends[0].behave = answer
-    client = await http2.connected(stage.grpc_port, "127.0.0.1")
+    harness.grpc_backends[0].behave = answer
+    client = await http2.connected(harness.grpc_port, "127.0.0.1")
     try:  # it gives gRPC no window for the answer
         client.begin(PREDICT)
         client.whole(asking(PREDICT))
-        await stage.until(lambda: stage.server.unsent == SIZE)
-        code, _, text, trailing = await stage.call(PREDICT, asking(PREDICT))
+        await harness.until(lambda: harness.server.unsent == SIZE)
+        code, _, text, trailing = await harness.call(PREDICT, asking(PREDICT))
         assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
         assert "as many as may be" in text
     finally:
         await client.close()
-    await stage.until(lambda: stage.server.buffered == stage.server.unsent == 0)
-    code, body, *_ = await stage.call(PREDICT, asking(PREDICT))
+    await harness.until(lambda: harness.server.buffered == harness.server.unsent == 0)
+    code, body, *_ = await harness.call(PREDICT, asking(PREDICT))
     assert (code, len(body)) == (Code.OK, SIZE)
 
 

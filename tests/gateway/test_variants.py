@@ -11,7 +11,7 @@ from dispatcher.live.planned import translation
 from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import RequestOptions
-from tests.support.planned import PAIR, TIMES, Ground, doubled
+from tests.support.planned import PAIR, TIMES, PlannedDeployment, doubled
 
 NAMES = ("large", "small")
 ACCURACY = {"large": {"accuracy": 1}, "small": {"accuracy": 0.75}}
@@ -24,21 +24,21 @@ def offers(large=TIMES, small=TIMES, **how):
     }
 
 
-async def opened(stage, *, ready=True, **worker):
+async def opened(harness, *, ready=True, **worker):
     """Return a gateway that has both variants of `m` loaded."""
     worker = {"models": dict.fromkeys(NAMES, PAIR), "offers": offers(), **worker}
-    ground = await Ground(stage).open(
+    deployment = await PlannedDeployment(harness).open(
         worker=worker, models=("m",), model={"variants": ACCURACY}, policy="fixed", serve=ready
     )
     if ready:
-        device = ground.executor.planned
-        await stage.until(lambda: all(device.has(name) for name in NAMES))
-    return ground
+        device = deployment.executor.planned
+        await harness.until(lambda: all(device.has(name) for name in NAMES))
+    return deployment
 
 
 @pytest.fixture
-async def ground(stage):
-    return await opened(stage)
+async def deployment(harness):
+    return await opened(harness)
 
 
 async def told(asking):
@@ -47,12 +47,12 @@ async def told(asking):
     return status, json.loads(body), headers.get("X-Roma-Variant")
 
 
-async def held(ground):
+async def held(deployment):
     """Return a request that the device runs until `results` is set."""
-    ground.tap.results.clear()
-    count = len(ground.tap.infers)
-    asked = ground.ask((0, 0))
-    await ground.stage.until(lambda: len(ground.tap.infers) == count + 1)
+    deployment.tap.results.clear()
+    count = len(deployment.tap.infers)
+    asked = deployment.ask((0, 0))
+    await deployment.harness.until(lambda: len(deployment.tap.infers) == count + 1)
     return asked
 
 
@@ -66,10 +66,10 @@ async def held(ground):
         ({"X-Request-Soft-Timeout-Ms": "1"}, "large"),
     ],
 )
-async def test_who_answers_is_who_may_and_is_told(ground, headers, variant):
-    found = await told(ground.ask((1, 2), headers=headers))
+async def test_who_answers_is_who_may_and_is_told(deployment, headers, variant):
+    found = await told(deployment.ask((1, 2), headers=headers))
     assert found == (200, {"predictions": doubled((1, 2))}, variant)
-    assert [m.action.model for m in ground.tap.infers] == [variant]
+    assert [m.action.model for m in deployment.tap.infers] == [variant]
 
 
 @pytest.mark.parametrize(
@@ -84,26 +84,26 @@ async def test_who_answers_is_who_may_and_is_told(ground, headers, variant):
         ({"X-Request-Start": "soon"}, "X-Request-Start: soon: must be t= and a time"),
     ],
 )
-async def test_bad_terms_are_refused_before_they_wait(ground, headers, words):
-    status, found, variant = await told(ground.ask((1, 2), headers=headers))
+async def test_bad_terms_are_refused_before_they_wait(deployment, headers, words):
+    status, found, variant = await told(deployment.ask((1, 2), headers=headers))
     assert (status, variant) == (400, None)
     assert found["error"].startswith(words)
-    assert ground.stage.queue.arrivals == 0
+    assert deployment.harness.queue.arrivals == 0
 
 
-async def test_terms_and_time_on_the_way_are_the_requests_own(ground):
-    first = await held(ground)
+async def test_terms_and_time_on_the_way_are_the_requests_own(deployment):
+    first = await held(deployment)
     headers = {
         "X-Roma-Variant": "small",
         "X-Roma-Min-Accuracy": "0.75",
         "X-Request-Soft-Timeout-Ms": "30000",
         "X-Request-Start": f"t={time.time() - 10:.3f}",
     }
-    asked = [ground.ask((1, 2), (3, 4), headers=headers)]
-    await ground.waiting(2)
-    asked.append(ground.ask((1, 2)))
-    await ground.waiting(3)
-    *examples, other = ground.stage.queue.waiting.values()
+    asked = [deployment.ask((1, 2), (3, 4), headers=headers)]
+    await deployment.waiting(2)
+    asked.append(deployment.ask((1, 2)))
+    await deployment.waiting(3)
+    *examples, other = deployment.harness.queue.waiting.values()
     for request in examples:
         assert request.terms == RequestOptions(request.terms.soft, "small", 0.75)
         # 30 and 60, less the 10 on the way, which the header says in whole milliseconds.
@@ -111,54 +111,54 @@ async def test_terms_and_time_on_the_way_are_the_requests_own(ground):
         assert request.deadline - request.arrived <= 50.001
         assert not request.strict  # the deadline is the model's
     assert (other.terms, other.deadline - other.arrived) == (None, pytest.approx(60))
-    ground.tap.results.set()
+    deployment.tap.results.set()
     assert [(await one)[0] for one in (first, *asked)] == [200] * 3
 
 
-async def test_what_was_too_long_on_the_way_is_too_late(ground):
+async def test_what_was_too_long_on_the_way_is_too_late(deployment):
     headers = {"X-Request-Start": f"t={time.time() - 3600:.3f}"}
-    status, _, _ = await told(ground.ask((1, 2), headers=headers))
+    status, _, _ = await told(deployment.ask((1, 2), headers=headers))
     assert status == 504
-    assert ground.tap.infers == []
+    assert deployment.tap.infers == []
     headers = {"X-Request-Start": f"t={time.time() + 3600:.3f}"}
-    assert (await ground.ask((1, 2), headers=headers))[0] == 200
+    assert (await deployment.ask((1, 2), headers=headers))[0] == 200
 
 
-async def test_a_request_that_several_variants_answer_names_them_all(stage):
+async def test_a_request_that_several_variants_answer_names_them_all(harness):
     slow = {1: 0.02, 8: 1e9}
-    ground = await opened(stage, offers=offers(large=slow))
+    deployment = await opened(harness, offers=offers(large=slow))
     rows = [(i, -i) for i in range(9)]
     # The first example runs alone; a batch of the others would take the large one for ever.
-    found = await told(ground.ask(*rows))
+    found = await told(deployment.ask(*rows))
     assert found == (200, {"predictions": doubled(*rows)}, "large, small")
-    assert [(m.action.model, m.action.batch) for m in ground.tap.infers] == [
+    assert [(m.action.model, m.action.batch) for m in deployment.tap.infers] == [
         ("large", 1),
         ("small", 8),
     ]
 
 
 @pytest.mark.parametrize(("any_batch", "size"), [(False, 4), (True, 3)])
-async def test_a_batch_is_filled_up_only_where_it_must_be(stage, any_batch, size):
-    ground = await opened(stage, offers=offers(any_batch=any_batch))
-    first = await held(ground)
-    asked = [ground.ask((i, -i)) for i in range(3)]
-    await ground.waiting(3)
-    ground.tap.results.set()
+async def test_a_batch_is_filled_up_only_where_it_must_be(harness, any_batch, size):
+    deployment = await opened(harness, offers=offers(any_batch=any_batch))
+    first = await held(deployment)
+    asked = [deployment.ask((i, -i)) for i in range(3)]
+    await deployment.waiting(3)
+    deployment.tap.results.set()
     for i, asking in enumerate(asked):
         assert await told(asking) == (200, {"predictions": doubled((i, -i))}, "large")
     assert (await first)[0] == 200
-    submitted = ground.tap.infers[-1]
+    submitted = deployment.tap.infers[-1]
     assert submitted.action.batch == len(submitted.inputs["x"]) == size
     assert (submitted.inputs["x"][2:] == submitted.inputs["x"][2]).all()
 
 
-async def test_outputs_that_lack_the_padding_are_a_failure(stage):
-    ground = await opened(stage)
-    first = await held(ground)
-    asked = [ground.ask((i, -i)) for i in range(3)]
-    await ground.waiting(3)
-    ground.worker.runtime.execute = lambda *_: {"y": np.zeros((3, 2), np.float32)}
-    ground.tap.results.set()
+async def test_outputs_that_lack_the_padding_are_a_failure(harness):
+    deployment = await opened(harness)
+    first = await held(deployment)
+    asked = [deployment.ask((i, -i)) for i in range(3)]
+    await deployment.waiting(3)
+    deployment.worker.runtime.execute = lambda *_: {"y": np.zeros((3, 2), np.float32)}
+    deployment.tap.results.set()
     await first
     for asking in asked:
         status, found, _ = await told(asking)
@@ -166,11 +166,11 @@ async def test_outputs_that_lack_the_padding_are_a_failure(stage):
         assert "output y: shape = [3, 2]: must have batch 4 first" in found["error"]
 
 
-async def test_an_example_may_be_as_large_as_the_largest_batch_allows(stage, monkeypatch):
+async def test_an_example_may_be_as_large_as_the_largest_batch_allows(harness, monkeypatch):
     sizes = {1: 0.02, 64: 0.1}
-    ground = await opened(stage, offers=offers(small=sizes))
+    deployment = await opened(harness, offers=offers(small=sizes))
     monkeypatch.setattr(translation, "MAX_PAYLOAD", 64 * 7)
-    status, found, _ = await told(ground.ask((1, 1)))
+    status, found, _ = await told(deployment.ask((1, 1)))
     assert (status, found) == (400, {"error": "example = 8 bytes: must be ≤ 7"})
 
 
@@ -194,28 +194,28 @@ WIDE = Signature(PAIR.inputs, (TensorSpec("y", "float32", (-1, 3)),))
         ),
     ],
 )
-async def test_a_worker_without_the_variants_is_refused(stage, caplog, models, words):
-    ground = await opened(stage, ready=False, models=models, offers=None)
-    await ground.serve(ready=False)
-    await stage.until(lambda: words in caplog.text)
-    assert not ground.executor.live
+async def test_a_worker_without_the_variants_is_refused(harness, caplog, models, words):
+    deployment = await opened(harness, ready=False, models=models, offers=None)
+    await deployment.serve(ready=False)
+    await harness.until(lambda: words in caplog.text)
+    assert not deployment.executor.live
 
 
-async def test_look_ups_know_the_public_name_alone(ground):
-    status, body = await ground.stage.get("/v1/models/m")
+async def test_look_ups_know_the_public_name_alone(deployment):
+    status, body = await deployment.harness.get("/v1/models/m")
     assert (status, json.loads(body)["model_version_status"][0]["state"]) == (200, "AVAILABLE")
-    status, body = await ground.stage.get("/v1/models/m/metadata")
+    status, body = await deployment.harness.get("/v1/models/m/metadata")
     found = json.loads(body)
     assert (status, found["model_spec"]["name"]) == (200, "m")
     assert "x" in found["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
-    assert (await ground.stage.get("/v1/models/small"))[0] == 404
-    assert (await ground.ask((1, 2), model="small"))[0] == 404
+    assert (await deployment.harness.get("/v1/models/small"))[0] == 404
+    assert (await deployment.ask((1, 2), model="small"))[0] == 404
 
 
-async def test_metrics_tell_of_variants(ground):
+async def test_metrics_tell_of_variants(deployment):
     for variant in ("large", "small", "small"):
-        await ground.ask((1, 1), headers={"X-Roma-Variant": variant})
-    _, body = await ground.stage.get("/metrics", ground.stage.admin)
+        await deployment.ask((1, 1), headers={"X-Roma-Variant": variant})
+    _, body = await deployment.harness.get("/metrics", deployment.harness.admin)
     lines = body.decode().splitlines()
     for line in (
         'roma_variant_answers_total{model="m",variant="large"} 1.0',
@@ -225,22 +225,22 @@ async def test_metrics_tell_of_variants(ground):
         assert line in lines
 
 
-async def test_a_model_without_variants_has_promises_alone(stage):
-    ground = await Ground(stage).open(worker={})
+async def test_a_model_without_variants_has_promises_alone(harness):
+    deployment = await PlannedDeployment(harness).open(worker={})
     for name in ("X-Roma-Variant", "X-Roma-Min-Accuracy"):
-        status, found, _ = await told(ground.ask((1, 2), headers={name: "1"}))
+        status, found, _ = await told(deployment.ask((1, 2), headers={name: "1"}))
         expected = f"{name}: 1: must be absent: model m has no variants"
         assert (status, found["error"]) == (400, expected)
     headers = {"X-Request-Soft-Timeout-Ms": "5", "X-Request-Start": f"t={time.time():.3f}"}
-    found = await told(ground.ask((1, 2), headers=headers))
+    found = await told(deployment.ask((1, 2), headers=headers))
     assert found == (200, {"predictions": doubled((1, 2))}, None)
-    _, body = await stage.get("/metrics", stage.admin)
+    _, body = await harness.get("/metrics", harness.admin)
     assert b"roma_quality_total{" not in body
 
 
-async def test_elsewhere_they_are_unknown_headers(stage):
-    await stage.open()
+async def test_elsewhere_they_are_unknown_headers(harness):
+    await harness.open()
     names = ("X-Roma-Variant", "X-Roma-Min-Accuracy", "X-Request-Soft-Timeout-Ms")
     headers = dict.fromkeys((*names, "X-Request-Start"), "nonsense")
-    asked = [stage.predict(headers=headers) for _ in range(2)]
+    asked = [harness.predict(headers=headers) for _ in range(2)]
     assert [status for status, _, _ in await asyncio.gather(*asked)] == [200, 200]

@@ -42,9 +42,11 @@ def test_the_result_is_the_one_on_file(name):
 
 
 def test_the_files_on_record_cover_what_can_become_of_a_request():
-    books = [m for name in CASES for m in json.loads((HERE / f"{name}.json").read_text())["models"]]
+    totals = [
+        m for name in CASES for m in json.loads((HERE / f"{name}.json").read_text())["models"]
+    ]
     for count in ("answered", "on_gpu", "late", "rejected", "windows_over"):
-        assert any(m[count] for m in books), count
+        assert any(m[count] for m in totals), count
 
 
 if __name__ == "__main__":

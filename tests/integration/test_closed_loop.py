@@ -10,7 +10,7 @@ import pytest
 from roma.tools.demo import inputs
 from roma.ui.report.read import read
 from roma.ui.report.summary import summaries
-from tests.support.story import decisions, replayed
+from tests.support.decision_log import decisions, replayed
 from tests.support.up import Up, alive, write_config
 
 
@@ -64,7 +64,7 @@ async def test_two_models_under_a_stepping_load(tmp_path, demo_models, bodies):
         assert max(seen["photos"]) > 1.5 * calm_quota
         assert len(seen["photos"]) >= 4
         assert right / (right + wrong) >= 0.97
-        # The dispatcher's own books agree with the client's, exactly.
+        # The dispatcher's own state agree with the client's, exactly.
         for model in ("digits", "photos"):
             sent = sum(next(m for m in r.models if m.model == model).sent for r in (calm, busy))
             assert up.reports[model]["arrivals"] == sent
@@ -86,10 +86,10 @@ async def test_two_models_under_a_stepping_load(tmp_path, demo_models, bodies):
         assert recorded == again
         assert len(recorded) >= 10
     # And it is enough for a report, whose counts are the dispatcher's.
-    books = {s.model: s for s in summaries(read(tmp_path / "story"))}
+    totals = {s.model: s for s in summaries(read(tmp_path / "story"))}
     for model in ("digits", "photos"):
         sent = sum(next(m for m in r.models if m.model == model).sent for r in (calm, busy))
-        assert 0.9 * sent <= books[model].requests <= sent  # the last second is not looked at
+        assert 0.9 * sent <= totals[model].requests <= sent  # the last second is not looked at
 
 
 async def test_dry_run_says_what_it_would_do_and_touches_no_quota(tmp_path, demo_models, bodies):

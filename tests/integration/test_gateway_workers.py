@@ -19,8 +19,8 @@ from roma.tools.load.client import RestClient
 from roma.tools.load.generator import LoadRun
 from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import find_hierarchy
-from tests.gateway.conftest import ModelServer
-from tests.support.patient import Patient
+from tests.gateway.conftest import FakeModelServer
+from tests.support.retrying_client import RetryingClient
 from tests.support.up import Up, kill
 
 SLOTS, SERVICE = 8, 0.1
@@ -81,7 +81,7 @@ class Town:
         """Send; return the report, and how often a connection was lost and the request sent anew."""
         stream = Stream("m", poisson(Profile((RateStep(rate, seconds),)), seed=1), [BODY])
         async with RestClient(self.up.url) as client:
-            patient = Patient(client)
+            patient = RetryingClient(client)
             report = await LoadRun([stream], patient).run()
         return report.total, patient.again
 
@@ -126,7 +126,7 @@ async def town(tmp_path):
     group = hierarchy.group(executable.cgroup, 0.1)
     group.create()
     group.set_cores(SLOTS)
-    server = ModelServer(backend)
+    server = FakeModelServer(backend)
     server.behave = slowly
     await server.start()
     try:

@@ -17,8 +17,8 @@ from roma.device_protocol import ActionResult, Hello
 from roma.domain.actions import BATCHES
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
-from tests.gateway.conftest import Stage
-from tests.support.planned import TIMES, Ground
+from tests.gateway.conftest import GatewayHarness
+from tests.support.planned import TIMES, PlannedDeployment
 from tests.support.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -75,17 +75,17 @@ def slow(message):
 
 
 @pytest.fixture
-async def ground(saved):
-    stage = Stage()
-    async with stage.stack:
-        ground = await Ground(stage).open(models=("dense", "mixed"), serve=False)
-        ground.tap.change = slow
-        ground.program = Program(saved, ground.process_port)
-        stage.stack.callback(ground.program.end)
-        await ground.program.start()
-        await ground.serve()
-        await ground.ready()
-        yield ground
+async def deployment(saved):
+    harness = GatewayHarness()
+    async with harness.stack:
+        deployment = await PlannedDeployment(harness).open(models=("dense", "mixed"), serve=False)
+        deployment.tap.change = slow
+        deployment.program = Program(saved, deployment.process_port)
+        harness.stack.callback(deployment.program.end)
+        await deployment.program.start()
+        await deployment.serve()
+        await deployment.ready()
+        yield deployment
 
 
 def example(model, i):
@@ -106,23 +106,23 @@ def body(model, rows):
     return json.dumps({"instances": found}).encode()
 
 
-def ask(ground, model, rows):
-    asked = ground.stage.predict(body(model, rows), path=f"/v1/models/{model}:predict")
+def ask(deployment, model, rows):
+    asked = deployment.harness.predict(body(model, rows), path=f"/v1/models/{model}:predict")
     return asyncio.ensure_future(asked)
 
 
 @pytest.mark.parametrize("model", ["dense", "mixed"])
-async def test_answers_are_those_of_direct_execution_at_every_batch_size(ground, direct, model):
+async def test_answers_are_those_of_direct_execution_at_every_batch_size(deployment, direct, model):
     for size in BATCHES:
-        asked = await ground.fill(ask=lambda i: ask(ground, model, [example(model, i)]))
+        asked = await deployment.fill(ask=lambda i: ask(deployment, model, [example(model, i)]))
         rows = [example(model, 100 + i) for i in range(size)]
         halves = [rows[: size // 2], rows[size // 2 :]] if size > 2 else [[row] for row in rows]
-        asked += [ask(ground, model, half) for half in halves]
-        await ground.waiting(size, model)
-        ground.tap.results.set()
+        asked += [ask(deployment, model, half) for half in halves]
+        await deployment.waiting(size, model)
+        deployment.tap.results.set()
         answers = [await one for one in asked]
         assert {status for status, _, _ in answers} == {200}
-        (submitted,) = ground.tap.infers[-1:]
+        (submitted,) = deployment.tap.infers[-1:]
         assert submitted.action.batch == size
         for name, array in submitted.inputs.items():
             expected = np.array([row[name] for row in rows], dtype=array.dtype)
@@ -136,36 +136,36 @@ async def test_answers_are_those_of_direct_execution_at_every_batch_size(ground,
             start += len(half)
 
 
-async def test_a_worker_that_is_killed_in_a_batch_fails_it_once_and_serves_again(ground):
+async def test_a_worker_that_is_killed_in_a_batch_fails_it_once_and_serves_again(deployment):
     rows = [example("dense", 0)]
-    assert (await ask(ground, "dense", rows))[0] == 200
-    ground.tap.results.clear()
-    count = len(ground.tap.infers)
-    asked = ask(ground, "dense", rows)
-    await ground.stage.until(lambda: len(ground.tap.infers) > count)
-    ground.program.end(signal.SIGKILL)
+    assert (await ask(deployment, "dense", rows))[0] == 200
+    deployment.tap.results.clear()
+    count = len(deployment.tap.infers)
+    asked = ask(deployment, "dense", rows)
+    await deployment.harness.until(lambda: len(deployment.tap.infers) > count)
+    deployment.program.end(signal.SIGKILL)
     status, found, _ = await asked
     assert status == 502
     assert b"executable gpu0@local was lost" in found
-    assert (await ask(ground, "dense", rows))[0] == 503
-    ground.tap.results.set()
-    await ground.program.start()
-    await ground.ready()
-    assert (await ask(ground, "dense", rows))[0] == 200
-    assert [hello.offer.loaded for hello in ground.tap.hellos] == [(), ()]
-    assert [m.action.model for m in ground.tap.loads] == ["dense", "dense"]
-    queue = ground.stage.core.queues["dense"]
+    assert (await ask(deployment, "dense", rows))[0] == 503
+    deployment.tap.results.set()
+    await deployment.program.start()
+    await deployment.ready()
+    assert (await ask(deployment, "dense", rows))[0] == 200
+    assert [hello.offer.loaded for hello in deployment.tap.hellos] == [(), ()]
+    assert [m.action.model for m in deployment.tap.loads] == ["dense", "dense"]
+    queue = deployment.harness.core.queues["dense"]
     assert (queue.completed.total(), queue.failed, queue.rejected.total()) == (2, 1, 1)
 
 
-async def test_a_gateway_that_is_started_again_finds_what_is_loaded(ground):
-    assert (await ask(ground, "mixed", [example("mixed", 0)]))[0] == 200
-    await ground.stage.running.aclose()
-    await ground.serve()
-    await ground.ready()
-    assert ground.executor.planned.has("mixed")
-    assert (await ask(ground, "mixed", [example("mixed", 1)]))[0] == 200
-    assert len(ground.tap.loads) == 1
+async def test_a_gateway_that_is_started_again_finds_what_is_loaded(deployment):
+    assert (await ask(deployment, "mixed", [example("mixed", 0)]))[0] == 200
+    await deployment.harness.running.aclose()
+    await deployment.serve()
+    await deployment.ready()
+    assert deployment.executor.planned.has("mixed")
+    assert (await ask(deployment, "mixed", [example("mixed", 1)]))[0] == 200
+    assert len(deployment.tap.loads) == 1
 
 
 def test_the_gateway_needs_no_tensorflow():

@@ -16,7 +16,7 @@ from roma.tools.load import Stream
 from roma.tools.load.client import RestClient
 from roma.tools.load.generator import LoadRun
 from roma.workload.arrivals import Profile, RateStep, poisson
-from tests.support.patient import Patient
+from tests.support.retrying_client import RetryingClient
 
 STANDIN = Path(__file__).parents[1] / "support" / "standin.py"
 CONFIG = """
@@ -90,7 +90,7 @@ async def test_dispatchers_take_turns_on_one_port_and_no_request_fails(town):
     town.start(first)
     await town.ready(first)
     async with RestClient(town.url) as client:
-        patient = Patient(client)
+        patient = RetryingClient(client)
         rolling, totals = asyncio.create_task(roll(town)), []
         while not rolling.done():
             totals.append(await load(patient, seed=len(totals)))

@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 from roma.serving import session
 from roma.tensors.tfjson import Layout, encode_predict
 from roma.tools.demo.ports import free_ports
-from tests.gateway.conftest import Stage
-from tests.support.planned import Ground
+from tests.gateway.conftest import GatewayHarness
+from tests.support.planned import PlannedDeployment
 from tests.support.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -51,21 +51,21 @@ def direct(saved):
 
 
 @pytest.fixture
-async def ground(saved):
-    stage = Stage()
-    async with stage.stack:
+async def deployment(saved):
+    harness = GatewayHarness()
+    async with harness.stack:
         variants = yaml.safe_load(EXAMPLE.read_text())["models"]["digits"]["variants"]
-        ground = await Ground(stage).open(
+        deployment = await PlannedDeployment(harness).open(
             models=("digits",), model={"variants": variants}, policy="fixed", serve=False
         )
-        ground.program = Program(saved, ground.process_port, *BATCHES)
-        stage.stack.callback(ground.program.end)
-        await ground.program.start()
-        await ground.serve()
-        await ground.ready()
-        device = ground.executor.planned
-        await stage.until(lambda: all(device.has(name) for name in NAMES))
-        yield ground
+        deployment.program = Program(saved, deployment.process_port, *BATCHES)
+        harness.stack.callback(deployment.program.end)
+        await deployment.program.start()
+        await deployment.serve()
+        await deployment.ready()
+        device = deployment.executor.planned
+        await harness.until(lambda: all(device.has(name) for name in NAMES))
+        yield deployment
 
 
 def pixels(first, count):
@@ -76,26 +76,26 @@ def body(rows):
     return json.dumps({"instances": [{"pixels": row.tolist()} for row in rows]}).encode()
 
 
-def ask(ground, rows, **headers):
+def ask(deployment, rows, **headers):
     path = "/v1/models/digits:predict"
-    return asyncio.ensure_future(ground.stage.predict(body(rows), path=path, headers=headers))
+    return asyncio.ensure_future(deployment.harness.predict(body(rows), path=path, headers=headers))
 
 
-async def test_what_waits_together_is_answered_as_by_direct_execution(ground, direct):
+async def test_what_waits_together_is_answered_as_by_direct_execution(deployment, direct):
     for variant in NAMES:
         for size in (1, 3, 7, 31, 32):
-            ground.tap.results.clear()
-            headers, count = {"X-Roma-Variant": variant}, len(ground.tap.infers)
-            first = ask(ground, pixels(0, 1), **headers)
-            await ground.stage.until(lambda n=count: len(ground.tap.infers) == n + 1)
+            deployment.tap.results.clear()
+            headers, count = {"X-Roma-Variant": variant}, len(deployment.tap.infers)
+            first = ask(deployment, pixels(0, 1), **headers)
+            await deployment.harness.until(lambda n=count: len(deployment.tap.infers) == n + 1)
             rows = pixels(size, size)
             parts = [rows[: size // 2], rows[size // 2 :]] if size > 1 else [rows]
-            asked = [ask(ground, part, **headers) for part in parts]
-            await ground.waiting(size, "digits")
-            ground.tap.results.set()
+            asked = [ask(deployment, part, **headers) for part in parts]
+            await deployment.waiting(size, "digits")
+            deployment.tap.results.set()
             assert (await first)[0] == 200
             answers = [await one for one in asked]
-            submitted = ground.tap.infers[-1]
+            submitted = deployment.tap.infers[-1]
             # A SavedModel takes any batch: nothing fills it up.
             assert (submitted.action.model, submitted.action.batch) == (variant, size)
             assert np.array_equal(submitted.inputs["pixels"], rows)

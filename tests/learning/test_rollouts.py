@@ -77,9 +77,9 @@ def test_actions_are_taken_where_a_device_is_free_and_something_waits(monkeypatc
     seen = []
     decide = Explorer.decide
 
-    def spy(self, book, gpu, able, now):
-        seen.append((gpu.is_free, book.waiting > 0))
-        return decide(self, book, gpu, able, now)
+    def spy(self, variant_queue, gpu, able, now):
+        seen.append((gpu.is_free, variant_queue.waiting > 0))
+        return decide(self, variant_queue, gpu, able, now)
 
     monkeypatch.setattr(Explorer, "decide", spy)
     roll(task(), ANYTHING, 3)

@@ -21,7 +21,7 @@ from supervisor.live import api
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
-from tests.gateway.conftest import ModelServer
+from tests.gateway.conftest import FakeModelServer
 
 SLA, PERIOD = 0.15, 0.2
 
@@ -156,7 +156,7 @@ async def deployment(tmp_path):
     admin = f"http://127.0.0.1:{ports[4]}"
     async with contextlib.AsyncExitStack() as stack:
         for port in ports[:3]:
-            server = ModelServer(port)
+            server = FakeModelServer(port)
             server.behave = behave
             await server.start()
             stack.push_async_callback(server.stop)

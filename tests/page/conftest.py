@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import async_playwright
 
 from roma.tools.demo.ports import free_ports
-from tests.support.scene import Stage
+from tests.support.fake_board import FakePage
 
 CHROMIUM = shutil.which("chromium")
 
@@ -74,12 +74,12 @@ async def stage():
     """Where scenes are played."""
     stages = []
 
-    async def play(scene):
+    async def play(fake_board):
         (port,) = free_ports(1)
-        stage = Stage(port)
+        stage = FakePage(port)
         stages.append(stage)
-        scene.look()
-        await stage.play(scene)
+        fake_board.look()
+        await stage.play(fake_board)
         return stage
 
     yield play

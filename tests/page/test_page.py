@@ -9,7 +9,7 @@ from playwright.async_api import expect
 
 from roma.domain.model import Device
 from roma.ui.dashboard.rows import Worker
-from tests.support.scene import WORKER, Actor, Scene, fleet, running
+from tests.support.fake_board import WORKER, Actor, FakeBoard, fleet, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,7 +23,7 @@ HOSTILE = "<img src=x onerror=document.title='owned'> Permission denied"
 
 def crowd():
     """A scene in which everything is wrong at once."""
-    scene = Scene(
+    fake_board = FakeBoard(
         Actor("calm"),
         Actor("busy", **LATE),
         Actor("gone", executor="lost"),
@@ -41,8 +41,8 @@ def crowd():
             Worker("dry", "http://dry", True, mode="dry-run", capacity=4.0),
         ),
     )
-    scene.past(120)
-    return scene
+    fake_board.past(120)
+    return fake_board
 
 
 def row(page, model):
@@ -54,9 +54,11 @@ async def order(page):
 
 
 async def test_a_late_model_is_on_top_and_says_why(stage, visit):
-    scene = Scene(Actor("calm"), Actor("busy", **LATE), workers=(replace(WORKER, capacity=1.3),))
-    scene.past(60)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(
+        Actor("calm"), Actor("busy", **LATE), workers=(replace(WORKER, capacity=1.3),)
+    )
+    fake_board.past(60)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(page.locator("#headline")).to_have_text(
         "1 of 2 models is late, worker local is short of cores"
     )
@@ -111,12 +113,14 @@ OVERLAPS = """() => {
 
 @pytest.mark.parametrize("width", [1920, 1440, 1361, 1280, 1185, 1100, 760, 390])
 async def test_no_text_stands_on_another(stage, visit, width):
-    scene = crowd()
-    scene.actors["busy"].waiting, scene.actors["busy"].oldest = 12_345, 99.9
-    scene.actors["calm"].aim = 0.9
-    scene.actors["calm"].time = 2.0  # the scale of its chart is four times the SLA: labels are near
-    scene.look()
-    url = (await stage(scene)).url
+    fake_board = crowd()
+    fake_board.actors["busy"].waiting, fake_board.actors["busy"].oldest = 12_345, 99.9
+    fake_board.actors["calm"].aim = 0.9
+    fake_board.actors[
+        "calm"
+    ].time = 2.0  # the scale of its chart is four times the SLA: labels are near
+    fake_board.look()
+    url = (await stage(fake_board)).url
     for address in (url, f"{url}/#model=busy", f"{url}/#model=calm"):
         page = (await visit(address, viewport={"width": width, "height": 3000})).page
         await expect(page.locator("#headline")).to_contain_text("late")
@@ -126,17 +130,17 @@ async def test_no_text_stands_on_another(stage, visit, width):
 
 
 async def test_gpus_have_a_column_where_there_are_some(stage, visit):
-    scene = Scene(Actor("m"))
-    scene.past(10)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(Actor("m"))
+    fake_board.past(10)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(row(page, "m").locator("td.queue")).to_be_visible()
     await expect(row(page, "m").locator("td.gpu")).to_be_hidden()
     await row(page, "m").click()
     fact = page.locator(".facts div", has_text="On GPU")
     await expect(fact).to_be_hidden()
-    scene.actors["m"].device = Device.GPU
-    scene.actors["m"].on_gpu = 5
-    scene.look()
+    fake_board.actors["m"].device = Device.GPU
+    fake_board.actors["m"].on_gpu = 5
+    fake_board.look()
     await expect(fact).to_be_visible()
     await expect(fact).to_contain_text("25 %")
     await page.keyboard.press("Escape")
@@ -144,15 +148,15 @@ async def test_gpus_have_a_column_where_there_are_some(stage, visit):
 
 
 async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(stage, visit):
-    scene = Scene(
+    fake_board = FakeBoard(
         Actor("m", time=None, rate=1, waiting=3, oldest=0.4), Actor("n", time=None, rate=0)
     )
-    scene.past(10)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board.past(10)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(row(page, "m").locator("td.time .value")).to_have_text("> 400 ms")
     await expect(row(page, "n").locator("td.time .value")).to_have_text("–")
-    scene.actors["m"].time = 0.3
-    scene.look()
+    fake_board.actors["m"].time = 0.3
+    fake_board.look()
     await expect(row(page, "m").locator("td.time .value")).to_have_text("300 ms")
 
 
@@ -160,7 +164,7 @@ async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_
     why = "others use 1.75 of its host's 2 CPUs"
     taken = {"limit": "contended", "contention": why}
     loose = "observe-only: no rights"
-    scene = Scene(
+    fake_board = FakeBoard(
         Actor("m", time=0.9, cores=taken, worker="taken"),
         Actor(
             "n", executor="loading", reason="n@loose cannot run here: no such file", worker="loose"
@@ -170,8 +174,8 @@ async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_
             replace(WORKER, worker="loose", mode=loose, uncontrolled=loose),
         ),
     )
-    scene.past(10)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board.past(10)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(row(page, "m").locator(".why")).to_have_text(f"900 ms of 500 ms: {why}")
     await expect(row(page, "n").locator(".state")).to_have_text("Down")
     await expect(row(page, "n").locator(".why")).to_have_text(
@@ -187,9 +191,9 @@ async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_
 
 async def test_numbers_move_and_the_sla_is_drawn(stage, visit):
     actor = Actor("m", time=0.1)
-    scene = Scene(actor)
-    scene.past(120)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(actor)
+    fake_board.past(120)
+    page = (await visit((await stage(fake_board)).url)).page
     time, line = row(page, "m").locator("td.time .value"), row(page, "m").locator("path.line")
     await expect(time).to_have_text("100 ms")
     await expect(row(page, "m").locator("path.sla")).to_have_attribute(
@@ -200,7 +204,7 @@ async def test_numbers_move_and_the_sla_is_drawn(stage, visit):
     bar = row(page, "m").locator(".bullet .bar")
     assert await bar.get_attribute("width") == "10"  # the SLA stands at 50
     actor.time = 0.75
-    scene.look()
+    fake_board.look()
     await expect(time).to_have_text("750 ms")
     await expect(bar).to_have_attribute("width", "75")
     await expect(line).not_to_have_attribute("d", before)
@@ -234,9 +238,9 @@ async def test_all_that_can_be_wrong_has_a_word_of_its_own(stage, visit):
 
 
 async def test_an_error_is_text_whatever_it_holds(stage, visit):
-    scene = crowd()
-    scene.decide("stuck", 0.6, failure=HOSTILE)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = crowd()
+    fake_board.decide("stuck", 0.6, failure=HOSTILE)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(row(page, "stuck").locator(".why")).to_contain_text("<img src=x onerror")
     await row(page, "stuck").click()
     await expect(page.locator(".decisions .words")).to_contain_text("<img src=x onerror")
@@ -263,13 +267,13 @@ async def test_the_filter_finds_names_and_states(stage, visit):
 
 
 async def test_decisions_are_told_in_words(stage, visit):
-    scene = Scene(Actor("m"), Actor("other"))
-    scene.past(120)
-    scene.decide("other", 0.3)
-    older = scene.decide("m", 0.9, before=0.4, ago=20)
-    latest = scene.decide("m", 0.5, before=0.9, ago=1)
-    scene.refuse("m", 3)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(Actor("m"), Actor("other"))
+    fake_board.past(120)
+    fake_board.decide("other", 0.3)
+    older = fake_board.decide("m", 0.9, before=0.4, ago=20)
+    latest = fake_board.decide("m", 0.5, before=0.9, ago=1)
+    fake_board.refuse("m", 3)
+    page = (await visit((await stage(fake_board)).url)).page
     await row(page, "m").click()
     await expect(page).to_have_url(re.compile("#model=m$"))
     items = page.locator(".decisions > li")
@@ -285,13 +289,13 @@ async def test_decisions_are_told_in_words(stage, visit):
         await expect(items.nth(1)).to_contain_text(text)
     await expect(page.locator(".latest .terms")).to_contain_text("demand0.500")
 
-    scene.look()
-    newest = scene.decide("m", 0.51, before=0.5)
+    fake_board.look()
+    newest = fake_board.decide("m", 0.51, before=0.5)
     await expect(items.nth(0).locator(".words")).to_have_text(newest)
     await expect(items).to_have_count(4)  # what was told twice is shown once
     await page.get_by_label("only changes and refusals").check()
-    scene.look()
-    scene.decide("m", 0.513, before=0.51)
+    fake_board.look()
+    fake_board.decide("m", 0.513, before=0.51)
     await expect(page.locator(".latest .terms")).to_contain_text("demand0.513")
     await expect(items).to_have_count(4)
     await page.get_by_label("only changes and refusals").uncheck()
@@ -299,22 +303,22 @@ async def test_decisions_are_told_in_words(stage, visit):
 
 
 async def test_a_worker_that_does_not_tell_is_named(stage, visit):
-    scene = Scene(Actor("m"))
-    scene.past(10)
-    scene.silent = {"local": "no answer within 0.5 s"}
-    page = (await visit((await stage(scene)).url + "/#model=m")).page
+    fake_board = FakeBoard(Actor("m"))
+    fake_board.past(10)
+    fake_board.silent = {"local": "no answer within 0.5 s"}
+    page = (await visit((await stage(fake_board)).url + "/#model=m")).page
     note = page.get_by_text("Decisions of worker local are missing: no answer within 0.5 s.")
     await expect(note).to_be_visible()
-    scene.silent = {}
-    scene.decide("m", 0.5)
+    fake_board.silent = {}
+    fake_board.decide("m", 0.5)
     await expect(note).to_be_hidden()
     await expect(page.locator(".decisions .words")).to_contain_text("requests arrived")
 
 
 async def test_back_escape_and_links(stage, visit):
-    scene = Scene(Actor("m"), Actor("a model/with % signs"))
-    scene.past(30)
-    url = (await stage(scene)).url
+    fake_board = FakeBoard(Actor("m"), Actor("a model/with % signs"))
+    fake_board.past(30)
+    url = (await stage(fake_board)).url
     page = (await visit(url)).page
     overview, detail = page.locator("#overview"), page.locator("#detail")
     await page.get_by_role("link", name="a model/with % signs").press("Enter")
@@ -339,9 +343,9 @@ async def test_back_escape_and_links(stage, visit):
 
 
 async def test_a_model_that_is_not_served_is_said(stage, visit):
-    scene = Scene(Actor("m"))
-    scene.past(10)
-    url = (await stage(scene)).url
+    fake_board = FakeBoard(Actor("m"))
+    fake_board.past(10)
+    url = (await stage(fake_board)).url
     page = (await visit(f"{url}/#model=nobody", tolerated=AWAY)).page
     await expect(page.get_by_text("No model of this name is served.")).to_be_visible()
     await page.get_by_role("link", name="← All models").click()
@@ -350,11 +354,11 @@ async def test_a_model_that_is_not_served_is_said(stage, visit):
 
 async def test_the_crosshair_tells_values_by_mouse_and_by_keyboard(stage, visit):
     actor = Actor("m", time=0.1)
-    scene = Scene(actor)
-    scene.past(100)
+    fake_board = FakeBoard(actor)
+    fake_board.past(100)
     actor.time = 0.4
-    scene.look(100)
-    page = (await visit((await stage(scene)).url + "/#model=m")).page
+    fake_board.look(100)
+    page = (await visit((await stage(fake_board)).url + "/#model=m")).page
     chart = page.get_by_role("slider", name="Response time, crosshair")
     await expect(chart).to_have_attribute(
         "aria-valuetext", re.compile("now: .*response time 400 ms")
@@ -389,9 +393,9 @@ async def test_the_crosshair_tells_values_by_mouse_and_by_keyboard(stage, visit)
 
 async def test_a_dispatcher_that_is_gone_and_comes_back(stage, visit):
     actor = Actor("m", time=0.1)
-    scene = Scene(actor)
-    scene.past(300)
-    theatre = await stage(scene)
+    fake_board = FakeBoard(actor)
+    fake_board.past(300)
+    theatre = await stage(fake_board)
     visitor = await visit(theatre.url, tolerated=AWAY)
     page, banner = visitor.page, visitor.page.locator("#banner")
     line = row(page, "m").locator("path.line")
@@ -407,8 +411,8 @@ async def test_a_dispatcher_that_is_gone_and_comes_back(stage, visit):
     await expect(page.locator("body")).to_have_attribute("data-lost", "")
     await expect(page.locator("#headline")).to_contain_text("Not known since")
     await expect(page.locator("#announcer")).to_have_text("The dispatcher does not answer.")
-    fresh = Scene(actor)  # a new process: it remembers nothing
-    fresh.at = scene.at + 5
+    fresh = FakeBoard(actor)  # a new process: it remembers nothing
+    fresh.at = fake_board.at + 5
     await theatre.play(fresh)
     await expect(banner).to_be_hidden()  # a view came: of a board that nobody has looked at yet
     fresh.look()  # the first look, from which counting begins: no models either
@@ -420,14 +424,14 @@ async def test_a_dispatcher_that_is_gone_and_comes_back(stage, visit):
 
 
 async def test_a_dispatcher_that_refuses_streams_is_asked_again_and_again(stage, visit):
-    scene = Scene(Actor("m", time=0.1))
-    scene.past(10)
-    theatre = await stage(scene)
+    fake_board = FakeBoard(Actor("m", time=0.1))
+    fake_board.past(10)
+    theatre = await stage(fake_board)
     theatre.refusing = True
     page = (await visit(theatre.url, tolerated=AWAY)).page
     await expect(page.locator("#banner")).to_contain_text("refuses another live stream")
-    scene.actors["m"].time = 0.3
-    scene.look()
+    fake_board.actors["m"].time = 0.3
+    fake_board.look()
     await expect(row(page, "m").locator("td.time")).to_contain_text("300 ms")
     theatre.refusing = False
     await expect(page.locator("#banner")).to_be_hidden()
@@ -436,24 +440,24 @@ async def test_a_dispatcher_that_refuses_streams_is_asked_again_and_again(stage,
 
 async def test_only_changes_of_state_are_announced(stage, visit):
     actor = Actor("m", time=0.1)
-    scene = Scene(actor)
-    scene.past(20)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(actor)
+    fake_board.past(20)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(row(page, "m")).to_be_visible()
     said = page.locator("#announcer")
     actor.time = 0.12
-    scene.look(3)
+    fake_board.look(3)
     await expect(row(page, "m").locator("td.time")).to_contain_text("120 ms")
     await expect(said).to_have_text("")
     actor.time = 0.9
-    scene.look()
+    fake_board.look()
     await expect(said).to_have_text(re.compile("^m: Late, 900 ms of 500 ms"))
 
 
 async def test_a_look_changes_texts_and_paths_and_makes_no_row_anew(stage, visit):
-    scene = fleet(50)
-    scene.past(20)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = fleet(50)
+    fake_board.past(20)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(page.locator("tbody tr")).to_have_count(50)
     clock = await page.locator("#clock").inner_text()
     await page.evaluate("""() => {
@@ -464,16 +468,16 @@ async def test_a_look_changes_texts_and_paths_and_makes_no_row_anew(stage, visit
             }
         }).observe(document.querySelector('tbody'), { childList: true, subtree: true });
     }""")
-    scene.look(5)
+    fake_board.look(5)
     await expect(page.locator("#clock")).not_to_have_text(clock)
     # Ticks under a sparkline come and go with broken promises; 50 rows have hundreds of elements.
     assert await page.evaluate("window.added") < 50
 
 
 async def test_of_a_large_fleet_the_worst_are_shown_and_others_are_found(stage, visit):
-    scene = Scene(*(Actor(f"model-{i:03}", time=0.1 + i / 10_000) for i in range(205)))
-    scene.past(5)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(*(Actor(f"model-{i:03}", time=0.1 + i / 10_000) for i in range(205)))
+    fake_board.past(5)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(page.locator("tbody tr")).to_have_count(200)
     await expect(page.get_by_text("The first 200 of 205 models")).to_be_visible()
     await expect(row(page, "model-000")).to_have_count(0)
@@ -483,9 +487,9 @@ async def test_of_a_large_fleet_the_worst_are_shown_and_others_are_found(stage, 
 
 
 async def test_what_does_not_change_is_not_written(stage, visit):
-    scene = Scene(Actor("moves"), Actor("rests"))
-    scene.past(200)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(Actor("moves"), Actor("rests"))
+    fake_board.past(200)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(row(page, "rests")).to_be_visible()
     await page.evaluate("""() => {
         window.written = [];
@@ -496,8 +500,8 @@ async def test_what_does_not_change_is_not_written(stage, visit):
             subtree: true, childList: true, attributes: true, characterData: true,
         });
     }""")
-    scene.actors["moves"].rate = 22
-    scene.look()
+    fake_board.actors["moves"].rate = 22
+    fake_board.look()
     await expect(row(page, "moves").locator("td.rate")).to_contain_text("22")
     written = await page.evaluate("window.written")
     assert any(text.startswith("moves value") for text in written)
@@ -511,28 +515,28 @@ async def test_what_does_not_change_is_not_written(stage, visit):
 
 async def test_calm_models_keep_their_places(stage, visit):
     a, b, c = Actor("a", time=0.10), Actor("b", time=0.11), Actor("c", time=0.12)
-    scene = Scene(a, b, c)
-    scene.past(20)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(a, b, c)
+    fake_board.past(20)
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(page.locator("tbody tr")).to_have_count(3)
     assert await order(page) == ["c", "b", "a"]
     a.time, c.time = 0.2, 0.05  # the server would now put a first
-    scene.look()
+    fake_board.look()
     await expect(row(page, "a").locator("td.time")).to_contain_text("200 ms")
-    assert [m.model for m in scene.view.models] == ["a", "b", "c"]
+    assert [m.model for m in fake_board.view.models] == ["a", "b", "c"]
     b.time = 0.9
-    scene.look()
+    fake_board.look()
     await expect(row(page, "b").locator(".state")).to_have_text("Late")
     assert await order(page) == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_serious_fault_of_accessibility(stage, visit, scheme):
-    scene = crowd()
-    scene.decide("busy", 0.9, ago=1)
-    scene.decide("busy", 0.5, before=0.9)
-    scene.refuse("busy", 2)
-    url = (await stage(scene)).url
+    fake_board = crowd()
+    fake_board.decide("busy", 0.9, ago=1)
+    fake_board.decide("busy", 0.5, before=0.9)
+    fake_board.refuse("busy", 2)
+    url = (await stage(fake_board)).url
     for address, width in ((url, 1440), (url, 390), (f"{url}/#model=busy", 1440)):
         visitor = await visit(
             address, color_scheme=scheme, viewport={"width": width, "height": 800}
@@ -553,27 +557,27 @@ async def test_no_serious_fault_of_accessibility(stage, visit, scheme):
 
 
 async def test_the_theme_is_remembered(stage, visit):
-    page = (await visit((await stage(Scene(Actor("m")))).url, color_scheme="light")).page
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
-    light = await page.evaluate(ground)
+    page = (await visit((await stage(FakeBoard(Actor("m")))).url, color_scheme="light")).page
+    deployment = "getComputedStyle(document.documentElement).backgroundColor"
+    light = await page.evaluate(deployment)
     button = page.get_by_role("button", name="Theme")
     await button.click()
     await button.click()
     await expect(button).to_have_text("Theme: dark")
-    assert await page.evaluate(ground) != light
+    assert await page.evaluate(deployment) != light
     await page.reload()
     await expect(button).to_have_text("Theme: dark")
-    assert await page.evaluate(ground) != light
+    assert await page.evaluate(deployment) != light
     await button.click()
-    assert await page.evaluate(ground) == light
+    assert await page.evaluate(deployment) == light
 
 
 async def test_nothing_sticks_out_at_any_width(stage, visit):
     long = "a-model-with-a-very-long-name-" * 4
-    scene = Scene(Actor(long, **LATE), Actor("m"))
-    scene.past(30)
-    scene.decide(long, 0.5)
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(Actor(long, **LATE), Actor("m"))
+    fake_board.past(30)
+    fake_board.decide(long, 0.5)
+    page = (await visit((await stage(fake_board)).url)).page
     shown = row(page, long)
     for place in (shown, page.locator(".decisions .words")):
         await expect(place).to_be_visible()
@@ -586,17 +590,17 @@ async def test_nothing_sticks_out_at_any_width(stage, visit):
 
 
 async def test_nothing_moves_for_those_who_asked_for_that(stage, visit):
-    page = (await visit((await stage(Scene(Actor("m")))).url, reduced_motion="reduce")).page
+    page = (await visit((await stage(FakeBoard(Actor("m")))).url, reduced_motion="reduce")).page
     await expect(page.locator("#clock")).to_have_attribute("data-state", "live")
     motion = "getComputedStyle(document.querySelector('#clock'), '::before').animationName"
     assert await page.evaluate(motion) == "none"
 
 
 async def test_a_dispatcher_that_has_just_started_is_waited_for(stage, visit):
-    scene = Scene(Actor("m", rate=0, time=None))
-    page = (await visit((await stage(scene)).url)).page
+    fake_board = FakeBoard(Actor("m", rate=0, time=None))
+    page = (await visit((await stage(fake_board)).url)).page
     await expect(page.locator("#headline")).to_have_text("Waiting for the first look at the models")
     await expect(page.get_by_text("No model is served yet")).to_be_visible()
-    scene.look()
+    fake_board.look()
     await expect(row(page, "m").locator(".why")).to_have_text("no request yet")
     await expect(page.locator("#headline")).to_have_text("No requests now")

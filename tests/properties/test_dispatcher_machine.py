@@ -36,7 +36,7 @@ EXECUTORS = ("a@1", "a@2", "b@1", "c@1", "gpu@1", "gpu@2")
 
 
 class DispatcherMachine(RuleBasedStateMachine):
-    """Plays driver, clients and executables; keeps books of its own."""
+    """Plays driver, clients and executables; keeps accounts of its own."""
 
     @initialize(
         # Those of planned devices have a machine of their own: none is here.

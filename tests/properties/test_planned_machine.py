@@ -148,7 +148,7 @@ class Devices(RuleBasedStateMachine):
         if version != self.versions[name] or outcome.id == 0:
             assert version != self.versions[name] or outcome.status is ActionStatus.OK
             return
-        # Both sides' books agree, so nothing is ever asked that is not possible.
+        # Both sides agree, so nothing is ever asked that is not possible.
         assert outcome.status in (ActionStatus.OK, ActionStatus.MISSED)
         is_ok = outcome.status is ActionStatus.OK
         requests = self.running.pop(outcome.id, None)
@@ -266,14 +266,16 @@ class PlannedMachine(Devices):
         policy = self.core.policies.active[0]
         assert not policy._stale
         devices = [gpu.device for gpu in policy._gpus.values()]
-        for model, book in policy._books.items():
-            if devices and not book.places:
+        for model, model_demand in policy._demands.items():
+            if devices and not model_demand.places:
                 quickest = min(device.cold(model) for device in devices)
                 assert policy._loading.coldest(model).cold(model) == quickest
-            for place in book.places:
-                assert book.due or place.share == 0.0
-                missing = [n for n in place.sizes if n <= len(book.due) and n not in place.entered]
-                assert not (place.is_loaded and missing) or place.next_size <= len(book.due)
+            for place in model_demand.places:
+                assert model_demand.due or place.share == 0.0
+                missing = [
+                    n for n in place.sizes if n <= len(model_demand.due) and n not in place.entered
+                ]
+                assert not (place.is_loaded and missing) or place.next_size <= len(model_demand.due)
 
     @rule(
         model=st.sampled_from(sorted(MODELS)),

@@ -1,4 +1,4 @@
-"""The driver: books that balance, faults, repetition to the bit, and queueing theory's figures."""
+"""The driver: counts that balance, faults, repetition to the bit, and queueing theory's figures."""
 
 import hashlib
 import math
@@ -71,7 +71,7 @@ def spied(run_of, **kwargs):
     return simulation.run(), spy, trace
 
 
-# Books
+# Accounting
 
 FAULTS = (
     ExecutorFault(5.01, "m@w", 3.0),

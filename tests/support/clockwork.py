@@ -22,7 +22,7 @@ LOAD = 0.020
 SLO = 1.0
 
 
-class Rig:
+class ClockworkHarness:
     """A core under `clockwork`, one device or more, and short words for its events."""
 
     def __init__(self, models="ab", *, policy=Clockwork, ahead=0.005, latency=0.0):
@@ -44,7 +44,7 @@ class Rig:
             ExecutorReady(name, Capabilities(pages, self.models, tuple(loaded))), now=now
         )
 
-    def books(self, name="gpu"):
+    def demands(self, name="gpu"):
         return self.core.executors[name].planned
 
     def arrive(self, model, now, slo=SLO, **kw):

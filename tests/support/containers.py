@@ -80,7 +80,7 @@ class DockerUp(Up):
 
 
 def balanced(report):
-    """Return a report's total, once its books are known to balance."""
+    """Return a report's total, once its counts are known to add up."""
     total = report.total
     assert total.lost == 0
     assert total.sent == total.answered + total.rejected + total.failed + total.invalid

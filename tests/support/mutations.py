@@ -35,7 +35,7 @@ LINES = (
     b"X-Request-Id: a b",
     b"X-Request-Timeout-Ms: 0",
     b"X-Request-Timeout-Ms: 5000",
-    b"X-Request-Priority: batch",
+    b"X-Request-Priority: low",
     b"traceparent: 00-zz",
     b"\x00: x",
     b": nameless",

@@ -21,7 +21,7 @@ TIMES = {1: 0.02, 2: 0.025, 4: 0.03, 8: 0.035, 16: 0.04}
 """Seconds that a device says it needs: longer than any `ahead`, so that one batch fills it."""
 
 
-class HandRuntime:
+class ScriptedRuntime:
     """Models that double their input; a test holds executions up, or lets them fail."""
 
     copies = False
@@ -48,7 +48,7 @@ class HandRuntime:
     def unload(self, name):
         pass
 
-    def stage(self, name, inputs):
+    def harness(self, name, inputs):
         return inputs
 
     def execute(self, name, signature, staged):
@@ -72,7 +72,7 @@ class Worker:
 
     def __init__(self, port, models=None, *, pages=4, needs=1, token=None, offers=None):
         self.port = port
-        self.runtime = HandRuntime(models or {"m": PAIR, "n": PAIR})
+        self.runtime = ScriptedRuntime(models or {"m": PAIR, "n": PAIR})
         alike = {name: ModelCapabilities(needs, 0.001, TIMES) for name in self.runtime.models}
         self._offers = offers or alike
         self._pages = pages
@@ -183,11 +183,11 @@ class Tap:
             self.hellos.append(message)
 
 
-class Ground:
-    """A gateway, a tap and perhaps a worker in this process; `stage` is the gateway's."""
+class PlannedDeployment:
+    """A gateway, a tap and perhaps a worker in this process; `harness` is the gateway's."""
 
-    def __init__(self, stage):
-        self.stage = stage
+    def __init__(self, harness):
+        self.harness = harness
 
     async def open(self, *, worker=None, models=("m", "n"), serve=True, **how):
         how = {
@@ -203,11 +203,11 @@ class Ground:
         self.tap = Tap(tap, behind)
         self.process_port = behind
         await self.tap.start()
-        self.stage.stack.push_async_callback(self.tap.stop)
+        self.harness.stack.push_async_callback(self.tap.stop)
         if worker is not None:
             self.worker = Worker(behind, **worker)
             await self.worker.start()
-            self.stage.stack.push_async_callback(self._stop)
+            self.harness.stack.push_async_callback(self._stop)
         listed = {"actions": f"127.0.0.1:{tap}", "device": "gpu"}
         if how["token"] is not None:
             listed["token"] = str(how["token"])
@@ -225,7 +225,7 @@ class Ground:
                 **how["gateway"],
             },
         }
-        self.stage.grpc_port = grpc_port
+        self.harness.grpc_port = grpc_port
         if serve:
             await self.serve()
         return self
@@ -236,29 +236,29 @@ class Ground:
     async def serve(self, *, ready=True):
         gateway = self.data["gateway"]
         where = [f"http://127.0.0.1:{gateway[key]}" for key in ("port", "admin_port")]
-        await self.stage.serve(schema.parse(yaml.safe_dump(self.data)), *where)
+        await self.harness.serve(schema.parse(yaml.safe_dump(self.data)), *where)
         if ready and hasattr(self, "worker"):
             await self.ready()
 
     async def ready(self):
-        await self.stage.until(lambda: self.executor.live)
+        await self.harness.until(lambda: self.executor.live)
 
     async def reconnected(self):
         """Cut the connection, and wait until there is another one."""
         count = len(self.tap.hellos)
         self.tap.cut()
-        await self.stage.until(lambda: len(self.tap.hellos) > count and self.executor.live)
+        await self.harness.until(lambda: len(self.tap.hellos) > count and self.executor.live)
 
     @property
     def executor(self):
-        (executor,) = self.stage.core.executors
+        (executor,) = self.harness.core.executors
         return executor
 
     def ask(self, *rows, model="m", **options):
         """Return a task that asks for the predictions of these rows."""
         body = yaml.safe_dump({"instances": [list(row) for row in rows]}, default_flow_style=True)
         body = body.replace("instances", '"instances"').replace(".nan", "NaN")
-        asking = self.stage.predict(body.encode(), path=f"/v1/models/{model}:predict", **options)
+        asking = self.harness.predict(body.encode(), path=f"/v1/models/{model}:predict", **options)
         return asyncio.ensure_future(asking)
 
     async def fill(self, model="m", *, ask=None, gate=None):
@@ -288,11 +288,11 @@ class Ground:
                     del seen[first:]
 
     async def _asked_for(self, infers):
-        await self.stage.until(lambda: len(self.tap.infers) == infers, limit=1)
+        await self.harness.until(lambda: len(self.tap.infers) == infers, limit=1)
 
     async def waiting(self, count, model="m"):
         """Wait until as many examples wait in a model's queue."""
-        await self.stage.until(lambda: len(self.stage.core.queues[model]) == count)
+        await self.harness.until(lambda: len(self.harness.core.queues[model]) == count)
 
 
 async def passed(instant):

@@ -24,7 +24,7 @@ RUNS = {
 }
 
 
-class Rig:
+class VariantsHarness:
     """A core with one model of two variants, and short words for its events."""
 
     def __init__(self, policy, variants=(FULL, TINY), *, any_batch=False, **quality):
@@ -61,10 +61,10 @@ def executes(commands):
 
 def busy(policy, waiting, *, since=0.0, until=0.0, **quality):
     """A rig whose device is busy with request 1 while others arrive evenly; the next choice."""
-    rig = Rig(policy, **quality)
-    rig.device()
-    (first,) = rig.arrive(since)
+    harness = VariantsHarness(policy, **quality)
+    harness.device()
+    (first,) = harness.arrive(since)
     for i in range(waiting):
-        assert not rig.arrive(since + (until - since) * i / max(1, waiting))
-    (chosen,) = rig.end(first.execution, until)
+        assert not harness.arrive(since + (until - since) * i / max(1, waiting))
+    (chosen,) = harness.end(first.execution, until)
     return chosen

@@ -91,13 +91,13 @@ def test_cores_of_several_executables_add_up():
 
 
 def test_the_share_of_broken_promises_covers_the_last_minute():
-    scene = Scene()
-    scene.look(arrivals=10, answered=10, late=10)
+    fake_board = Scene()
+    fake_board.look(arrivals=10, answered=10, late=10)
     for _ in range(30):
-        row = scene.look(arrivals=10, answered=10)
+        row = fake_board.look(arrivals=10, answered=10)
     assert row.late_share == pytest.approx(10 / 310)
     for _ in range(40):
-        row = scene.look(arrivals=10, answered=10)
+        row = fake_board.look(arrivals=10, answered=10)
     assert row.late_share == 0
 
 
@@ -116,10 +116,10 @@ def test_the_worst_is_first():
     assert [row.model for row in board.view.models] == ["worse", "bad", "calm", "quiet"]
 
 
-def steady(scene, seconds=12, **more):
+def steady(fake_board, seconds=12, **more):
     row = None
     for _ in range(seconds):
-        row = scene.look(**{"arrivals": 10, "answered": 10, "response_time": 0.2} | more)
+        row = fake_board.look(**{"arrivals": 10, "answered": 10, "response_time": 0.2} | more)
     return row
 
 
@@ -135,28 +135,28 @@ def test_between_set_point_and_sla_is_tight():
 
 
 def test_no_request_yet_and_none_any_more():
-    scene = Scene()
-    row = scene.look()
+    fake_board = Scene()
+    row = fake_board.look()
     assert (row.state, row.why) == (ModelState.IDLE, "no request yet")
-    scene.look(arrivals=1, answered=1, response_time=0.1)
+    fake_board.look(arrivals=1, answered=1, response_time=0.1)
     for _ in range(10):
-        row = scene.look()
+        row = fake_board.look()
     assert (row.state, row.why) == (ModelState.IDLE, "no request now")
 
 
 @pytest.mark.parametrize("state", ["loading", "lost"])
 def test_nothing_can_serve_it(state):
-    scene = Scene()
-    scene.states["m@w"] = state
-    row = scene.look(arrivals=3, rejected={"no_executable": 3})
+    fake_board = Scene()
+    fake_board.states["m@w"] = state
+    row = fake_board.look(arrivals=3, rejected={"no_executable": 3})
     assert row.state is ModelState.DOWN
     assert row.why == f"nothing can serve it: m@w is {state}"
 
 
 def test_one_of_two_is_gone():
-    scene = Scene(specs=(CPU, GPU))
-    scene.states["gpu0@w"] = "lost"
-    row = steady(scene, response_time=0.9)
+    fake_board = Scene(specs=(CPU, GPU))
+    fake_board.states["gpu0@w"] = "lost"
+    row = steady(fake_board, response_time=0.9)
     assert row.why == "900 ms of 500 ms: gpu0@w not ready, the others carry the load"
 
 
@@ -199,37 +199,41 @@ def test_one_of_two_is_gone():
 )
 def test_what_keeps_control_from_helping(executable, worker, why):
     known = {f: getattr(WORKER, f) for f in WORKER.__dataclass_fields__}
-    scene = Scene(executable=GRANTED | executable, worker=Worker(**known | worker))
-    row = steady(scene, response_time=0.9)
+    fake_board = Scene(executable=GRANTED | executable, worker=Worker(**known | worker))
+    row = steady(fake_board, response_time=0.9)
     assert row.state is ModelState.LATE
     assert row.why == f"900 ms of 500 ms: {why}"
 
 
 def test_a_jump_of_the_load_is_said_with_what_control_does_about_it():
-    scene = Scene()
-    steady(scene)
+    fake_board = Scene()
+    steady(fake_board)
     for cores in (0.5, 0.8, 1.2):
-        scene.executable = GRANTED | {"applied": cores}
-        row = scene.look(arrivals=80, answered=20, response_time=0.9, waiting=60, oldest_age=0.4)
+        fake_board.executable = GRANTED | {"applied": cores}
+        row = fake_board.look(
+            arrivals=80, answered=20, response_time=0.9, waiting=60, oldest_age=0.4
+        )
     assert row.why == "900 ms of 500 ms: load rose from 10 to 80 req/s, cores follow, 0.50 → 1.20"
 
 
 def test_cores_that_fall_do_not_follow_a_load_that_is_late():
-    scene = Scene(executable=GRANTED | {"why": "30 req/s"})
-    steady(scene)
+    fake_board = Scene(executable=GRANTED | {"why": "30 req/s"})
+    steady(fake_board)
     for cores in (0.20, 0.18, 0.17):
-        scene.executable = GRANTED | {"applied": cores, "why": "30 req/s"}
-        row = scene.look(arrivals=10, answered=10, response_time=0.9)
+        fake_board.executable = GRANTED | {"applied": cores, "why": "30 req/s"}
+        row = fake_board.look(arrivals=10, answered=10, response_time=0.9)
     assert row.why == "900 ms of 500 ms: 30 req/s"
 
 
 def test_refused_and_failed_requests_come_before_the_response_time_of_the_others():
-    scene = Scene()
-    steady(scene)
-    row = scene.look(arrivals=20, answered=10, rejected={"predicted_late": 9}, response_time=0.2)
+    fake_board = Scene()
+    steady(fake_board)
+    row = fake_board.look(
+        arrivals=20, answered=10, rejected={"predicted_late": 9}, response_time=0.2
+    )
     assert row.state is ModelState.LATE
     assert row.why.startswith("9 requests refused just now (predicted late): ")
-    row = scene.look(arrivals=20, answered=10, failed=10, response_time=0.2)
+    row = fake_board.look(arrivals=20, answered=10, failed=10, response_time=0.2)
     assert row.why.startswith("10 requests failed just now: ")
 
 
@@ -241,13 +245,13 @@ def test_what_waits_too_long_is_late_although_the_answers_are_fast():
 
 
 def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_again():
-    scene = Scene()
-    scene.look(arrivals=10, answered=10, late=5)
-    row = scene.look(arrivals=10, answered=10, response_time=0.3)
+    fake_board = Scene()
+    fake_board.look(arrivals=10, answered=10, late=5)
+    row = fake_board.look(arrivals=10, answered=10, response_time=0.3)
     assert row.state is ModelState.LATE
     assert row.why.startswith("5 promises broken in the last 5 s: ")
     for _ in range(5):
-        row = scene.look(arrivals=10, answered=10, response_time=0.3)
+        row = fake_board.look(arrivals=10, answered=10, response_time=0.3)
     assert row.state is ModelState.TIGHT
     assert row.why.startswith("300 ms of 500 ms: ")
 
@@ -259,10 +263,10 @@ def test_a_request_that_hangs_is_late_although_nothing_waits():
 
 
 def test_a_model_that_served_long_ago_is_not_new():
-    scene = Scene()
-    scene.look(arrivals=1, answered=1, response_time=0.1)
-    scene.board.history._data[:] = 0  # its past has left the ring
-    assert scene.look().why == "no request now"
+    fake_board = Scene()
+    fake_board.look(arrivals=1, answered=1, response_time=0.1)
+    fake_board.board.history._data[:] = 0  # its past has left the ring
+    assert fake_board.look().why == "no request now"
 
 
 def test_unknown_cores_are_unknown_not_none():

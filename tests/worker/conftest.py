@@ -28,7 +28,7 @@ SIGNATURE = Signature(
 )
 
 
-class HandRuntime:
+class ScriptedDeviceRuntime:
     """Models that double their input; a test holds them up where it wants to."""
 
     def __init__(self, *names):
@@ -168,4 +168,4 @@ def working():
 
 @pytest.fixture
 def hand():
-    return HandRuntime("m", "n")
+    return ScriptedDeviceRuntime("m", "n")

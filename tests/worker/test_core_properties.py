@@ -19,7 +19,7 @@ windows = st.sampled_from([0.0, 0.5, 2.0, math.inf])
 
 
 class Device(RuleBasedStateMachine):
-    """A core, a clock, and a book of what it was told and what it said."""
+    """A core, a clock, and a list of what it was told and what it said."""
 
     def __init__(self):
         super().__init__()

@@ -238,7 +238,7 @@ async def test_a_second_dispatcher_is_refused_until_the_first_is_gone(working, h
         assert await first.status(Load) is ActionStatus.OK
         await first.close()
         await until(
-            lambda: connect.server.strangers == 0 and "no dispatcher" in repr(connect.server)
+            lambda: connect.server.unauthenticated == 0 and "no dispatcher" in repr(connect.server)
         )
         third = await connect()
         assert third.hello.offer.loaded == ("m",)
@@ -340,7 +340,7 @@ async def test_inputs_beyond_the_limit_are_refused(working, hand):
 
 
 async def test_strangers_are_few(working, hand, monkeypatch):
-    monkeypatch.setattr(server, "MAX_STRANGERS", 1)
+    monkeypatch.setattr(server, "MAX_UNAUTHENTICATED", 1)
     async with working(hand) as connect:
         await connect(greet=False)
         second = await connect(greet=False)

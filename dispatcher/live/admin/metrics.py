@@ -106,7 +106,7 @@ def _outcomes(m: ModelReport) -> Iterable[tuple[tuple[str, str, str], float]]:
     yield (m.model, "", "rejected"), sum(m.rejected.values())
 
 
-def collect_door(
+def collect_gateway(
     server: Server, denied: Mapping[int, int], lookups: Mapping[str, int]
 ) -> Iterator[Metric]:
     """Yield the metrics of the clients' HTTP port.
@@ -186,7 +186,7 @@ def _batches(core: Dispatcher) -> Iterator[Metric]:
     queues = [(name, queue) for name, queue in core.low_priority.items()]
     yield counter(
         "low_priority_requests",
-        "Batch requests by what became of them; no other metric of a model counts them.",
+        "Low-priority requests by what became of them; no other metric of a model counts them.",
         ["model", "outcome"],
         (
             ((name, outcome), count)
@@ -201,7 +201,7 @@ def _batches(core: Dispatcher) -> Iterator[Metric]:
     )
     yield gauge(
         "low_priority_queue_length",
-        "Batch requests that wait.",
+        "Low-priority requests that wait.",
         _MODEL,
         (((name,), len(queue)) for name, queue in queues),
     )

@@ -86,7 +86,7 @@ class Admin:
             "exchange": self._add_exchange,
             "metrics": lambda app: app.router.add_get(METRICS, self._scrape),
         }
-        doors = {
+        guards = {
             REPORT: TokenGuard(shared),
             APPLIED: TokenGuard(shared),
             METRICS: TokenGuard(scraping),
@@ -103,7 +103,7 @@ class Admin:
             stack.callback(self.ports.close)
             for address in dict.fromkeys(addresses.values()):
                 here = [part for part, where in addresses.items() if where == address]
-                app = web.Application(middlewares=[guard(peers.names(config), doors, default)])
+                app = web.Application(middlewares=[guard(peers.names(config), guards, default)])
                 app.router.add_get(HEALTH, self._healthz)
                 for part in here:
                     parts[part](app)

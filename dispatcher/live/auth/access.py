@@ -96,7 +96,7 @@ class Access:
             caller = self._everybody if self._open else self._caller(who)
             if model is not None:
                 caller.check(model)
-            refusal = caller.allowance.refusal(now)
+            refusal = caller.rate_limit.refusal(now)
             if refusal is not None:
                 why, wait = refusal
                 wait = RETRY if wait is None else wait
@@ -149,7 +149,7 @@ class Access:
             raise Denied(401, "a key or token is needed, as Authorization: Bearer TOKEN")
         if self._certificates:
             # Whoever has a certificate of the right authority may.
-            return Caller(name, _UNLIMITED, self._everybody.allowance)
+            return Caller(name, _UNLIMITED, self._everybody.rate_limit)
         if name not in self._certified:
             raise Denied(401, "this client certificate belongs to nobody who may call")
         return self._certified[name]
@@ -167,12 +167,12 @@ class Access:
 
 
 def _made(id_: str, entry: KeyEntry, old: Caller | None) -> Caller:
-    allowance = RateLimit(entry) if old is None else old.allowance
-    allowance.follow(entry)
+    rate_limit = RateLimit(entry) if old is None else old.rate_limit
+    rate_limit.follow(entry)
     return Caller(
         entry.name or id_,
         entry,
-        allowance,
+        rate_limit,
         models=None if entry.models == "*" else frozenset(entry.models),
         expires=math.inf if entry.expires is None else entry.expires.timestamp(),
         secret=NO_DIGEST

@@ -39,14 +39,14 @@ class Grant:
     The request holds it, and so does each execution, which outlives a client that hangs up.
     """
 
-    __slots__ = ("_allowance", "_caller", "_holders", "name", "priority")
+    __slots__ = ("_caller", "_holders", "_rate_limit", "name", "priority")
 
     def __init__(self, caller: "Caller") -> None:
         self.name = caller.name
         self.priority = caller.priority
         """The highest it may use."""
         self._caller = caller
-        self._allowance: RateLimit | None = caller.allowance
+        self._rate_limit: RateLimit | None = caller.rate_limit
         self._holders = 1
 
     def __repr__(self) -> str:
@@ -63,21 +63,21 @@ class Grant:
     def release(self) -> None:
         """Give it back when as many have released it as hold it; one more does nothing."""
         self._holders -= 1
-        if self._holders <= 0 and self._allowance is not None:
-            self._allowance.under_way -= 1
-            self._allowance = None
+        if self._holders <= 0 and self._rate_limit is not None:
+            self._rate_limit.under_way -= 1
+            self._rate_limit = None
 
 
 class Caller:
     """One who may call: what for, until when, and how much of it."""
 
-    __slots__ = ("allowance", "expires", "models", "name", "priority", "secret")
+    __slots__ = ("expires", "models", "name", "priority", "rate_limit", "secret")
 
     def __init__(
         self,
         name: str,
         limits: Limits,
-        allowance: RateLimit,
+        rate_limit: RateLimit,
         *,
         models: frozenset[str] | None = None,
         expires: float = math.inf,
@@ -85,7 +85,7 @@ class Caller:
     ) -> None:
         self.name = name
         self.priority = limits.priority
-        self.allowance = allowance
+        self.rate_limit = rate_limit
         self.models = models
         """None: all."""
         self.expires = expires

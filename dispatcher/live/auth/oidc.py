@@ -59,7 +59,7 @@ class Provider:
         self._config = config
         self._keys: dict[str, Mapping[str, Any]] = {}
         self._verified: OrderedDict[bytes, Caller] = OrderedDict()
-        self._allowances: OrderedDict[str, RateLimit] = OrderedDict()
+        self._rate_limits: OrderedDict[str, RateLimit] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Provider {self._config.issuer}, {len(self._keys)} keys>"
@@ -119,10 +119,10 @@ class Provider:
 
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
         config, subject = self._config, str(claims["sub"])
-        allowance = self._allowances.setdefault(subject, RateLimit(config))
-        self._allowances.move_to_end(subject)
-        if len(self._allowances) > MOST_TOKENS:
-            self._allowances.popitem(last=False)
+        rate_limit = self._rate_limits.setdefault(subject, RateLimit(config))
+        self._rate_limits.move_to_end(subject)
+        if len(self._rate_limits) > MOST_TOKENS:
+            self._rate_limits.popitem(last=False)
         models: object = config.models
         if config.models_claim is not None:
             models = claims.get(config.models_claim, models)
@@ -131,7 +131,7 @@ class Provider:
         listed = models if isinstance(models, list | tuple) else ()
         scope = None if "*" in listed else frozenset(str(model) for model in listed)
         expires = float(claims["exp"]) + LEEWAY
-        return Caller(subject, config, allowance, models=scope, expires=expires)
+        return Caller(subject, config, rate_limit, models=scope, expires=expires)
 
 
 def _check_date(value: object) -> None:

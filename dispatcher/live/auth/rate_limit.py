@@ -7,7 +7,7 @@ from roma.config.security import Limits
 
 
 class RateLimit:
-    """The books of one caller. In any t seconds at most rate·t + burst requests are let in."""
+    """The accounts of one caller. In any t seconds at most rate·t + burst requests are let in."""
 
     __slots__ = ("_at", "_burst", "_concurrency", "_level", "_rate", "under_way")
 

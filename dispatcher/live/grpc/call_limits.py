@@ -47,13 +47,13 @@ class ConnectionLimits:
     def __init__(self, http: Server) -> None:
         self.http = http
         self.taken = 0
-        self.strangers: dict[asyncio.Timeout, None] = {}
+        self.unauthenticated: dict[asyncio.Timeout, None] = {}
         """Messages that are being read of those who showed no key, the oldest first."""
         self._by_address: Counter[str] = Counter()
         self._head_bytes = http.limits.head_bytes
 
     def __repr__(self) -> str:
-        return f"<Places: {self.taken} calls, {len(self.strangers)} strangers>"
+        return f"<Places: {self.taken} calls, {len(self.unauthenticated)} strangers>"
 
     def take(self, context: _ServicerContext) -> "CallSlot":
         """Return a call's place, to be left as a `with` block is; raise Refused."""
@@ -61,11 +61,11 @@ class ConnectionLimits:
         most, per_address = limits.connections, limits.connections_per_address
         if self.taken >= most:
             self.http.reached("connections", most, f"a gRPC call of {address} is refused")
-            raise _no_place(f"{most} calls are open, as many as may be")
+            raise _no_slot(f"{most} calls are open, as many as may be")
         if per_address is not None and self._by_address[address] >= per_address:
             key = "connections_per_address"
             self.http.reached(key, per_address, f"a gRPC call of {address} is refused")
-            raise _no_place(f"{per_address} calls of one address are open, as many as may be")
+            raise _no_slot(f"{per_address} calls of one address are open, as many as may be")
         if limits.head_bytes < self._head_bytes:  # else gRPC has looked
             size = sum(len(k) + len(v) + _FIELD for k, v in context.invocation_metadata() or ())
             if size > limits.head_bytes:
@@ -84,7 +84,7 @@ class ConnectionLimits:
 
     def no_room(self, address: str, size: int) -> RefusedCall:
         """Return the answer to a call whose message or answer is one too many."""
-        return _no_place(self.http.no_room(address, size))
+        return _no_slot(self.http.no_room(address, size))
 
     def hold_answer(self, context: _ServicerContext, answer: GrpcResponse) -> GrpcResponse:
         """Count an answer until gRPC has sent it; return it, or a refusal if there is no room.
@@ -110,10 +110,10 @@ class ConnectionLimits:
 class CallSlot:
     """One call's: what it holds is given back when the block ends, whichever way."""
 
-    __slots__ = ("_address", "_context", "_held", "_is_left", "_places")
+    __slots__ = ("_address", "_context", "_held", "_is_left", "_limits")
 
     def __init__(self, places: ConnectionLimits, context: _ServicerContext, address: str) -> None:
-        self._places = places
+        self._limits = places
         self._context = context
         self._address = address
         self._held = 0
@@ -125,7 +125,7 @@ class CallSlot:
     def __exit__(self, *_: object) -> None:
         self._hold(0)
         self._is_left = True
-        self._places.leave(self._address)
+        self._limits.leave(self._address)
 
     async def message(self) -> bytes:
         """Read the call's message; raise Refused, also where there is none."""
@@ -137,30 +137,30 @@ class CallSlot:
     async def next_message(self) -> bytes | None:
         """Read one more message, None after the last; the one before it is held no longer."""
         self._hold(0)
-        http = self._places.http
+        http = self._limits.http
         if http.buffered >= http.limits.buffered_bytes and not http.make_room(1):
-            raise self._places.no_room(self._address, 0)
+            raise self._limits.no_room(self._address, 0)
         return self._admitted(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
-    async def strangers_message(self) -> bytes:
+    async def unauthenticated_message(self) -> bytes:
         """Read the message of somebody who need not show a key; raise Refused.
 
         It is not held: there are few at a time, and short ones.
         """
-        strangers = self._places.strangers
-        while len(strangers) >= UNAUTHENTICATED_CALLS:
-            oldest = next(iter(strangers))
-            del strangers[oldest]
+        unauthenticated = self._limits.unauthenticated
+        while len(unauthenticated) >= UNAUTHENTICATED_CALLS:
+            oldest = next(iter(unauthenticated))
+            del unauthenticated[oldest]
             if not oldest.expired():
                 oldest.reschedule(0.0)
         reading = asyncio.timeout(
-            min(UNAUTHENTICATED_TIMEOUT, self._places.http.limits.body_timeout)
+            min(UNAUTHENTICATED_TIMEOUT, self._limits.http.limits.body_timeout)
         )
-        strangers[reading] = None
+        unauthenticated[reading] = None
         try:
             found = await self._read(reading)
         finally:
-            strangers.pop(reading, None)
+            unauthenticated.pop(reading, None)
         if found is None:
             raise _no_message()
         if len(found) > MAX_HEALTH_MESSAGE:
@@ -177,23 +177,23 @@ class CallSlot:
 
     def _admitted(self, found: bytes | None) -> bytes | None:
         """Hold a message; raise Refused if it is too large, or too much together with others."""
-        http, size = self._places.http, len(found or b"")
+        http, size = self._limits.http, len(found or b"")
         if size > http.bounds.max_body_bytes:
             raise _too_large(size, http.bounds.max_body_bytes)
         if not http.make_room(size):
             # Whoever comes last makes room, as over HTTP.
-            raise self._places.no_room(self._address, size)
+            raise self._limits.no_room(self._address, size)
         self._hold(size)
         return found
 
     def _hold(self, size: int) -> None:
         if self._is_left:  # a question that came while its conversation ended
             return
-        self._places.http.buffered += size - self._held
+        self._limits.http.buffered += size - self._held
         self._held = size
 
 
-def _no_place(text: str) -> RefusedCall:
+def _no_slot(text: str) -> RefusedCall:
     return RefusedCall(_Code.RESOURCE_EXHAUSTED, text, retry_after=RETRY)
 
 

@@ -34,7 +34,7 @@ class GatewayHealth:
 
     def __init__(self, service: Service, places: ConnectionLimits) -> None:
         self._service = service
-        self._places = places
+        self._limits = places
         self._ending = asyncio.Event()
 
     def handlers(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class GatewayHealth:
     async def _check(self, _: object, context: _ServicerContext) -> bytes:
         """Return the status of now."""
         try:
-            with self._places.take(context) as place:
+            with self._limits.take(context) as place:
                 name = await _asked(place)
                 status = self._status(name)
                 if status == _STATUS.SERVICE_UNKNOWN:
@@ -64,7 +64,7 @@ class GatewayHealth:
     async def _watch(self, _: object, context: _ServicerContext) -> None:
         """Send the status, and each other one, until `end`."""
         try:
-            with self._places.take(context) as place:
+            with self._limits.take(context) as place:
                 await self._tell(await _asked(place), context)
         except RefusedCall as refused:
             await respond(context, refused.answer)
@@ -94,7 +94,7 @@ class GatewayHealth:
 
 async def _asked(place: CallSlot) -> str:
     """Return which service or model is meant, the message's only field; raise Refused."""
-    message = await place.strangers_message()
+    message = await place.unauthenticated_message()
     try:
         return wire.name_and_version(message)[0]
     except wire.Malformed as error:

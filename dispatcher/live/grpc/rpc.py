@@ -86,13 +86,13 @@ class GrpcCall(Call):
 class Rpc:
     """One call of a method that a model server answers; `run` it once."""
 
-    __slots__ = ("_carried", "_context", "_method", "_places", "_service")
+    __slots__ = ("_carried", "_context", "_limits", "_method", "_service")
 
     def __init__(
         self, service: Service, places: ConnectionLimits, method: Passed, context: _ServicerContext
     ) -> None:
         self._service = service
-        self._places = places
+        self._limits = places
         self._method = method
         self._context = context
         self._carried: Context | None = None
@@ -101,8 +101,8 @@ class Rpc:
     async def run(self) -> bytes:
         """Return the answer's message; an error ends the call. What it held is free by then."""
         try:
-            with self._places.take(self._context) as place:
-                answer = self._places.hold_answer(self._context, await self._answer(place))
+            with self._limits.take(self._context) as place:
+                answer = self._limits.hold_answer(self._context, await self._answer(place))
         except (RefusedCall, BadRequest, Denied) as error:
             answer = refused(error)
             if self._carried is not None:

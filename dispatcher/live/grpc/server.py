@@ -57,8 +57,8 @@ class GatewayGrpcServer:
                 ("grpc.so_reuseport", int(shared)),
             ],
         )
-        self._places = ConnectionLimits(http)
-        self._health = GatewayHealth(service, self._places)
+        self._limits = ConnectionLimits(http)
+        self._health = GatewayHealth(service, self._limits)
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
 
     def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -98,11 +98,11 @@ class GatewayGrpcServer:
             path: grpc.stream_unary_rpc_method_handler(self._handler(method))
             for path, method in METHODS.items()
         }
-        more = reflection.handlers(self._service, self._places)
+        more = reflection.handlers(self._service, self._limits)
         return found | more | self._health.handlers()
 
     def _handler(self, method: Passed | Own) -> Callable[[object, Any], Any]:
-        service, places = self._service, self._places
+        service, places = self._service, self._limits
         if isinstance(method, Own):
 
             async def answer(_: object, context: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""What a worker offers, checked before the dispatcher's books are built on it.
+"""What a worker offers, checked before the dispatcher's state are built on it.
 
 The core trusts an offer: it counts pages by it and looks times up in it. So a worker whose offer
 does not hold together is refused as a whole, with one line that says why.

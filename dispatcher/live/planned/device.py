@@ -1,6 +1,6 @@
 """One planned device: the core's commands as its actions, their results as the core's events.
 
-The core's books of a device are exact only while both agree. A result that shows that they do not
+The core's state of a device are exact only while both agree. A result that shows that they do not
 (a model that we thought loaded is not there, pages that we thought free are taken) ends the
 connection: the next one begins with what the device says that it holds. What runs then has failed.
 """
@@ -131,7 +131,7 @@ class PlannedDevice:
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
         """Run a batch; a call is None if it was given up between the command and now."""
         examples = [call for call in calls if isinstance(call, ExampleCall)]
-        if not examples:  # the core still has it in its books
+        if not examples:  # the core still knows it
             self._driver.handle(ExecutionMissed(command.execution))
             return
         for example in examples:
@@ -142,7 +142,7 @@ class PlannedDevice:
         infer = Infer(number, command.variant, command.size, earliest, latest)
         try:
             is_sent = self._is_sent(infer, joined(rows))
-        except (WireError, ValueError) as fault:  # it must end in the core's books
+        except (WireError, ValueError) as fault:  # it must end in the core's state
             del self._asked[number]
             self._fail(command, f"cannot send: {fault}")
             return
@@ -171,12 +171,12 @@ class PlannedDevice:
         return self._last_action
 
     def _predicted(self, command: Execute | LoadModel | UnloadModel) -> float:
-        books = self._driver.core.executors[self.name].planned
+        state = self._driver.core.executors[self.name].planned
         match command:
-            case Execute() if books is not None:
-                return books.execution(command.variant, command.size)
-            case LoadModel() if books is not None:
-                return books.loading(command.model)
+            case Execute() if state is not None:
+                return state.execution(command.variant, command.size)
+            case LoadModel() if state is not None:
+                return state.loading(command.model)
         return 0.0
 
     def _send(self, action: Load | Unload) -> None:

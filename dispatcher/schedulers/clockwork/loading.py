@@ -37,7 +37,7 @@ It takes free pages only."""
 LOOKS: Final = 16
 """Most candidates that one decision looks at."""
 
-SLACK: Final = 16
+SPARE_ENTRIES: Final = 16
 """Stale entries that are not worth a rebuild."""
 
 
@@ -94,10 +94,19 @@ class ModelDemand:
 class Replica:
     """A model on a device; `entered` says by batch size when its strategy must begin at latest."""
 
-    __slots__ = ("book", "entered", "gpu", "is_loaded", "next_size", "share", "sizes", "times")
+    __slots__ = (
+        "entered",
+        "gpu",
+        "is_loaded",
+        "model_demand",
+        "next_size",
+        "share",
+        "sizes",
+        "times",
+    )
 
-    def __init__(self, book: ModelDemand, gpu: DeviceSchedule) -> None:
-        self.book = book
+    def __init__(self, model_demand: ModelDemand, gpu: DeviceSchedule) -> None:
+        self.model_demand = model_demand
         self.gpu = gpu
         self.share = 0.0
         """a_m,g."""
@@ -106,8 +115,8 @@ class Replica:
         self.next_size = 0
         """How many must wait before there is a size to enter."""
         self.is_loaded = False
-        self.sizes = gpu.device.sizes(book.name)
-        self.times = gpu.device.times(book.name)
+        self.sizes = gpu.device.sizes(model_demand.name)
+        self.times = gpu.device.times(model_demand.name)
 
     def forget(self, size: int) -> None:
         """Take that a batch size has no strategy any more."""
@@ -132,9 +141,9 @@ class Loading:
         self.paused_until = NEVER
         """When one can be tried again whose last LOAD had failed."""
 
-    def rebuild(self, book: ModelDemand, now: float) -> None:
+    def rebuild(self, model_demand: ModelDemand, now: float) -> None:
         """Renew a model's demand, its shares and its priority."""
-        places, demand = book.places, self._demand(book, now)
+        places, demand = model_demand.places, self._demand(model_demand, now)
         priority = demand
         if len(places) == 1:  # as nearly always
             priority -= _allot_demand(places[0], demand)
@@ -144,24 +153,24 @@ class Loading:
                 total += _weight(place)
             for place in places:
                 priority -= _allot_demand(place, demand * _weight(place) / total)
-        elif book.is_touched and demand == 0.0:
+        elif model_demand.is_touched and demand == 0.0:
             priority = COLD_MISS_PRIORITY
-        if len(book.places) >= len(self._gpus):
+        if len(model_demand.places) >= len(self._gpus):
             priority = 0.0  # it is everywhere: no candidate, that others may be looked at
-        if priority != book.priority:
-            book.priority = priority
+        if priority != model_demand.priority:
+            model_demand.priority = priority
             if priority > 0:
-                self._enter(book)
+                self._enter(model_demand)
 
-    def _demand(self, book: ModelDemand, now: float) -> float:
+    def _demand(self, model_demand: ModelDemand, now: float) -> float:
         """Return d_m."""
-        if not book.due:
+        if not model_demand.due:
             return 0.0
-        name, places = book.name, book.places
+        name, places = model_demand.name, model_demand.places
         device = places[0].gpu.device if places else self.fastest_cold_start(name)
         if device is None:
             return 0.0
-        return device.work(name, book.benefit(now + device.cold(name)))
+        return device.work(name, model_demand.benefit(now + device.cold(name)))
 
     def fastest_cold_start(self, model: str) -> DeviceState | None:
         """Return the device that would answer a model first which none of them holds."""
@@ -197,11 +206,11 @@ class Loading:
         else:
             self._coldest.pop(model, None)
 
-    def _enter(self, book: ModelDemand) -> None:
+    def _enter(self, model_demand: ModelDemand) -> None:
         self._sequence += 1
         self.is_changed = True
-        heappush(self._candidates, (-book.priority, self._sequence, book))
-        if len(self._candidates) > 2 * self._live + SLACK:
+        heappush(self._candidates, (-model_demand.priority, self._sequence, model_demand))
+        if len(self._candidates) > 2 * self._live + SPARE_ENTRIES:
             # Within a heap twice as large as what lives in it, a rebuild is paid for by what came.
             entries = {id(b): (key, n, b) for key, n, b in self._candidates if -key == b.priority}
             self._candidates = list(entries.values())
@@ -212,9 +221,9 @@ class Loading:
         """Return the model with the highest priority, if that is positive."""
         candidates = self._candidates
         while candidates:
-            key, _, book = candidates[0]
-            if -key == book.priority:
-                return book
+            key, _, model_demand = candidates[0]
+            if -key == model_demand.priority:
+                return model_demand
             heappop(candidates)
         return None
 
@@ -226,12 +235,12 @@ class Loading:
         found = None
         self.is_short, self.paused_until = False, NEVER
         for _ in range(LOOKS):
-            book = self.best()
-            if book is None:
+            model_demand = self.best()
+            if model_demand is None:
                 break
-            gpu = self._place_for(book, gpus, now, latency)
+            gpu = self._place_for(model_demand, gpus, now, latency)
             if gpu is not None:
-                found = gpu, book
+                found = gpu, model_demand
                 break
             skipped.append(heappop(self._candidates))
         for entry in skipped:
@@ -241,9 +250,9 @@ class Loading:
         return found
 
     def _place_for(
-        self, book: ModelDemand, gpus: list[DeviceSchedule], now: float, latency: float
+        self, model_demand: ModelDemand, gpus: list[DeviceSchedule], now: float, latency: float
     ) -> DeviceSchedule | None:
-        name = book.name
+        name = model_demand.name
         for gpu in gpus:
             device = gpu.device
             if name in gpu.places or device.offer.models[name].pages > device.offer.pages:
@@ -252,12 +261,12 @@ class Loading:
             if pause > now:
                 self.paused_until = min(self.paused_until, pause)
                 continue
-            if book.priority == COLD_MISS_PRIORITY:
+            if model_demand.priority == COLD_MISS_PRIORITY:
                 if device.room_for(name) >= 0:
                     return gpu
                 continue
             ends = device.loads.free_at(now) + device.cold(name)
-            if not book.benefit(ends + 2 * latency + TICK):
+            if not model_demand.benefit(ends + 2 * latency + TICK):
                 continue
             if device.room_for(name) >= 0 or device.victim() is not None:
                 return gpu
@@ -276,4 +285,4 @@ def _allot_demand(place: Replica, share: float) -> float:
     gpu = place.gpu
     work = max(share, gpu.work + share - place.share)  # rounding takes a little now and then
     place.share, gpu.work = share, work
-    return share * place.book.capacity / work if share else 0.0
+    return share * place.model_demand.capacity / work if share else 0.0

@@ -78,7 +78,9 @@ class Clockwork(Scheduler):
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
-        self._books = {name: ModelDemand(name, q.spec.deadline) for name, q in state.queues.items()}
+        self._demands = {
+            name: ModelDemand(name, q.spec.deadline) for name, q in state.queues.items()
+        }
         self._gpus: dict[str, DeviceSchedule] = {}
         self._ready: dict[str, DeviceSchedule] = {}
         """Devices that may have room for a batch: something changed since they were looked at."""
@@ -97,25 +99,25 @@ class Clockwork(Scheduler):
 
     def on_request(self, request: Request, now: float) -> None:
         """Enter a request in its model's list, and strategies that it makes possible."""
-        book, entry = self._books[request.model], (request.deadline, request.id)
-        due = book.due
+        model_demand, entry = self._demands[request.model], (request.deadline, request.id)
+        due = model_demand.due
         if not due or entry > due[-1]:
             due.append(entry)
         else:
             insort(due, entry)
         is_first, waiting = due[0] == entry, len(due)
-        for place in book.places:
+        for place in model_demand.places:
             # Most have entered what can be: a request that is not the first changes nothing there.
             if place.is_loaded and (is_first or waiting >= place.next_size):
                 self._enqueue_strategies(place, now, is_first=is_first)
-        self._stale[book.name] = book
+        self._stale[model_demand.name] = model_demand
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Note what left; `on_request` sees what comes."""
-        book, waiting = self._books[queue.spec.name], len(queue.waiting)
-        if waiting < book.waiting:
-            self._stale[book.name] = book
-        book.waiting = waiting
+        model_demand, waiting = self._demands[queue.spec.name], len(queue.waiting)
+        if waiting < model_demand.waiting:
+            self._stale[model_demand.name] = model_demand
+        model_demand.waiting = waiting
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Look at a device again; make its places anew if it came or went."""
@@ -134,7 +136,7 @@ class Clockwork(Scheduler):
             gpu = self._gpus[name] = DeviceSchedule(executor, device)
             self._loading.forget()
             for model in device.held:
-                if model in self._books:
+                if model in self._demands:
                     self._enter(gpu, model, now)
             self._loading.is_changed, self._is_loading = True, False
         if self._loading.is_short:  # what has ended may have been the last use of a model
@@ -146,7 +148,7 @@ class Clockwork(Scheduler):
         """Follow what a device holds."""
         gpu, device = self._gpus[executor.spec.name], executor.planned
         self._loading.is_changed, self._is_loading = True, False
-        if model not in self._books or device is None:
+        if model not in self._demands or device is None:
             return  # the model was removed
         place = gpu.places.get(model)
         if model in device.held:
@@ -155,40 +157,40 @@ class Clockwork(Scheduler):
             self._leave(place, now)
 
     def _enter(self, gpu: DeviceSchedule, model: str, now: float) -> None:
-        book = self._books[model]
+        model_demand = self._demands[model]
         place = gpu.places.get(model)
         if place is None:
-            place = gpu.places[model] = Replica(book, gpu)
-            book.places.append(place)
-            book.is_touched = False
+            place = gpu.places[model] = Replica(model_demand, gpu)
+            model_demand.places.append(place)
+            model_demand.is_touched = False
             self._loading.begins(model, gpu.device)
         place.is_loaded = gpu.device.has(model)
-        if place.is_loaded and book.due:
+        if place.is_loaded and model_demand.due:
             self._enqueue_strategies(place, now, is_first=True)
-        self._move(book)
+        self._move(model_demand)
 
     def _leave(self, place: Replica, now: float) -> None:
-        book, gpu = place.book, place.gpu
+        model_demand, gpu = place.model_demand, place.gpu
         place.is_loaded = False
         place.entered.clear()
         gpu.work = max(0.0, gpu.work - place.share)
-        del gpu.places[book.name]
-        book.places.remove(place)
-        self._loading.ends(book.name, gpu.device)
-        self._move(book)
+        del gpu.places[model_demand.name]
+        model_demand.places.remove(place)
+        self._loading.ends(model_demand.name, gpu.device)
+        self._move(model_demand)
 
-    def _move(self, book: ModelDemand) -> None:
+    def _move(self, model_demand: ModelDemand) -> None:
         """Take that a model is somewhere else, or that it takes longer or shorter there."""
-        book.head = NO_REQUEST
-        self._stale[book.name] = book
+        model_demand.head = NO_REQUEST
+        self._stale[model_demand.name] = model_demand
 
     def _enqueue_strategies(self, place: Replica, now: float, *, is_first: bool) -> None:
         """Enter a strategy for each batch size that waits in full and has none, or a later one.
 
         Only a request that is the first of its model's can bring a strategy forward.
         """
-        book, gpu, entered = place.book, place.gpu, place.entered
-        deadline, waiting = book.due[0][0], len(book.due)
+        model_demand, gpu, entered = place.model_demand, place.gpu, place.entered
+        deadline, waiting = model_demand.due[0][0], len(model_demand.due)
         place.next_size = UNBOUNDED
         for size in place.sizes:
             if size > waiting:
@@ -229,10 +231,10 @@ class Clockwork(Scheduler):
 
         Most requests find a device free: of those nothing follows.
         """
-        for book in self._stale.values():
-            if not book.due or book.due[0][1] != book.head:
-                self._await_drop(book, now)
-            self._loading.rebuild(book, now)
+        for model_demand in self._stale.values():
+            if not model_demand.due or model_demand.due[0][1] != model_demand.head:
+                self._await_drop(model_demand, now)
+            self._loading.rebuild(model_demand, now)
         self._stale.clear()
 
     def _next_batch(self, gpu: DeviceSchedule, now: float) -> Batch | None:
@@ -282,7 +284,7 @@ class Clockwork(Scheduler):
         ends = start + self.options.latency + TICK
         while heap:
             key, _, place = heap[0]
-            due = place.book.due
+            due = place.model_demand.due
             if place.entered.get(size, NEVER) != key:
                 heappop(heap)
                 continue
@@ -304,8 +306,8 @@ class Clockwork(Scheduler):
     def _largest_batch(self, strategy: "_Strategy", start: float) -> "_Strategy":
         """Return the largest batch that begins with the same request and keeps its deadline."""
         place, first = strategy.place, strategy.first
-        book = place.book
-        deadline, available = book.due[first][0], len(book.due) - first
+        model_demand = place.model_demand
+        deadline, available = model_demand.due[first][0], len(model_demand.due) - first
         for size in place.sizes:
             if size <= strategy.size:
                 continue
@@ -318,68 +320,72 @@ class Clockwork(Scheduler):
     def _fill(self, strategy: "_Strategy", now: float) -> Batch | None:
         """Take the requests of a batch; None if some of them have left the queue."""
         place, first = strategy.place, strategy.first
-        book, gpu = place.book, place.gpu
-        taken = book.due[first : first + strategy.size]
-        left = [entry for entry in taken if not self.state.waits(book.name, entry[1])]
+        model_demand, gpu = place.model_demand, place.gpu
+        taken = model_demand.due[first : first + strategy.size]
+        left = [entry for entry in taken if not self.state.waits(model_demand.name, entry[1])]
         if left:  # cancelled, or run elsewhere
             for entry in left:
-                book.due.remove(entry)
-            self._stale[book.name] = book
+                model_demand.due.remove(entry)
+            self._stale[model_demand.name] = model_demand
             return None
-        del book.due[first : first + len(taken)]
-        self._stale[book.name] = book
+        del model_demand.due[first : first + len(taken)]
+        self._stale[model_demand.name] = model_demand
         requests = tuple([request for _, request in taken])
-        return Batch(gpu.name, book.name, requests, now, strategy.latest - self.options.latency)
+        return Batch(
+            gpu.name, model_demand.name, requests, now, strategy.latest - self.options.latency
+        )
 
     def _next_drop(self, now: float) -> DropChoice | None:
         while self._drops and self._drops[0][0] <= now + TICK:
-            time, _, book = heappop(self._drops)
-            if time != book.drop_at:
+            time, _, model_demand = heappop(self._drops)
+            if time != model_demand.drop_at:
                 continue
-            book.drop_at = NEVER
-            ready, run = self._soonest(book, now)
+            model_demand.drop_at = NEVER
+            ready, run = self._soonest(model_demand, now)
             # Twice: with one TICK, rounding may find the head on neither side, again and again.
             end = max(now, ready) + run + 2 * TICK
-            late = bisect_left(book.due, (end, 0))
-            found = [n for _, n in book.due[:late] if self.state.waits(book.name, n)]
-            del book.due[:late]
-            self._await_drop(book, now)
+            late = bisect_left(model_demand.due, (end, 0))
+            found = [
+                n for _, n in model_demand.due[:late] if self.state.waits(model_demand.name, n)
+            ]
+            del model_demand.due[:late]
+            self._await_drop(model_demand, now)
             if not found:  # they have left
-                self._loading.rebuild(book, now)
+                self._loading.rebuild(model_demand, now)
                 continue
-            book.is_touched = not book.places
-            self._stale[book.name] = book
+            model_demand.is_touched = not model_demand.places
+            self._stale[model_demand.name] = model_demand
             for gpu in self._gpus.values():
-                if gpu.device.doubt(book.name, now):
-                    self._loading.forget(book.name)
+                if gpu.device.doubt(model_demand.name, now):
+                    self._loading.forget(model_demand.name)
             detail = f"an answer takes {end - now:.4f} s from now, the deadline is before that"
-            return DropChoice(book.name, tuple(found), Reason.DEADLINE, detail)
+            return DropChoice(model_demand.name, tuple(found), Reason.DEADLINE, detail)
         return None
 
-    def _await_drop(self, book: ModelDemand, now: float) -> None:
+    def _await_drop(self, model_demand: ModelDemand, now: float) -> None:
         """Be woken when the most urgent request cannot be answered in time any more."""
-        if not book.due:
-            book.head, book.drop_at = NO_REQUEST, NEVER
+        if not model_demand.due:
+            model_demand.head, model_demand.drop_at = NO_REQUEST, NEVER
             return
-        book.head = book.due[0][1]
-        ready, run = self._soonest(book, now)
-        deadline = book.due[0][0]
+        model_demand.head = model_demand.due[0][1]
+        ready, run = self._soonest(model_demand, now)
+        deadline = model_demand.due[0][0]
         time = deadline - run if ready + run <= deadline else now
-        if time != book.drop_at:
-            book.drop_at = time
+        if time != model_demand.drop_at:
+            model_demand.drop_at = time
             self._sequence += 1
-            heappush(self._drops, (time, self._sequence, book))
+            heappush(self._drops, (time, self._sequence, model_demand))
 
-    def _soonest(self, book: ModelDemand, now: float) -> tuple[float, float]:
+    def _soonest(self, model_demand: ModelDemand, now: float) -> tuple[float, float]:
         """Return when the model is ready somewhere, and the seconds from there to an answer."""
         ready, run = NEVER, NEVER
-        for place in book.places:
+        for place in model_demand.places:
             run = min(run, place.times[1])
-            ready = min(ready, place.gpu.device.ready_at(book.name, now))
-        if book.places:
+            ready = min(ready, place.gpu.device.ready_at(model_demand.name, now))
+        if model_demand.places:
             return ready, run + 2 * self.options.latency
-        first = self._loading.fastest_cold_start(book.name)
-        cold = 0.0 if first is None else first.cold(book.name)
+        first = self._loading.fastest_cold_start(model_demand.name)
+        cold = 0.0 if first is None else first.cold(model_demand.name)
         return now, cold + 4 * self.options.latency
 
     def _next_load(self, now: float) -> LoadChoice | UnloadChoice | None:
@@ -396,16 +402,16 @@ class Clockwork(Scheduler):
             self._load_at = min(self._load_at, loading.paused_until)
             return None
         loading.is_changed = True  # there may be another
-        gpu, book = picked
-        device, name = gpu.device, book.name
+        gpu, model_demand = picked
+        device, name = gpu.device, model_demand.name
         if device.room_for(name) < 0:
             victim = device.victim()
             assert victim is not None, f"{device!r} was picked for {name}"
             return UnloadChoice(gpu.name, victim)
         latest = NEVER
-        if book.priority != COLD_MISS_PRIORITY:
+        if model_demand.priority != COLD_MISS_PRIORITY:
             needs = device.loading(name) + device.execution(name, 1) + 2 * self.options.latency
-            latest = book.due[-1][0] - needs
+            latest = model_demand.due[-1][0] - needs
         return LoadChoice(gpu.name, name, latest)
 
     def _idle_lanes(self, now: float) -> list[DeviceSchedule]:
@@ -434,7 +440,7 @@ class Clockwork(Scheduler):
             while heap:
                 key, _, place = heap[0]
                 if place.entered.get(size, NEVER) == key:
-                    if len(place.book.due) >= size:
+                    if len(place.model_demand.due) >= size:
                         return True
                     place.forget(size)
                 heappop(heap)
@@ -443,8 +449,8 @@ class Clockwork(Scheduler):
     def _next_look(self) -> WaitUntil | None:
         looks, drops, first = self._looks, self._drops, self._load_at
         while drops:
-            time, _, book = drops[0]
-            if time == book.drop_at:
+            time, _, model_demand = drops[0]
+            if time == model_demand.drop_at:
                 first = min(first, time)
                 break
             heappop(drops)
@@ -458,8 +464,8 @@ class Clockwork(Scheduler):
 
 
 def _by_work(gpu: DeviceSchedule) -> tuple[float, int]:
-    # Where little waits, no device has any work by these books; then memory says who has the models
-    # whose requests come: without it the first device would be given them all.
+    # Where little waits, no device has any work by these demands; then memory says who has the
+    # models whose requests come: without it the first device would be given them all.
     return gpu.work, -gpu.device.free
 
 

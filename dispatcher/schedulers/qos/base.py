@@ -168,9 +168,9 @@ class DeviceView:
         """Whether it has nothing to run."""
         return not len(self.device.infers) and self.executor.has_room
 
-    def held(self, book: VariantQueue) -> list[Variant]:
+    def held(self, variant_queue: VariantQueue) -> list[Variant]:
         """Return the variants of a model that are loaded, the most accurate first."""
-        return [v for v in book.variants if self.device.has(v.name)]
+        return [v for v in variant_queue.variants if self.device.has(v.name)]
 
     def sizes(self, variant: Variant) -> tuple[int, ...]:
         """Return the batch sizes that were measured of a variant, the smallest first."""
@@ -205,7 +205,7 @@ class QualityScheduler(Scheduler):
         super().__init__(state, options)
         self.utility = UTILITIES[options.quality.utility]
         width = options.quality.bin
-        self.books = {
+        self.variant_queues = {
             name: VariantQueue(queue, state, width, self.rate_window)
             for name, queue in state.queues.items()
         }
@@ -223,11 +223,11 @@ class QualityScheduler(Scheduler):
 
     def on_request(self, request: Request, now: float) -> None:
         """Enter a request."""
-        book = self.books[request.model]
-        book.add(request)
+        variant_queue = self.variant_queues[request.model]
+        variant_queue.add(request)
         if now == request.arrived:  # else it came back
-            book.rate.add(now)
-        self._active[book.name] = book
+            variant_queue.rate.add(now)
+        self._active[variant_queue.name] = variant_queue
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Follow which devices there are."""
@@ -241,7 +241,7 @@ class QualityScheduler(Scheduler):
         self._lacking.pop(name, None)
         if device is not None:
             gpu = self.gpus[name] = self._lacking[name] = DeviceView(executor, device)
-            gpu.capability = {b.name: _capability(gpu, b) for b in self.books.values()}
+            gpu.capability = {b.name: _capability(gpu, b) for b in self.variant_queues.values()}
             ordered = sorted(self.gpus.values(), key=lambda g: -sum(g.capability.values()))
             self.gpus = {g.name: g for g in ordered}
 
@@ -254,7 +254,7 @@ class QualityScheduler(Scheduler):
 
     @abstractmethod
     def decide(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | DropChoice | float:
         """Say what a free device runs, or until when it waits if nothing comes before.
 
@@ -272,21 +272,21 @@ class QualityScheduler(Scheduler):
         for gpu in self.gpus.values():
             if not gpu.is_free:
                 continue
-            for book, able in self._by_urgency(gpu):
-                decision = self.decide(book, gpu, able, now)
+            for variant_queue, able in self._by_urgency(gpu):
+                decision = self.decide(variant_queue, gpu, able, now)
                 if isinstance(decision, BatchChoice):
-                    return self._batch(book, gpu, decision, now)
+                    return self._batch(variant_queue, gpu, decision, now)
                 if isinstance(decision, DropChoice):
                     return decision
                 look = min(look, decision)
         return None if look == inf else WaitUntil(max(look, now + TICK))
 
-    def share(self, book: VariantQueue, gpu: DeviceView) -> float:
+    def share(self, variant_queue: VariantQueue, gpu: DeviceView) -> float:
         """Return ξ, the part of a model's requests that is a device's: by what devices can do."""
         total = 0.0
         for other in self.gpus.values():
-            total += other.capability[book.name]
-        return gpu.capability[book.name] / total
+            total += other.capability[variant_queue.name]
+        return gpu.capability[variant_queue.name] / total
 
     def quality(self, variant: Variant, entries: Sequence[Entry], ended: float) -> float:
         """Return the total quality of answers that end together (eq. 1)."""
@@ -304,37 +304,39 @@ class QualityScheduler(Scheduler):
         """Return the models of which a device can run something, the most urgent first."""
         found = []
         for name in list(self._active):
-            book = self._active[name]
-            if not book.waiting:
+            variant_queue = self._active[name]
+            if not variant_queue.waiting:
                 del self._active[name]
                 continue
-            head = book.head(gpu.held(book))
+            head = variant_queue.head(gpu.held(variant_queue))
             if head is not None:
-                found.append((head[0].soft, book, head[1]))
+                found.append((head[0].soft, variant_queue, head[1]))
         if len(found) > 1:
             found.sort(key=_urgency)
-        return [(book, able) for _, book, able in found]
+        return [(variant_queue, able) for _, variant_queue, able in found]
 
     def _batch(
-        self, book: VariantQueue, gpu: DeviceView, decision: BatchChoice, now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, decision: BatchChoice, now: float
     ) -> Batch:
         variant, count = decision.variant, decision.count
         sizes = gpu.sizes(variant)
-        entries = book.first(variant, min(count, sizes[-1]))
-        book.take(entries)
+        entries = variant_queue.first(variant, min(count, sizes[-1]))
+        variant_queue.take(entries)
         size = gpu.size_for(variant, len(entries))
         latest = max([e.hard for e in entries]) - gpu.seconds(variant, size) - self.options.latency
         requests = tuple([e.request for e in entries])
         latest = max(now, latest)
-        return Batch(gpu.name, book.name, requests, now, latest, variant=variant.name, size=size)
+        return Batch(
+            gpu.name, variant_queue.name, requests, now, latest, variant=variant.name, size=size
+        )
 
     def _next_load(self, now: float) -> tuple[LoadChoice | None, float]:
         """Return a variant to load, or when to try again one that failed."""
         look = inf
         for gpu in list(self._lacking.values()):
             device, is_done = gpu.device, True
-            for book in self.books.values():
-                for variant in book.variants:
+            for variant_queue in self.variant_queues.values():
+                for variant in variant_queue.variants:
                     if variant.name in device.held or device.room_for(variant.name) < 0:
                         continue
                     pause = device.load_pause(variant.name)
@@ -350,7 +352,7 @@ def _urgency(found: tuple[float, VariantQueue, tuple[Variant, ...]]) -> float:
     return found[0]
 
 
-def _capability(gpu: DeviceView, book: VariantQueue) -> float:
-    best = book.variants[0]
+def _capability(gpu: DeviceView, variant_queue: VariantQueue) -> float:
+    best = variant_queue.variants[0]
     size = gpu.size_for(best, REFERENCE)
     return size / gpu.seconds(best, size)

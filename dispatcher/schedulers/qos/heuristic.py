@@ -28,17 +28,26 @@ class Fixed(QualityScheduler):
     """All that wait, at once."""
 
     def decide(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | float:
         """Run everything, up to a bound."""
-        return self.best(book, gpu, able, self.count(book, gpu, able[0], now), now)
+        return self.best(
+            variant_queue, gpu, able, self.count(variant_queue, gpu, able[0], now), now
+        )
 
-    def count(self, book: VariantQueue, gpu: DeviceView, variant: Variant, now: float) -> int:
+    def count(
+        self, variant_queue: VariantQueue, gpu: DeviceView, variant: Variant, now: float
+    ) -> int:
         """Return how many requests to run."""
-        return min(book.waiting, LARGEST)
+        return min(variant_queue.waiting, LARGEST)
 
     def best(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], count: int, now: float
+        self,
+        variant_queue: VariantQueue,
+        gpu: DeviceView,
+        able: tuple[Variant, ...],
+        count: int,
+        now: float,
     ) -> BatchChoice:
         """Choose the variant that gives a batch the greatest quality."""
         chosen = able[0]
@@ -46,7 +55,7 @@ class Fixed(QualityScheduler):
             return BatchChoice(chosen, count)
         most = -1.0
         for variant in able:
-            entries = book.first(variant, min(count, gpu.sizes(variant)[-1]))
+            entries = variant_queue.first(variant, min(count, gpu.sizes(variant)[-1]))
             ends = self.ends(gpu, variant, len(entries), now)
             quality = self.quality(variant, entries, ends)
             if quality > most:
@@ -58,10 +67,12 @@ class Fixed(QualityScheduler):
 class Qos(Fixed):
     """As few at once as will do."""
 
-    def count(self, book: VariantQueue, gpu: DeviceView, variant: Variant, now: float) -> int:
+    def count(
+        self, variant_queue: VariantQueue, gpu: DeviceView, variant: Variant, now: float
+    ) -> int:
         """Return the smallest batch size that satisfies eq. 2, or the largest there is."""
-        options, share = self.options.quality, self.share(book, gpu)
-        rate, waiting = book.rate.at(now), book.waiting
+        options, share = self.options.quality, self.share(variant_queue, gpu)
+        rate, waiting = variant_queue.rate.at(now), variant_queue.waiting
         backlog = (1.0 - options.alpha) * waiting
         size = 1
         for size in gpu.sizes(variant):

@@ -51,17 +51,17 @@ class Observer:
         self.types.pop(name, None)
 
     def features(
-        self, book: VariantQueue, gpu: DeviceView, gpus: Sequence[DeviceView], now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, gpus: Sequence[DeviceView], now: float
     ) -> list[float]:
         """Return the state in which a free device is given something to do."""
         policy, counts = self.policy, self._counts
         bins = [0] * (policy.before + policy.after)
-        for line in book.lines.values():
+        for line in variant_queue.lines.values():
             for i, size in enumerate(line.sizes(now, policy.before, policy.after)):
                 bins[i] += size
         found = [float(size) for size in bins]
-        found.append(float(book.waiting))
-        found.append(book.rate.at(now))
+        found.append(float(variant_queue.waiting))
+        found.append(variant_queue.rate.at(now))
         kind = self.types[gpu.name]
         rests: list[list[float]] = []
         for i in range(len(counts)):
@@ -139,25 +139,29 @@ class QosRl(QualityScheduler):
             self.observer.add(found)
 
     def decide(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | float:
         """Carry out the action with the greatest score."""
         until = self._waits.get(gpu.name, 0.0)
         if now < until:
             return until
-        features = self.observer.features(book, gpu, list(self.gpus.values()), now)
+        features = self.observer.features(variant_queue, gpu, list(self.gpus.values()), now)
         action = self._actions[self.pick(features, now)]
         if action.variant is None:
             until = self._waits[gpu.name] = now + self._wait
             return until
-        return self.feasible(book, gpu, able, action)
+        return self.feasible(variant_queue, gpu, able, action)
 
     def pick(self, features: list[float], now: float) -> int:
         """Return the number of the action to take."""
         return int(self._network.scores(features).argmax())
 
     def feasible(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], action: PolicyAction
+        self,
+        variant_queue: VariantQueue,
+        gpu: DeviceView,
+        able: tuple[Variant, ...],
+        action: PolicyAction,
     ) -> BatchChoice:
         """Return an action as this device can carry it out for what waits now."""
         wanted = self._order.index(action.variant or "")
@@ -167,4 +171,6 @@ class QosRl(QualityScheduler):
                 chosen = variant
                 break
         sizes = [size for size in gpu.sizes(chosen) if size <= action.batch]
-        return BatchChoice(chosen, min(book.waiting, sizes[-1] if sizes else gpu.sizes(chosen)[0]))
+        return BatchChoice(
+            chosen, min(variant_queue.waiting, sizes[-1] if sizes else gpu.sizes(chosen)[0])
+        )

@@ -58,32 +58,32 @@ class QosOpt(QualityScheduler):
             self._values.clear()
 
     def decide(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | DropChoice | float:
         """Choose the batch with the highest score, to wait, or to give up the oldest requests."""
-        worth, waiting = self._worth(book, gpu, now), book.waiting
-        score, best, ended, head = self._best(book, gpu, able, now, worth)
+        worth, waiting = self._worth(variant_queue, gpu, now), variant_queue.waiting
+        score, best, ended, head = self._best(variant_queue, gpu, able, now, worth)
         shed = min(int(SHED * waiting), MOST_SHED)
         if (
             head.soft < now
             and shed
-            and self._best(book, gpu, able, now, worth, skip=shed)[0] > score
+            and self._best(variant_queue, gpu, able, now, worth, skip=shed)[0] > score
         ):
-            oldest = tuple([entry.request for entry in book.first(able[0], shed)])
+            oldest = tuple([entry.request for entry in variant_queue.first(able[0], shed)])
             detail = f"{waiting} requests wait: those behind this one are answered instead"
-            return DropChoice(book.name, oldest, Reason.DEADLINE, detail)
+            return DropChoice(variant_queue.name, oldest, Reason.DEADLINE, detail)
         # The values believe that requests come as they came; those in hand know how long they can.
         # Who may be served by some of the variants alone is none of those whose values they are.
-        next_one, is_open = 1 / worth.traffic.rate, len(able) == len(gpu.held(book))
+        next_one, is_open = 1 / worth.traffic.rate, len(able) == len(gpu.held(variant_queue))
         if is_open and worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
-            margin = MARGIN * self.state.queues[book.name].spec.sla.response_time
+            margin = MARGIN * self.state.queues[variant_queue.name].spec.sla.response_time
             if ended + next_one + margin <= head.soft:
                 return now + next_one
         return best
 
     def _best(
         self,
-        book: VariantQueue,
+        variant_queue: VariantQueue,
         gpu: DeviceView,
         able: tuple[Variant, ...],
         now: float,
@@ -92,11 +92,11 @@ class QosOpt(QualityScheduler):
         skip: int = 0,
     ) -> tuple[float, BatchChoice, float, Entry]:
         """Return the best batch without the first `skip` requests: score, end and first request."""
-        share, waiting = self.share(book, gpu), book.waiting - skip
+        share, waiting = self.share(variant_queue, gpu), variant_queue.waiting - skip
         most, best, best_end = -math.inf, BatchChoice(able[0], 1), now
-        head = book.first(able[0], 1)[0]
+        head = variant_queue.first(able[0], 1)[0]
         for variant in able:
-            entries = book.first(variant, skip + gpu.sizes(variant)[-1])[skip:]
+            entries = variant_queue.first(variant, skip + gpu.sizes(variant)[-1])[skip:]
             if not entries:
                 continue  # its requests, which others may not serve, are fewer
             for size in gpu.sizes(variant):
@@ -114,25 +114,27 @@ class QosOpt(QualityScheduler):
                     break
         return most, best, best_end, head
 
-    def _worth(self, book: VariantQueue, gpu: DeviceView, now: float) -> Worth:
-        drifts = tuple([(v, _drift(gpu.device.factor(v.name))) for v in gpu.held(book)])
-        key = gpu.name, book.name, drifts
+    def _worth(self, variant_queue: VariantQueue, gpu: DeviceView, now: float) -> Worth:
+        drifts = tuple([(v, _drift(gpu.device.factor(v.name))) for v in gpu.held(variant_queue)])
+        key = gpu.name, variant_queue.name, drifts
         known = self._values.get(key)
         if known is None:
-            known = self._like(book, gpu, drifts) or self._begun(book, gpu, drifts)
-            self._values[key] = self._latest[gpu.name, book.name] = known
-        return known.at(book.rate.at(now))
+            known = self._like(variant_queue, gpu, drifts) or self._begun(
+                variant_queue, gpu, drifts
+            )
+            self._values[key] = self._latest[gpu.name, variant_queue.name] = known
+        return known.at(variant_queue.rate.at(now))
 
-    def _like(self, book: VariantQueue, gpu: DeviceView, drifts: Drifts) -> Values | None:
+    def _like(self, variant_queue: VariantQueue, gpu: DeviceView, drifts: Drifts) -> Values | None:
         """Return the values of another device that offers and holds the same."""
         for other in self.gpus.values():
-            known = self._values.get((other.name, book.name, drifts))
+            known = self._values.get((other.name, variant_queue.name, drifts))
             if known is not None and other.device.offer.models == gpu.device.offer.models:
                 return known
         return None
 
-    def _begun(self, book: VariantQueue, gpu: DeviceView, drifts: Drifts) -> Values:
-        offers, spec = gpu.device.offer.models, self.state.queues[book.name].spec
+    def _begun(self, variant_queue: VariantQueue, gpu: DeviceView, drifts: Drifts) -> Values:
+        offers, spec = gpu.device.offer.models, self.state.queues[variant_queue.name].spec
         actions = [
             BatchOption(size, v.accuracy, DRIFT**drift * offers[v.name].seconds(size))
             for v, drift in drifts
@@ -143,8 +145,8 @@ class QosOpt(QualityScheduler):
             self.utility,
             soft=spec.sla.response_time,
             hard=spec.deadline,
-            share=self.share(book, gpu),
-            like=self._latest.get((gpu.name, book.name)),
+            share=self.share(variant_queue, gpu),
+            like=self._latest.get((gpu.name, variant_queue.name)),
         )
 
 

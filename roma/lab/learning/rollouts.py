@@ -107,14 +107,14 @@ class Teacher(Qos):
         self._actions = {(a.batch, a.variant): i for i, a in enumerate(policy.actions)}
 
     def decide(
-        self, book: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
+        self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | float:
         """Decide, and take it down."""
         for other in self.gpus.values():
             if other.name not in self._observer.types:
                 self._observer.add(other)
-        state = self._observer.features(book, gpu, list(self.gpus.values()), now)
-        decision = super().decide(book, gpu, able, now)
+        state = self._observer.features(variant_queue, gpu, list(self.gpus.values()), now)
+        decision = super().decide(variant_queue, gpu, able, now)
         assert isinstance(decision, BatchChoice)
         size = gpu.size_for(decision.variant, decision.count)
         self.record.add(state, self._actions[size, decision.variant.name], now)

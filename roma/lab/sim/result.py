@@ -54,7 +54,7 @@ class ModelResult:
 
     @classmethod
     def of(cls, model: str, tally: Tally, completed: Mapping[Device, int]) -> "ModelResult":
-        """Return the books of a model; what ended on which device comes from the dispatcher."""
+        """Return the accounts of a model; what ended on which device comes from the dispatcher."""
         response, windows = tally.response, tally.windows
         return cls(
             model=model,

@@ -104,7 +104,7 @@ class Simulation:
         )
         self._samples: list[TickSample] = []
         self._ids = itertools.count(1)
-        # Who is waited for: books, arrival time and size (a standard normal) by request.
+        # Who is waited for: accounts, arrival time and size (a standard normal) by request.
         self._open: dict[int, tuple[Tally, float, float]] = {}
         self._running: dict[int, tuple[int, ...]] = {}
         self._timer_at = math.inf

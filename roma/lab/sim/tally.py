@@ -41,7 +41,7 @@ class RunningMoments:
 
 @dataclass(slots=True)
 class Tally:
-    """One model's books. Times in seconds.
+    """One model's accounts. Times in seconds.
 
     `windows` are the means of each second in which a request ended: the paper's response time. A
     refused or failed request enters its second as `BROKEN` SLAs, or its age if that is more:

@@ -1,4 +1,4 @@
-"""The edge: starts model servers, moves their quotas, sends requests and reads the kernel's books.
+"""The edge of profiling: starts model servers, sets quotas, sends requests, reads kernel counters.
 
 One request at a time: the next is sent when the last is answered. What the server does after an
 answer is charged to the next request, so that no CPU time is lost between two.

@@ -87,9 +87,9 @@ class Grid:
         """Return the largest value that covers any of each bucket, NaN where there is none."""
         found = np.full(len(self.edges) - 1, np.nan)
         # A sample that only touches a bucket, by a rounding or by a tick's jitter, is not in it.
-        slack = 0.1 * min(self.step, typical(start))
-        first = np.searchsorted(end, self.edges[:-1] + slack, side="right")
-        last = np.searchsorted(start, self.edges[1:] - slack, side="left")
+        spare = 0.1 * min(self.step, typical(start))
+        first = np.searchsorted(end, self.edges[:-1] + spare, side="right")
+        last = np.searchsorted(start, self.edges[1:] - spare, side="left")
         for i, (a, b) in enumerate(zip(first, last, strict=True)):
             inside = values[a:b]
             known = inside[~np.isnan(inside)]

@@ -94,9 +94,9 @@ def episodes(run: RecordedRun) -> list[Episode]:
     """Return all episodes of all models, the worst first."""
     found = []
     for track in run.models.values():
-        books = _EpisodeCounts(track, track.response, bad(track), track.ended, track.broken)
-        stretched = stretches(track, books.bad)
-        found += [_episode(run, books, first, last) for first, last in stretched]
+        counts = _EpisodeCounts(track, track.response, bad(track), track.ended, track.broken)
+        stretched = stretches(track, counts.bad)
+        found += [_episode(run, counts, first, last) for first, last in stretched]
     return sorted(found, key=lambda e: (*(-x for x in e.severity), e.span.start, e.model))
 
 
@@ -149,18 +149,18 @@ def _gap(track: ModelTrack, before: int, after: int) -> bool:
     return bool((lost > GAP).any())
 
 
-def _episode(run: RecordedRun, books: _EpisodeCounts, first: int, last: int) -> Episode:
-    track, part = books.track, slice(first, last + 1)
-    response, seconds = books.response[part], (track["at"] - track["start"])[part]
+def _episode(run: RecordedRun, counts: _EpisodeCounts, first: int, last: int) -> Episode:
+    track, part = counts.track, slice(first, last + 1)
+    response, seconds = counts.response[part], (track["at"] - track["start"])[part]
     span = Span(float(track["start"][first]), float(track["at"][last]))
     known = not np.isnan(response).all()
     # Where nothing was answered and nothing waits, the second that broke most promises.
-    worst = int(np.nanargmax(response) if known else np.argmax(books.broken[part]))
+    worst = int(np.nanargmax(response) if known else np.argmax(counts.broken[part]))
     return Episode(
         model=track.name,
         span=span,
-        bad=float(seconds[books.bad[part]].sum()),
-        ended=int(books.ended[part].sum()),
+        bad=float(seconds[counts.bad[part]].sum()),
+        ended=int(counts.ended[part].sum()),
         late=int(track["late"][part].sum()),
         refused=int(track["refused"][part].sum()),
         failed=int(track["failed"][part].sum()),

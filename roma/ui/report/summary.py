@@ -71,7 +71,7 @@ class ModelSummary:
 
 
 def summaries(run: RecordedRun) -> list[ModelSummary]:
-    """Return the books of every model that was looked at, by name."""
+    """Return the accounts of every model that was looked at, by name."""
     return [_summary(run, run.models[name]) for name in sorted(run.models)]
 
 

@@ -66,10 +66,10 @@ class Actor:
         }
 
 
-class Scene:
+class FakeBoard:
     """What `Page` needs of a `Watch`, over actors; `look()` lets a second pass."""
 
-    def __init__(self, *actors, workers=(WORKER,), name="scene"):
+    def __init__(self, *actors, workers=(WORKER,), name="fake_board"):
         self.board = Dashboard(name)
         self.actors = {a.name: a for a in actors}
         self.workers = {w.worker: w for w in workers}
@@ -216,7 +216,7 @@ class Scene:
         )
 
 
-class Stage:
+class FakePage:
     """The scene on a port; it can be taken away and brought back there."""
 
     def __init__(self, port):
@@ -225,7 +225,7 @@ class Stage:
         self._runner = None
         self.refusing = False
 
-    async def play(self, scene):
+    async def play(self, fake_board):
         @web.middleware
         async def refuse(request, handler):
             if self.refusing and request.path == "/control/v1/stream":
@@ -233,7 +233,7 @@ class Stage:
             return await handler(request)
 
         app = web.Application(middlewares=[refuse])
-        Page(scene).add_to(app)
+        Page(fake_board).add_to(app)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -245,13 +245,13 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def running(scene, every=0.2):
+async def running(fake_board, every=0.2):
     """Let seconds pass, faster than they do."""
 
     async def tick():
         while True:
             await asyncio.sleep(every)
-            scene.look()
+            fake_board.look()
 
     task = asyncio.create_task(tick())
     try:
@@ -266,16 +266,16 @@ def fleet(count, seed=1, seconds=200):
     """Return a scene of many models of all kinds, with a past of some minutes."""
     rng = random.Random(seed)
     actors = [Actor(f"model-{i:02}", rate=rng.randint(1, 60)) for i in range(count)]
-    scene = Scene(*actors, name="fleet")
+    fake_board = FakeBoard(*actors, name="fleet")
     phases = [rng.uniform(0, 6) for _ in actors]
-    scene.at -= seconds
+    fake_board.at -= seconds
     for second in range(seconds):
         for actor, phase in zip(actors, phases, strict=True):
             wave = 1 + math.sin(phase + second / 40)
             actor.time = 0.02 + 0.15 * wave * rng.uniform(0.8, 1.2)
             actor.rate = int(30 * wave) + rng.randint(0, 4)
-        scene.look()
-    return scene
+        fake_board.look()
+    return fake_board
 
 
 def _spec(actor):

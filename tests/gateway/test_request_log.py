@@ -19,24 +19,24 @@ def lines(caplog):
     return [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
 
 
-async def test_an_answered_request_is_no_line(stage, caplog):
-    await stage.open()
+async def test_an_answered_request_is_no_line(harness, caplog):
+    await harness.open()
     caplog.clear()
-    await stage.predict()
-    await stage.predict(headers={"X-Request-Id": "a"})
-    assert (await stage.predict(path="/v1/models/x:predict"))[0] == 404
-    assert (await stage.predict(path="/v1/what"))[0] == 400
+    await harness.predict()
+    await harness.predict(headers={"X-Request-Id": "a"})
+    assert (await harness.predict(path="/v1/models/x:predict"))[0] == 404
+    assert (await harness.predict(path="/v1/what"))[0] == 400
     assert caplog.records == []
 
 
-async def test_a_rejected_request_is_a_line_that_names_it(stage, caplog):
-    await stage.open(response_time=0.2, deadline=0.2)
-    backend = stage.backends[0]
+async def test_a_rejected_request_is_a_line_that_names_it(harness, caplog):
+    await harness.open(response_time=0.2, deadline=0.2)
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    running = asyncio.create_task(stage.predict())
-    await stage.until(lambda: backend.running == 1)
+    running = asyncio.create_task(harness.predict())
+    await harness.until(lambda: backend.running == 1)
     sent = {"X-Request-Id": "r-7", "traceparent": PARENT}
-    assert (await stage.predict(headers=sent))[0] == 504
+    assert (await harness.predict(headers=sent))[0] == 504
     backend.gate.set()
     await running
     (line,) = lines(caplog)
@@ -47,65 +47,65 @@ async def test_a_rejected_request_is_a_line_that_names_it(stage, caplog):
     assert line.response_time == pytest.approx(0.2, abs=0.1)
 
 
-async def test_without_a_number_of_its_own_a_request_has_the_dispatchers(stage, caplog):
-    await stage.open()
-    await stage.predict()
+async def test_without_a_number_of_its_own_a_request_has_the_dispatchers(harness, caplog):
+    await harness.open()
+    await harness.predict()
 
     async def fail(request, body):
         return web.Response(status=500)
 
-    stage.backends[0].behave = fail
-    await stage.predict()
+    harness.backends[0].behave = fail
+    await harness.predict()
     (line,) = lines(caplog)
     assert line.getMessage().startswith("request 2 of model m: failed (status_500) after ")
     assert (line.request_id, line.trace_id, line.executable) == ("2", None, "m.0@local")
     assert line.status == 500
 
 
-async def test_a_clients_own_fault_is_no_line(stage, caplog):
-    await stage.open()
+async def test_a_clients_own_fault_is_no_line(harness, caplog):
+    await harness.open()
 
     async def refuse(request, body):
         return web.json_response({"error": "JSON Parse error"}, status=400)
 
-    stage.backends[0].behave = refuse
-    await stage.predict()
+    harness.backends[0].behave = refuse
+    await harness.predict()
     assert lines(caplog) == []
 
 
-async def test_a_flood_of_rejections_and_failures_is_few_lines(stage, caplog):
-    await stage.open(max_waiting=1, timeout=0.05, requests="failed")
-    stage.backends[0].gate = asyncio.Event()
+async def test_a_flood_of_rejections_and_failures_is_few_lines(harness, caplog):
+    await harness.open(max_waiting=1, timeout=0.05, requests="failed")
+    harness.backends[0].gate = asyncio.Event()
     caplog.clear()
-    answers = await asyncio.gather(*(stage.predict() for _ in range(60)))
+    answers = await asyncio.gather(*(harness.predict() for _ in range(60)))
     statuses = [status for status, _, _ in answers]
     assert statuses.count(429) >= 50
     assert statuses.count(502) >= 1
     assert len(caplog.records) <= 4  # rejected, failed, the executable's timeout; and a spare one
-    await stage.running.aclose()
+    await harness.running.aclose()
     counts = [getattr(record, "suppressed", 0) for record in lines(caplog)]
     assert counts.count(0) + sum(counts) == 60  # none is lost
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
 
 
-async def test_none_is_none(stage, caplog):
-    await stage.open(max_waiting=1, timeout=0.05, requests="none")
-    stage.backends[0].gate = asyncio.Event()
-    await asyncio.gather(*(stage.predict() for _ in range(5)))
+async def test_none_is_none(harness, caplog):
+    await harness.open(max_waiting=1, timeout=0.05, requests="none")
+    harness.backends[0].gate = asyncio.Event()
+    await asyncio.gather(*(harness.predict() for _ in range(5)))
     assert lines(caplog) == []
-    stage.backends[0].gate.set()
+    harness.backends[0].gate.set()
 
 
-async def test_all_is_all(stage, caplog):
-    await stage.open(requests="all")
+async def test_all_is_all(harness, caplog):
+    await harness.open(requests="all")
     for _ in range(3):
-        await stage.predict()
-    backend = stage.backends[0]
+        await harness.predict()
+    backend = harness.backends[0]
     backend.gate = asyncio.Event()
-    call = asyncio.create_task(stage.predict())
-    await stage.until(lambda: backend.running == 1)
+    call = asyncio.create_task(harness.predict())
+    await harness.until(lambda: backend.running == 1)
     call.cancel()
-    await stage.until(lambda: len(lines(caplog)) == 4)
+    await harness.until(lambda: len(lines(caplog)) == 4)
     backend.gate.set()
     *answered, cancelled = lines(caplog)
     assert [r.outcome for r in answered] == ["answered"] * 3

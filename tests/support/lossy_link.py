@@ -16,7 +16,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 MTU = 1500
 
 
-class Cable:
+class LossyLink:
     """`address` is the far end's; `inside` stands in front of the command line of who is there."""
 
     def __init__(self):

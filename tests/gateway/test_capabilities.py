@@ -1,4 +1,4 @@
-"""An offer as the books may take it."""
+"""Capabilities as the dispatcher takes them."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """A model server that writes down the number of each request it computes, and can be made to fail.
 
-    python -m tests.support.numbered PORT LOG
+    python -m tests.support.recording_server PORT LOG
 
 It speaks TensorFlow Serving's REST API for bodies like {"instances": [17]} or {"instances": ["a"]}
 and answers {"predictions": [17]}. Each number becomes a line of LOG before it is answered. Lines on
@@ -32,7 +32,7 @@ AVAILABLE = json.dumps(
 ).encode()
 
 
-class ModelServer:
+class RecordingServer:
     """The state of the program; `command` takes a line."""
 
     def __init__(self, port, log):
@@ -124,7 +124,7 @@ class ModelServer:
 
 
 async def main(port, log):
-    server = ModelServer(port, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    server = RecordingServer(port, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     await server.command("open")
     told = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

@@ -18,10 +18,10 @@ from aiohttp import web
 
 from roma.tools.demo.ports import free_ports
 from roma.ui.report.read import read
-from tests.faults.drive import CALM
+from tests.faults.fault_runner import CALM
 from tests.faults.hostile import Hostile, surprises
-from tests.support.cable import Cable
-from tests.support.ground import Program
+from tests.support.deployment import Program
+from tests.support.lossy_link import LossyLink
 
 DAY = 86_400
 
@@ -103,67 +103,67 @@ async def stage_exchange(_):
 
 
 @contextlib.asynccontextmanager
-async def exchange_delayed(ground):
-    await ground.until(lambda: state(ground)["ticks"] > 1)
-    ground.under.delay = 0.6  # a supervisor waits half a period for an answer, here 0.25 s
-    await ground.until(lambda: "holding" in ground.supervisor.log.read_text())
+async def exchange_delayed(deployment):
+    await deployment.until(lambda: state(deployment)["ticks"] > 1)
+    deployment.under.delay = 0.6  # a supervisor waits half a period for an answer, here 0.25 s
+    await deployment.until(lambda: "holding" in deployment.supervisor.log.read_text())
     yield
-    ground.under.delay = 0.0
+    deployment.under.delay = 0.0
 
 
 @contextlib.asynccontextmanager
-async def exchange_reordered(ground):
-    ground.under.reorders = True
+async def exchange_reordered(deployment):
+    deployment.under.reorders = True
     yield
-    await ground.until(lambda: ground.under.swapped > 1)
-    ground.under.reorders = False
+    await deployment.until(lambda: deployment.under.swapped > 1)
+    deployment.under.reorders = False
 
 
-async def limits_follow(ground):
+async def limits_follow(deployment):
     """Wait until the dispatcher's in-flight limit is that of the cores that were applied."""
 
     def follows():
-        (executable,) = state(ground)["executables"].values()
-        (limit,) = ground.metrics("roma_executable_in_flight_limit").values()
+        (executable,) = state(deployment)["executables"].values()
+        (limit,) = deployment.metrics("roma_executable_in_flight_limit").values()
         return limit == max(1, math.ceil(executable["applied"]))
 
-    await ground.until(follows)
+    await deployment.until(follows)
 
 
-def state(ground):
+def state(deployment):
     """What the supervisor says of itself."""
-    status, text = ground.get(ground.supervised, "/control/v1/state")
+    status, text = deployment.get(deployment.supervised, "/control/v1/state")
     return json.loads(text) if status == 200 else {"ticks": 0}
 
 
 @contextlib.asynccontextmanager
-async def second_supervisor(ground):
-    await ground.until(lambda: state(ground)["ticks"] > 1)
+async def second_supervisor(deployment):
+    await deployment.until(lambda: state(deployment)["ticks"] > 1)
     (port,) = free_ports(1)
-    file = ground.directory / "second.yaml"
-    loaded = yaml.safe_load(ground.file.read_text())
+    file = deployment.directory / "second.yaml"
+    loaded = yaml.safe_load(deployment.file.read_text())
     loaded["control"]["port"] = port
     file.write_text(yaml.safe_dump(loaded))
-    second = Program(["roma", "supervisor", file], ground.directory / "second.log")
+    second = Program(["roma", "supervisor", file], deployment.directory / "second.log")
     second.start()
     try:
-        await ground.until(lambda: second.ended)
+        await deployment.until(lambda: second.ended)
     finally:
         second.kill()
     assert second.process.returncode == 1
-    first = f"process {ground.supervisor.process.pid} of this host controls it"
+    first = f"process {deployment.supervisor.process.pid} of this host controls it"
     assert second.log.read_text().splitlines()[-1].endswith(first)
-    ticks = state(ground)["ticks"]
+    ticks = state(deployment)["ticks"]
     yield
-    await ground.until(lambda: state(ground)["ticks"] > ticks)
+    await deployment.until(lambda: state(deployment)["ticks"] > ticks)
 
 
 @contextlib.asynccontextmanager
-async def attacked(ground):
-    clients = Hostile(ground.port, 100.0)
+async def attacked(deployment):
+    clients = Hostile(deployment.port, 100.0)
     attacking = asyncio.create_task(clients.run())
     try:
-        await ground.until(lambda: clients.sent > 0)
+        await deployment.until(lambda: clients.sent > 0)
         yield
         assert not attacking.done()
         assert not surprises(clients.ends), surprises(clients.ends)
@@ -173,10 +173,10 @@ async def attacked(ground):
 
 
 @contextlib.asynccontextmanager
-async def looked_up(ground):
+async def looked_up(deployment):
     async def ask(session):
         while True:
-            async with session.get(ground.url + "/v1/models/m/metadata") as answer:
+            async with session.get(deployment.url + "/v1/models/m/metadata") as answer:
                 assert answer.status == 200
             answered[0] += 1
 
@@ -186,15 +186,15 @@ async def looked_up(ground):
         asking = [asyncio.create_task(ask(session)) for _ in range(200)]
         try:
             yield
-            await ground.until(lambda: answered[0] > 1000)
+            await deployment.until(lambda: answered[0] > 1000)
             assert not any(task.done() for task in asking)
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-    sent = ground.metrics("roma_gateway_lookups_total")[("executable",)]
+    sent = deployment.metrics("roma_gateway_lookups_total")[("executable",)]
     assert sent <= 2 + time.monotonic() - began
-    assert sum(ground.metrics("roma_gateway_lookups_total").values()) >= answered[0]
+    assert sum(deployment.metrics("roma_gateway_lookups_total").values()) >= answered[0]
 
 
 @contextlib.asynccontextmanager
@@ -211,35 +211,35 @@ async def stage_wall_clock(directory):
 
 
 @contextlib.asynccontextmanager
-async def wall_clock_jumps(ground):
+async def wall_clock_jumps(deployment):
     def jump(seconds):
-        with ground.under.open("r+b") as file:  # in place: the programs have it mapped
+        with deployment.under.open("r+b") as file:  # in place: the programs have it mapped
             file.write(struct.pack("q", seconds))
 
     jump(DAY)
-    await ground.until(lambda: told_time(ground) > time.time() + DAY / 2)
+    await deployment.until(lambda: told_time(deployment) > time.time() + DAY / 2)
     yield
     jump(-DAY)
-    await ground.until(lambda: told_time(ground) < time.time() - DAY / 2)
+    await deployment.until(lambda: told_time(deployment) < time.time() - DAY / 2)
 
 
-def told_time(ground):
+def told_time(deployment):
     """The wall clock as the dispatcher sees it."""
-    return json.loads(ground.get(ground.admin, "/control/v1/decisions?seconds=1")[1])["at"]
+    return json.loads(deployment.get(deployment.admin, "/control/v1/decisions?seconds=1")[1])["at"]
 
 
 @contextlib.asynccontextmanager
-async def descriptors_exhausted(ground):
+async def descriptors_exhausted(deployment):
     """Take every descriptor, and then make the gateway need a new one towards its executable."""
     hoard = []
     try:
         for _ in range(200):
             sock = socket.socket()
             sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", ground.port))
+            sock.connect_ex(("127.0.0.1", deployment.port))
             hoard.append(sock)
         await asyncio.sleep(0.2)
-        ground.server.say("drop")
+        deployment.server.say("drop")
         yield
     finally:
         for sock in hoard:
@@ -264,46 +264,46 @@ async def stage_small_disk(directory):
 
 
 @contextlib.asynccontextmanager
-async def disk_full(ground):
-    ballast = ground.under / "ballast"
+async def disk_full(deployment):
+    ballast = deployment.under / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(512))
-    said = ground.gateway.log.stat().st_size
+    said = deployment.gateway.log.stat().st_size
     yield
-    assert ground.gateway.log.stat().st_size <= said + 4096  # the rest of a page: it was full
+    assert deployment.gateway.log.stat().st_size <= said + 4096  # the rest of a page: it was full
     ballast.unlink()
 
 
-async def written_again(ground):
+async def written_again(deployment):
     """Wait until log and story go on, and read the story as `roma report` would."""
-    assert ground.gateway.log.read_text().count(": answered after") > CALM
-    story = ground.under / "story"
+    assert deployment.gateway.log.read_text().count(": answered after") > CALM
+    story = deployment.under / "story"
     for file in story.iterdir():
         size = file.stat().st_size
-        await ground.until(lambda file=file, size=size: file.stat().st_size > size)
+        await deployment.until(lambda file=file, size=size: file.stat().st_size > size)
     run = read(story)
     assert "m" in run.models
 
 
 @contextlib.asynccontextmanager
 async def stage_cable(_):
-    async with Cable() as cable:
-        yield {"hosts": [cable.address], "entered": cable.inside, "under": cable}
+    async with LossyLink() as lossy_link:
+        yield {"hosts": [lossy_link.address], "entered": lossy_link.inside, "under": lossy_link}
 
 
 @contextlib.asynccontextmanager
-async def cable_cut(ground):
-    ground.under.cut = True
-    await ground.until(ground.lost)
+async def cable_cut(deployment):
+    deployment.under.cut = True
+    await deployment.until(deployment.lost)
     yield
-    ground.under.cut = False
-    await ground.until(lambda: not ground.lost())
+    deployment.under.cut = False
+    await deployment.until(lambda: not deployment.lost())
 
 
 @contextlib.asynccontextmanager
-async def cable_bad(ground):
-    ground.under.delay, ground.under.loss = 0.02, 0.05
+async def cable_bad(deployment):
+    deployment.under.delay, deployment.under.loss = 0.02, 0.05
     yield
-    assert ground.under.lost > 0
-    ground.under.delay = ground.under.loss = 0.0
+    assert deployment.under.lost > 0
+    deployment.under.delay = deployment.under.loss = 0.0

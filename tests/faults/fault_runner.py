@@ -18,7 +18,7 @@ from typing import Any
 from roma.tools.load import LoadRun, RequestEnd, Stream
 from roma.tools.load.client import RestClient
 from tests.faults.clients import Retrying
-from tests.support.ground import Ground
+from tests.support.deployment import Deployment
 
 RATE = 100.0
 """Requests per second: an eighth of what a stand-in can do, so that it is never the load."""
@@ -35,7 +35,7 @@ CALM = 50
 MOST = 3000
 """Requests that are sent at most: a deployment that does not recover fails the test."""
 
-Strike = Callable[[Ground], AbstractAsyncContextManager[Any]]
+Strike = Callable[[Deployment], AbstractAsyncContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Fault:
     some_refused: bool = False
     lasts: int = 100
     """Requests sent while it lasts."""
-    ground: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Mapping[str, Any] = field(default_factory=dict)
     stage: Callable[[Path], AbstractAsyncContextManager[Mapping[str, Any]]] | None = None
     """What the ground stands on; yields more options of it."""
     retries: bool = False
@@ -65,7 +65,7 @@ class Fault:
     """The dispatcher does not live through it, and its counts begin anew."""
     at_the_door: bool = False
     """Some are refused before the dispatcher counts them."""
-    after: Callable[[Ground], Awaitable[None]] | None = None
+    after: Callable[[Deployment], Awaitable[None]] | None = None
     """What else must be so when it is over."""
 
 
@@ -125,12 +125,12 @@ class Seen:
 async def drive(fault: Fault, directory: Path) -> Row:
     """Run a fault; raise AssertionError if something is not as stated."""
     async with AsyncExitStack() as stack:
-        options = dict(fault.ground)
+        options = dict(fault.deployment)
         if fault.stage is not None:
             options |= await stack.enter_async_context(fault.stage(directory))
-        ground = await stack.enter_async_context(Ground(directory, **options))
+        deployment = await stack.enter_async_context(Deployment(directory, **options))
         seen, steady = Seen(), Steady()
-        client = await stack.enter_async_context(RestClient(ground.url))
+        client = await stack.enter_async_context(RestClient(deployment.url))
         attempts = Retrying(client) if fault.retries else client
         stream = Stream("m", steady, lambda index: b'{"instances": ["%d"]}' % index)
         load = LoadRun([stream], attempts, on_result=seen.take)
@@ -138,13 +138,13 @@ async def drive(fault: Fault, directory: Path) -> Row:
 
         async def until(condition) -> None:
             while not condition():
-                assert not running.done(), f"it does not recover:\n{ground.tail()}"
+                assert not running.done(), f"it does not recover:\n{deployment.tail()}"
                 await asyncio.sleep(0.005)
 
         try:
             await until(lambda: len(seen.ends) >= BEFORE)
             before = load.progress.sent
-            async with fault.strike(ground):
+            async with fault.strike(deployment):
                 await until(lambda: load.progress.sent >= before + fault.lasts)
                 over = load.progress.elapsed
             first = load.progress.sent
@@ -152,9 +152,9 @@ async def drive(fault: Fault, directory: Path) -> Row:
         finally:
             steady.end()
             report = (await running).total
-        await _check(fault, ground, report, seen)
+        await _check(fault, deployment, report, seen)
         if fault.after is not None:
-            await fault.after(ground)
+            await fault.after(deployment)
         return Row(fault, report.sent, report.failed, report.rejected, _recovery(seen, over))
 
 
@@ -168,8 +168,8 @@ def _recovery(seen: Seen, over: float) -> float:
     return max(0.0, max(harmed, default=0.0) - over)
 
 
-async def _check(fault: Fault, ground: Ground, total, seen: Seen) -> None:
-    said = f"{dict(total.statuses)} {dict(total.reasons)}\n{ground.tail()}"
+async def _check(fault: Fault, deployment: Deployment, total, seen: Seen) -> None:
+    said = f"{dict(total.statuses)} {dict(total.reasons)}\n{deployment.tail()}"
     assert total.lost == total.invalid == 0, said
     assert total.sent == total.answered + total.rejected + total.failed, said
     assert set(total.statuses) <= fault.statuses | {200}, said
@@ -181,16 +181,18 @@ async def _check(fault: Fault, ground: Ground, total, seen: Seen) -> None:
         for r in seen.results
         if r.outcome is RequestEnd.ANSWERED and not fault.retries
     )
-    computed = ground.computed()
+    computed = deployment.computed()
     assert max(computed.values()) == 1, computed.most_common(3)
     answered = {str(r.index) for r in seen.results if r.outcome is RequestEnd.ANSWERED}
     assert answered <= {number.partition(".")[0] for number in computed}
     if not fault.restarts:
         expected = as_counted(total.statuses, total.reasons)
         if fault.at_the_door:
-            expected["rejected"] = ground.outcomes()["rejected"]
-        await ground.until(lambda: sum(ground.outcomes().values()) >= sum(expected.values()))
-        assert +ground.outcomes() == +expected, said
+            expected["rejected"] = deployment.outcomes()["rejected"]
+        await deployment.until(
+            lambda: sum(deployment.outcomes().values()) >= sum(expected.values())
+        )
+        assert +deployment.outcomes() == +expected, said
 
 
 def as_counted(statuses: Mapping[int, int], reasons: Mapping[str, int]) -> Counter[str]:

@@ -11,7 +11,7 @@ PAUSE = 0.05
 the next one of the pool may belong to it too."""
 
 
-class Patient:
+class RetryingClient:
     """Wraps a client of `roma.tools.load`; `again` counts what it repeats until its caller's time is up."""
 
     def __init__(self, client: RestClient) -> None:

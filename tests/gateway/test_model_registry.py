@@ -8,7 +8,7 @@ import pytest
 from roma.config import schema
 from roma.domain.errors import ConfigError
 from roma.tools.demo.ports import free_ports
-from tests.gateway.conftest import ModelServer
+from tests.gateway.conftest import FakeModelServer
 from tests.support.handler import Passing
 
 MODEL = "{path: /m, sla: {response_time: 5}, cpu: {max: 1, initial: 1}, slot: %d}"
@@ -23,7 +23,7 @@ gateway: {port: GATEWAY, admin_port: ADMIN, drain_timeout: 5}
 
 
 @pytest.fixture
-async def town(stage):
+async def town(harness):
     """A dispatcher with models a and b, and a third model server; `file(names)` is a roma.yaml."""
     gateway, admin, *ports = free_ports(5)
     base = min(ports)
@@ -34,14 +34,14 @@ async def town(stage):
         models = "\n".join(f"  {m}: " + MODEL % (ports["abc".index(m)] - base) for m in names)
         return schema.parse(text.replace("MODELS", models) + extra)
 
-    stage.file = file
-    stage.servers = {m: ModelServer(port) for m, port in zip("abc", ports, strict=True)}
-    for server in stage.servers.values():
+    harness.file = file
+    harness.servers = {m: FakeModelServer(port) for m, port in zip("abc", ports, strict=True)}
+    for server in harness.servers.values():
         await server.start()
-        stage.stack.push_async_callback(server.stop)
-    await stage.serve(file("ab"), f"http://127.0.0.1:{gateway}", f"http://127.0.0.1:{admin}")
-    await stage.until(lambda: all(e.live for e in stage.core.executors))
-    return stage
+        harness.stack.push_async_callback(server.stop)
+    await harness.serve(file("ab"), f"http://127.0.0.1:{gateway}", f"http://127.0.0.1:{admin}")
+    await harness.until(lambda: all(e.live for e in harness.core.executors))
+    return harness
 
 
 async def predict(town, model):
@@ -52,7 +52,7 @@ async def test_a_model_that_comes_is_served_when_it_is_loaded(town):
     third = town.servers["c"]
     third.available = False
     assert await predict(town, "c") == 404
-    await town.roster.follow(town.file("abc"))
+    await town.registry.follow(town.file("abc"))
     assert await predict(town, "c") == 503  # known, and not loaded yet
     assert (await town.get("/readyz"))[0] == 200  # the others are as ready as before
     third.available = True
@@ -69,7 +69,7 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
     server.gate = asyncio.Event()
     calls = [asyncio.create_task(predict(town, "a")) for _ in range(3)]
     await town.until(lambda: len(town.core.queues["a"]) == 2)
-    going = asyncio.create_task(town.roster.follow(town.file("b")))
+    going = asyncio.create_task(town.registry.follow(town.file("b")))
     await town.until(lambda: "a" in town.service.closing)
     assert await predict(town, "a") == 404
     assert await predict(town, "b") == 200
@@ -80,7 +80,7 @@ async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
     assert [e.spec.name for e in town.core.executors] == ["b@w"]
     assert (await town.get("/readyz"))[0] == 200
     assert (await town.get("/v1/models/a"))[0] == 404
-    await town.roster.follow(town.file("ab"))  # and it may come back
+    await town.registry.follow(town.file("ab"))  # and it may come back
     await town.until(lambda: town.core.executors["a@w"].live)
     assert await predict(town, "a") == 200
 
@@ -97,7 +97,7 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
     async def body():
         yield b'{"instances": '
         await reading.wait()  # it has passed the first look at its model
-        await town.roster.follow(town.file("b"))
+        await town.registry.follow(town.file("b"))
         yield b"[1]}"
 
     town.server.handler = Watched(handler)
@@ -106,7 +106,7 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
 
 async def test_what_takes_a_restart_is_named_and_changes_nothing(town):
     with pytest.raises(ConfigError, match="scheduling changed: takes a restart"):
-        await town.roster.follow(town.file("b", "scheduling: {gpu: fcfs}\n"))
+        await town.registry.follow(town.file("b", "scheduling: {gpu: fcfs}\n"))
     assert list(town.core.queues) == ["a", "b"]
     assert await predict(town, "a") == 200
 
@@ -117,7 +117,7 @@ async def test_models_come_and_go_under_load_and_the_others_lose_nothing(town):
 
     load = [asyncio.create_task(steady()) for _ in range(3)]
     for names in ("b", "bc", "abc", "bc", "b", "ab"):
-        await town.roster.follow(town.file(names))
+        await town.registry.follow(town.file(names))
     assert {s for statuses in await asyncio.gather(*load) for s in statuses} == {200}
     assert list(town.core.queues) == ["b", "a"]
 
@@ -142,8 +142,8 @@ async def status_of(town):
 async def test_a_model_whose_server_says_why_it_cannot_load_is_unavailable_for_that_reason(town):
     third, why = town.servers["c"], "c@w: model c is not available: no such op: Gelu"
     third.status_body = json.dumps(END).encode()
-    await town.roster.follow(town.file("abc"))
-    service = town.roster._service
+    await town.registry.follow(town.file("abc"))
+    service = town.registry._service
     await town.until(lambda: service.reasons.of("c@w") == why)
     # Its own server tells its status; everything else is told the reason.
     assert await status_of(town) == (200, END)

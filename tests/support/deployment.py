@@ -87,12 +87,12 @@ class Server(Program):
 
     def __init__(self, directory, port, name, *, host="127.0.0.1", before=()):
         self.computed = directory / f"{name}.computed"
-        argv = ["tests.support.numbered", port, self.computed]
+        argv = ["tests.support.recording_server", port, self.computed]
         super().__init__(argv, directory / f"{name}.log", env={"HOST": host}, before=before)
         self.url = f"http://{host}:{port}"
 
 
-class Ground:
+class Deployment:
     """One dispatcher in front of `servers` stand-ins of the model `m`; `async with` runs it all.
 
     By default nobody is refused because he waits: a busy machine must fail no test.
