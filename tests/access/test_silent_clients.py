@@ -7,7 +7,6 @@ import ssl
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.access.test_doors import written
 
 from dispatcher.live import app as dispatcher_app
 from dispatcher.live.http import server as servers
@@ -17,6 +16,7 @@ from roma.security import admin_ports
 from roma.security.admin_ports import AdminPorts
 from roma.security.tls import client_context, server_context
 from roma.tools.demo.ports import free_ports
+from tests.access.test_admin_guard import written
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

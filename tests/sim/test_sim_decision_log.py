@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from tests.support.decisions import decisions, replayed
 
 from controllers.registry import LAWS
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
@@ -12,6 +11,7 @@ from roma.lab.sim.simulation import Simulation
 from roma.telemetry import decision_log
 from roma.telemetry.decision_log import DecisionLog
 from tests.sim.test_simulation import golden, scenario
+from tests.support.decision_log import decisions, replayed
 
 DURATION = 60.0
 FAULTS = (ExecutorFault(21.01, "m@w", 3.0), SupervisorFault(30.0, "w", 5.0))
