@@ -1,4 +1,4 @@
-"""The board as a table for terminals: the rows of the live page, worst first."""
+"""The dashboard as a table for terminals: the rows of the live page, worst first."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Screen:
     height: int | None = None
 
 
-def board(view: Mapping[str, Any], screen: Screen | None = None, error: str = "") -> Group:
+def dashboard(view: Mapping[str, Any], screen: Screen | None = None, error: str = "") -> Group:
     """Return a view, as `GET /control/v1/dashboard` gives it, fit for a screen."""
     screen, models = screen or Screen(), view["models"]
     lines: list[Text | Table] = [_headline(view)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controllers.design.identify import Fit
     from controllers.design.plant import OperatingPoint, Plant
 
-design_app = typer.Typer(
+command = typer.Typer(
     help="Design a control law: plant, identification, tuning, robustness, pictures.",
     no_args_is_help=True,
 )
@@ -40,7 +40,7 @@ AOption = Annotated[float | None, typer.Option("--a", help="Zero as in roma.yaml
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@design_app.callback()
+@command.callback()
 def _needs_its_extra() -> None:
     for module in ("control", "matplotlib"):
         if find_spec(module) is None:
@@ -53,7 +53,7 @@ LEAST_PERIODS = 40
 """Of a closed loop's run: it has to settle before and after its step."""
 
 
-@design_app.command()
+@command.command()
 def plant(
     throughput: Throughput = 35.0,
     response_time: ResponseTime = 0.304,
@@ -74,7 +74,7 @@ def plant(
     report.table(title, ["sample", "k (s/core)", "b"], rows)
 
 
-@design_app.command()
+@command.command()
 def identify(
     record: Annotated[
         Path | None,
@@ -123,7 +123,7 @@ def identify(
     report.warn(best.warnings)
 
 
-@design_app.command()
+@command.command()
 def tune(
     q: Annotated[float, typer.Option(help="Where both closed-loop poles go.")] = 0.85,
     dead_time: Annotated[int, typer.Option(help="Periods the loop must survive.")] = 3,
@@ -185,7 +185,7 @@ def tune(
     report.warn(tuning.warnings)
 
 
-@design_app.command()
+@command.command()
 def robustness(
     gains: GainsFile = None,
     K: KOption = None,  # noqa: N803 - the paper's letter
@@ -209,7 +209,7 @@ def robustness(
     report.judged(controller, _sampled(point, sampling), json_output=json_output)
 
 
-@design_app.command()
+@command.command()
 def closed_loop(
     law: Annotated[str, typer.Option(help="pi or late_share.")] = "pi",
     gains: GainsFile = None,
@@ -282,7 +282,7 @@ def closed_loop(
     report.table(f"{law} {json.dumps(given)}", shown, rows)
 
 
-@design_app.command("figures")
+@command.command("figures")
 def pictures(
     out: Annotated[Path, typer.Option(help="Directory for the pictures.")],
     throughput: Throughput = 35.0,

@@ -1,9 +1,15 @@
 """`roma device`: one planned device, which executes what one dispatcher tells it."""
 
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+import uvloop
+
+from roma.cli.options import Insecure
 from roma.device import registry
 from roma.device.program import DeviceSettings, check_exposure, run
 from roma.device.registry import RuntimeKind
@@ -42,10 +48,82 @@ class DeviceOptions:
     log: logs.Format
 
 
-def device(options: DeviceOptions) -> None:
-    """Run a worker until it is stopped; raises ConfigError or LaunchError."""
-    import uvloop
+def command(
+    runtime: Annotated[
+        str, typer.Option(help="What executes the models: tensorflow, torch or emulated.")
+    ] = "tensorflow",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH: a SavedModel, or a .pt or .pt2 file; repeatable."),
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Directory of models, each called by its own name.")
+    ] = None,
+    emulate: Annotated[
+        str | None,
+        typer.Option(help="Models of a device that is not there, e.g. resnet50:15,resnet18:3."),
+    ] = None,
+    emulate_tensors: Annotated[
+        bool,
+        typer.Option(
+            "--emulate-tensors", help="With tensors of the models' sizes, not one number each."
+        ),
+    ] = False,
+    device_: Annotated[
+        str, typer.Option("--device", help="cpu, or cuda:N for the torch runtime.")
+    ] = "cpu",
+    pages: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10**9, help="Pages of 16 MiB for weights. Default: what the device has."
+        ),
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="The same in bytes, e.g. 2GiB.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
+    profile_runs: Annotated[
+        int, typer.Option(min=1, max=1000, help="Runs per model and batch size at start.")
+    ] = 5,
+    batches: Annotated[
+        str | None,
+        typer.Option(help="Batch sizes to profile and execute. Default: 1,2,4,8,16."),
+    ] = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8700,
+    name: Annotated[
+        str | None, typer.Option(help="What dispatchers call it. Default: this machine's name.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that a dispatcher must show.")
+    ] = None,
+    insecure: Insecure = False,
+    log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
+) -> None:
+    """Run a planned device: it executes what one dispatcher tells it, when it tells it."""
+    start(
+        DeviceOptions(
+            name=name or socket.gethostname(),
+            host=host,
+            port=port,
+            runtime=runtime_kind(runtime),
+            models=tuple(model or ()),
+            folder=models,
+            emulate=emulate,
+            full=emulate_tensors,
+            device=device_,
+            pages=pages,
+            memory=memory,
+            threads=threads,
+            profile_runs=profile_runs,
+            batches=batches,
+            token_file=token_file,
+            insecure=insecure,
+            log=checked_format(log_format),
+        )
+    )
 
+
+def start(options: DeviceOptions) -> None:
+    """Run a device until it is stopped; raises ConfigError or LaunchError."""
     logs.apply(options.log)
     settings = DeviceSettings(
         DeviceServerSettings(
@@ -93,7 +171,7 @@ def runtime_kind(text: str) -> RuntimeKind:
         raise ConfigError(f"runtime = {text}: must be one of {', '.join(RuntimeKind)}") from None
 
 
-def log_format(text: str) -> logs.Format:
+def checked_format(text: str) -> logs.Format:
     """Return a form of log lines by its name; raises ConfigError."""
     match text:
         case "console" | "json":

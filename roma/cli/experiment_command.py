@@ -9,13 +9,13 @@ import typer
 from roma.cli.progress import progress
 from roma.domain.errors import ConfigError
 
-experiment_app = typer.Typer(
+command = typer.Typer(
     help="Rerun the evaluation: the paper's tables, laws compared, robustness, ablation.",
     no_args_is_help=True,
 )
 
 
-@experiment_app.command("list")
+@command.command("list")
 def list_(
     json_output: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
@@ -36,7 +36,7 @@ def list_(
     wide_console().print(table)
 
 
-@experiment_app.command()
+@command.command()
 def run(
     name: Annotated[str, typer.Argument(help="See `roma experiment list`.")],
     seeds: Annotated[

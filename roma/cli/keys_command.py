@@ -25,7 +25,7 @@ from roma.domain.errors import ConfigError
 from roma.domain.model import Priority
 from roma.security import api_keys, tokens
 
-keys_app = typer.Typer(
+command = typer.Typer(
     help="Keys of those who may call, and the secrets of the admin port.", no_args_is_help=True
 )
 
@@ -37,7 +37,7 @@ keys: {}
 """
 
 
-@keys_app.command()
+@command.command()
 def add(
     file: File,
     name: Annotated[str, typer.Argument(help="What logs call the caller.", metavar="NAME")],
@@ -78,7 +78,7 @@ def add(
         print(token)
 
 
-@keys_app.command("list")
+@command.command("list")
 def list_(
     file: File,
     json_output: Annotated[bool, typer.Option("--json", help="Print the keys as JSON.")] = False,
@@ -115,7 +115,7 @@ def _until(expires: datetime | None) -> str:
     return expires.isoformat() + (" (expired)" if expires <= datetime.now(UTC) else "")
 
 
-@keys_app.command()
+@command.command()
 def revoke(
     file: File,
     key: Annotated[str, typer.Argument(help="Its id, or a name: all of that name.")],
@@ -135,7 +135,7 @@ def revoke(
     print(f"revoked {', '.join(gone)}")
 
 
-@keys_app.command()
+@command.command()
 def token(
     file: Annotated[Path, typer.Argument(help="A token file to write.", metavar="FILE")],
     replace: Annotated[

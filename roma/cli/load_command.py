@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -38,6 +39,55 @@ class LoadOptions:
     timeout: float
     token_file: Path | None
     json_output: bool
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="The model to call.")],
+    body: Annotated[
+        Path, typer.Option(help="One JSON body, or a .jsonl file with one body per line.")
+    ],
+    url: str = "http://127.0.0.1:8501",
+    profile: Annotated[
+        str | None, typer.Option(help="Rates in req/s per step, e.g. 20-20-80-80-20.")
+    ] = None,
+    step: Annotated[float, typer.Option(help="Length of a step in seconds.")] = 35.0,
+    trace: Annotated[Path | None, typer.Option(help="Replay a trace file instead.")] = None,
+    trace_kind: Annotated[
+        str, typer.Option(help="What the trace holds: counts (per second) or timestamps.")
+    ] = "counts",
+    trace_column: Annotated[
+        str | None, typer.Option(help="Column of a CSV trace with a header row.")
+    ] = None,
+    process: Annotated[
+        str, typer.Option(help="Within a step: poisson, paced or mmpp (two levels).")
+    ] = "poisson",
+    seed: int = 1,
+    sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds before a request counts as failed.")] = 30,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with a key, where the service asks for one.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Send open-loop load to one model and report response times."""
+    run(
+        LoadOptions(
+            model=model,
+            body=body,
+            url=url,
+            profile=profile,
+            step=step,
+            trace=trace,
+            trace_kind=trace_kind,
+            trace_column=trace_column,
+            process=process,
+            seed=seed,
+            sla=sla,
+            timeout=timeout,
+            token_file=token_file,
+            json_output=json_output,
+        )
+    )
 
 
 def run(options: LoadOptions) -> None:

@@ -26,7 +26,7 @@ from roma.security import tokens
 from roma.security.tls import client_context
 from roma.security.tokens import Token
 
-models_app = typer.Typer(
+command = typer.Typer(
     help="Add and remove models; a deployment that runs follows.", no_args_is_help=True
 )
 
@@ -48,7 +48,7 @@ IN_A_ROW = 8
 """Answers per process of the gateway; each takes a connection, which the kernel deals out."""
 
 
-@models_app.command()
+@command.command()
 def add(
     file: File,
     model: Model,
@@ -93,7 +93,7 @@ def add(
         _until(loaded, model, 200, wait, _token(token_file))
 
 
-@models_app.command()
+@command.command()
 def remove(file: File, model: Model, wait: Wait = 60.0, token_file: TokenFile = None) -> None:
     """Take MODEL out of FILE; whoever waits for it is still answered."""
 

@@ -5,10 +5,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
 from roma.cli.console import wide_console
+from roma.cli.device_command import runtime_kind
 from roma.device import predictability, registry
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.base import Runtime
@@ -31,6 +34,43 @@ class PredictabilityOptions:
     threads: str
     inside: int
     json_output: bool
+
+
+def command(
+    runtime: Annotated[
+        str, typer.Option(help="What executes the model: tensorflow, torch or emulated.")
+    ] = "tensorflow",
+    model: Annotated[
+        str | None, typer.Option(help="NAME=PATH. Default: a small dense network, made anew.")
+    ] = None,
+    emulate: Annotated[
+        str | None, typer.Option(help="A model of the emulated device, e.g. resnet50:1.")
+    ] = None,
+    device_: Annotated[
+        str, typer.Option("--device", help="cpu, or cuda:N for the torch runtime.")
+    ] = "cpu",
+    batch: Annotated[int, typer.Option(help="Examples per execution.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, max=10_000_000, help="Executions per row.")] = 2000,
+    threads: Annotated[
+        str, typer.Option(help="How many execute at once: one row each, e.g. 1,2,4.")
+    ] = "1,2,4",
+    intra_op: Annotated[int, typer.Option(min=1, help="Threads inside one operation.")] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Measure how predictable a model is alone on a device, and how much less so in company."""
+    run(
+        PredictabilityOptions(
+            runtime=runtime_kind(runtime),
+            model=model,
+            emulate=emulate,
+            device=device_,
+            batch=batch,
+            runs=runs,
+            threads=threads,
+            inside=intra_op,
+            json_output=json_output,
+        )
+    )
 
 
 def run(options: PredictabilityOptions) -> None:

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
+from roma.cli.options import ConfigFile
 from roma.config import schema as roma_config
 from roma.config.profile import MachineProfile, ModelProfile, Profiles
 from roma.config.schema import Config
@@ -36,6 +39,53 @@ class ProfileOptions:
     bodies: Sequence[str]
     out: Path | None
     json_output: bool
+
+
+def command(
+    file: ConfigFile,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model; repeatable. Default: all of them.")
+    ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            help="Quotas to measure under, e.g. 0.25,0.5,1. Default: these and the model's most."
+        ),
+    ] = None,
+    batch: Annotated[
+        str, typer.Option(help="Inputs per request; 1 is always measured.")
+    ] = "1,2,4,8",
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Least seconds per pair of cores and batch.")
+    ] = 3.0,
+    body: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MODEL=FILE with one JSON body, or a .jsonl file with one per line; repeatable. "
+            "Default: the model's warm-up body, or numbers in the shape of its signature."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write. Default: what FILE names as `profile`, or profile.yaml beside it."
+        ),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure on this machine what a request of each model of FILE costs; write a profile."""
+    run(
+        ProfileOptions(
+            file=file,
+            models=model or (),
+            cores=cores,
+            batch=batch,
+            seconds=seconds,
+            bodies=body or (),
+            out=out,
+            json_output=json_output,
+        )
+    )
 
 
 def run(options: ProfileOptions) -> None:

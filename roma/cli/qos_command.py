@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from roma.lab.experiments.qos.setting import Part
     from roma.lab.learning.training import TrainingRound
 
-qos_app = typer.Typer(help="Policies that choose batch size and variant.", no_args_is_help=True)
+command = typer.Typer(help="Policies that choose batch size and variant.", no_args_is_help=True)
 
 MOST_DEVICES = 100
 ROUNDS = 100
 """Some four minutes for one device and seven for ten, on two cores that have nothing else to do."""
 
 
-@qos_app.callback()
+@command.callback()
 def _qos() -> None:
     """Policies that choose batch size and variant."""
 
 
-@qos_app.command()
+@command.command()
 def train(
     out: Annotated[Path, typer.Argument(help="The policy file to write.", metavar="OUT")],
     devices: Annotated[

@@ -1,11 +1,31 @@
 """`roma report`: a page on a run that was recorded or simulated."""
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from roma.domain.errors import ConfigError
 
 
-def run(directory: Path, out: Path, title: str | None, pictures: Path | None) -> None:
+def command(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="What `control.decision_log` or `simulate --decision-log` wrote.", metavar="RUN"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    png: Annotated[
+        Path | None, typer.Option(help="Write the pictures as PNG into this directory too.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Default: the name of the directory.")] = None,
+) -> None:
+    """Write one page on RUN: promises, cores, what went wrong when, and why."""
+    write(run, out, title, png)
+
+
+def write(directory: Path, out: Path, title: str | None, pictures: Path | None) -> None:
     """Write the page, and the pictures if asked; print the verdict and where the page is."""
     try:
         from roma.ui.report.build import build

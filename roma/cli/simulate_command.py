@@ -8,13 +8,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pydantic import ValidationError
 from rich.table import Table
 
 from controllers.registry import LAWS
 from roma.cli.console import wide_console
+from roma.cli.loading import checked
+from roma.cli.options import ConfigFile
 from roma.cli.progress import OnProgress, progress
 from roma.config import yaml_file
 from roma.config.schema import Config
@@ -40,6 +43,31 @@ class SimulateOptions:
     json_output: bool
     record: Path | None
     decision_log: Path | None
+
+
+def command(
+    file: ConfigFile,
+    law: Annotated[
+        list[str] | None, typer.Option(help="Law instead of the file's; repeat to compare.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs to average over.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0)] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="Print raw numbers as JSON.")] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write one CSV per executable here, for `roma design identify`."),
+    ] = None,
+    decision_log: Annotated[
+        Path | None,
+        typer.Option(help="Write every decision here as a live run does, for `roma report`."),
+    ] = None,
+    story: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Answer in virtual time what FILE would need: how many cores, how many late requests."""
+    if story is not None:
+        raise ConfigError("--story: is called --decision-log since 0.2")
+    options = SimulateOptions(law or (), seeds, first_seed, json_output, record, decision_log)
+    run(checked(file), options)
 
 
 def run(config: Config, options: SimulateOptions) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.live.auth.access import opened
-from roma.cli.app import check
+from roma.cli.config_command import check
 from roma.config.gateway import GatewayConfig
 from roma.domain.errors import ConfigError
 from roma.domain.model import Priority

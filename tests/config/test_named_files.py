@@ -6,7 +6,7 @@ import pytest
 import trustme
 
 from dispatcher.live import app as dispatcher
-from roma.cli.app import check
+from roma.cli.config_command import check
 from roma.config import schema
 from roma.domain.errors import ConfigError
 from roma.security import peers

@@ -178,8 +178,8 @@ def test_a_level_leaves_out_what_is_below(tmp_path):
     file = tmp_path / "roma.yaml"
     file.write_text(CONFIG.format(*free_ports(3)) + "log: {level: error}\n")
     code = (
-        "import logging, sys\nfrom pathlib import Path\nfrom roma.cli import app\n"
-        f"app._program(Path({str(file)!r}))\n"
+        "import logging, sys\nfrom pathlib import Path\nfrom roma.cli.loading import program\n"
+        f"program(Path({str(file)!r}))\n"
         "log = logging.getLogger('x')\nlog.warning('low'), log.error('high')"
     )
     done = subprocess.run(

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from roma.cli.dashboard_table import Screen, board, clock
+from roma.cli.dashboard_table import Screen, clock, dashboard
 
 MODEL = {
     "model": "photos",
@@ -102,7 +102,7 @@ def roma(*arguments):
 
 def shown(view, **more):
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(board(view, **more))
+    console.print(dashboard(view, **more))
     return console.export_text()
 
 
@@ -154,7 +154,7 @@ def test_a_small_screen_shows_the_worst_and_counts_the_others():
 
 def test_a_narrow_screen_shows_fewer_numbers_and_the_reason_still():
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(board(VIEW, Screen(100)))
+    console.print(dashboard(VIEW, Screen(100)))
     text = console.export_text()
     assert "throttled" not in text
     assert "▲ photos" in text
@@ -168,7 +168,7 @@ LONG = "unavailable: photos@w cannot run here: " + " ".join(f"word{i}" for i in 
 def test_a_long_reason_is_said_in_full_below_the_table(width):
     models = [MODEL | {"model": f"m{i}", "why": LONG} for i in range(3)]
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(board(VIEW | {"models": models}, Screen(width)))
+    console.print(dashboard(VIEW | {"models": models}, Screen(width)))
     text = " ".join(console.export_text().split())
     assert "…" not in text
     assert text.count(LONG) == 3

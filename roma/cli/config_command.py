@@ -1,0 +1,79 @@
+"""`roma config check | schema`: faults and notes of a roma.yaml, and its schema."""
+
+import json
+from datetime import UTC, datetime
+
+import typer
+
+from roma.cli import changed_defaults
+from roma.cli.loading import checked
+from roma.cli.options import ConfigFile
+from roma.config import placement
+from roma.config.placement import executables
+from roma.config.schema import Config
+from roma.deploy.model_paths import unservable
+from roma.domain.errors import ConfigError, naming
+from roma.security import api_keys, exposure, tokens
+from roma.security.tls import server_context
+from supervisor.assembly import unmet_idle_minima
+
+command = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args_is_help=True)
+
+
+@command.command()
+def check(file: ConfigFile) -> None:
+    """Validate FILE; print one line per fault."""
+    loaded = checked(file)
+    try:
+        exposure.check(exposure.of_all(loaded))
+    except ConfigError as error:
+        raise ConfigError(
+            "\n".join(f"{file}: {line}" for line in str(error).split("\n"))
+        ) from error
+    _check_secrets(loaded)
+    count = len(placement.executables(loaded))
+    print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
+    for line in _expired_keys(loaded):
+        print(f"{file}: note: {line}")
+    for note in changed_defaults.notes(loaded):
+        print(f"{file}: changed default: {note}")
+    for fault in unservable(loaded).values():
+        print(f"{file}: note: cannot be served here: {fault}")
+    for worker in loaded.workers:
+        if unmet := unmet_idle_minima(loaded, worker):
+            named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())
+            print(
+                f"{file}: note: worker {worker.name} lacks the cores with which one request of "
+                f"each model is in time after silence: needed are {named}"
+            )
+
+
+@command.command()
+def schema() -> None:
+    """Print the JSON schema of roma.yaml, for editors."""
+    print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+def _check_secrets(loaded: Config) -> None:
+    """Read what the file names and a program would read; raise ConfigError naming the file."""
+    for name in ("admin", "exchange", "metrics"):
+        tokens.watched(getattr(loaded.tokens, name), f"tokens.{name}")
+    if loaded.gateway.keys is not None:
+        with naming("gateway.keys"):
+            api_keys.load(loaded.gateway.keys)
+    sections = {
+        "gateway.tls": loaded.gateway.tls,
+        "gateway.admin_tls": loaded.gateway.admin_tls,
+        "control.tls": loaded.control.tls,
+    }
+    for key, tls in sections.items():
+        if tls is not None:
+            server_context(tls, key)
+    for executable in executables(loaded):
+        tokens.watched(executable.token, f"executable {executable.name}: token")
+
+
+def _expired_keys(loaded: Config) -> list[str]:
+    path = loaded.gateway.keys
+    lines = [] if path is None else api_keys.expired(api_keys.load(path), datetime.now(UTC))
+    return [f"gateway.keys: {path}: {line}" for line in lines]

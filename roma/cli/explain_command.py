@@ -1,0 +1,62 @@
+"""`roma explain`: decisions and refusals of one model, in words."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from roma.cli.dashboard_client import fetch, target
+from roma.cli.dashboard_table import clock
+from roma.cli.options import AdminConfig, AdminUrl, Authority, TokenFile
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="The model to explain.")],
+    url: AdminUrl = None,
+    config: AdminConfig = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=900, help="How far back, at most 15 minutes.")
+    ] = 10.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+) -> None:
+    """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
+    query = {"model": model, "seconds": f"{seconds:g}"}
+    decisions = asyncio.run(fetch(target(url, config, token_file, ca), "decisions", query))
+    if json_output:
+        print(json.dumps(decisions, indent=2))
+        return
+    console = Console(soft_wrap=True)
+    for record in _lines(decisions, model):
+        console.print(record)
+    for worker, why in decisions["silent"].items():
+        line = f"The supervisor of {worker} does not answer ({why}): its decisions are missing."
+        console.print(Text(line, "yellow"))
+    if not (decisions["decisions"] or decisions["refusals"][model] or decisions["silent"]):
+        console.print(
+            f"Nothing was decided for {model} in the last {seconds:g} s: "
+            "no supervisor controls its executables."
+        )
+
+
+def _lines(decisions: Mapping[str, Any], model: str) -> list[Text]:
+    found = [
+        (d["at"], Text.assemble((f"{clock(d['at'])} {d['executable']} ", "bold"), d["words"]))
+        for d in decisions["decisions"]
+    ]
+    found += [
+        (
+            r["at"],
+            Text.assemble(
+                (f"{clock(r['at'])} request {r['request']} refused ", "bold red"),
+                f"({r['reason']}): {r['detail']}",
+            ),
+        )
+        for r in decisions["refusals"][model]
+    ]
+    return [line for _, line in sorted(found, key=lambda line: line[0])]

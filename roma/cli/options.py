@@ -1,0 +1,30 @@
+"""Options and arguments that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Admin address of a dispatcher. Default: that of --config, or http://127.0.0.1:8500.",
+        metavar="URL",
+    ),
+]
+AdminConfig = Annotated[
+    Path | None, typer.Option("--config", help="The roma.yaml that says where, and by which token.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with the admin token. Default: that of --config.")
+]
+Authority = Annotated[
+    Path | None, typer.Option(help="PEM with the authority of the dispatcher's certificate.")
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Listen beyond this machine though nothing says who may connect."
+    ),
+]
+ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]

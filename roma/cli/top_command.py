@@ -1,0 +1,43 @@
+"""`roma top`: the dashboard, once a second."""
+
+import asyncio
+import contextlib
+import time
+
+from rich.console import Console
+from rich.live import Live
+
+from roma.cli.dashboard_client import AdminTarget, fetch, target
+from roma.cli.dashboard_table import Screen, clock, dashboard
+from roma.cli.options import AdminConfig, AdminUrl, Authority, TokenFile
+from roma.domain.errors import ExchangeError
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+
+
+def command(
+    url: AdminUrl = None,
+    config: AdminConfig = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+) -> None:
+    """Show the same as `roma status` once a second, until Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+        asyncio.run(_top(target(url, config, token_file, ca)))
+
+
+async def _top(at: AdminTarget) -> None:
+    view = await fetch(at, "dashboard", {})
+    error, since = "", time.time()
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            screen = Screen(console.width, console.height)
+            live.update(dashboard(view, screen, error), refresh=True)
+            await asyncio.sleep(PERIOD)
+            try:
+                view, error = await fetch(at, "dashboard", {}), ""
+                since = time.time()
+            except ExchangeError as failure:
+                error = f"{failure}; as of {clock(since)}"
