@@ -1,9 +1,9 @@
-"""The shape every control law has.
+"""The interface of a control law.
 
 `step(state, measurement, dt=…, lo=…, hi=…) -> (demand, state)`: a pure function, no clock. A law
 rebuilds its integrator from what was really *applied* (after bounds, supervisor and failed
-actuations): the paper's `updateStateAndActuate`, which is the anti-windup and makes every change
-of law, gains or mode bumpless, since the start value is the quota read back.
+actuations). This is the paper's `updateStateAndActuate`: it is the anti-windup, and it makes every
+change of law, gains or mode bumpless, since the start value is the quota read back.
 """
 
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from controllers.measurement import Demand, Measurement
 
 
 class Law(Protocol):
-    """A control law with its gains bound. The state is the law's own; `None` starts it."""
+    """A control law with its gains bound. The state is opaque to the caller; `None` starts it."""
 
     def __call__(
         self, state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float

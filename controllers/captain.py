@@ -1,8 +1,8 @@
 """`captain`: Autothrottle's per-container heuristic, driven by how often CFS throttles.
 
 Source: Wang et al., *Autothrottle: A Practical Bi-Level Approach to Resource Management for
-SLO-Targeted Microservices*, NSDI 2024 ("Captains"), with the constants of the authors' public
-code. With p the share of quota periods that were throttled and p* its target:
+SLO-Targeted Microservices*, NSDI 2024 ("Captains"), with the constants of the authors' public code.
+With p the share of quota periods that were throttled and p* its target:
 
     margin ← max(0, margin + p − p*)
     p > α·p*, right after a cut:   u = before + (before − after)      roll back, and as much again
@@ -10,16 +10,16 @@ code. With p the share of quota periods that were throttled and p* its target:
     else:  s = max(usage) + margin·stdev(usage) over the history
            s ≤ 0.9·u:              u = max(s, 0.5·u)                  scale down
 
-It sees no request, no queue and no response time. Where it differs from the publication:
+It sees no request, no queue and no response time. It differs from the publication as follows:
 
-- p* is one constant. There a learner (the Tower) moves it every minute, from the latencies, along
-  a ladder from 0 to 0.3; so `target` is to be chosen for each comparison.
-- Usage comes as one average per control period (1 s), there per quota period (0.1 s): the same
-  5 s of history hold 5 values instead of 50, and the maximum misses peaks inside a second.
-- A cut is judged once, one control period after it, there after each quota period. Its rollback
-  is that period's decision: there a scale-up may follow within the same second.
-- No cut before the history is full; there it starts with zeros.
-- u is what was applied, so a supervisor's shortage is no cut of this law's.
+- p* is a constant. In the paper a learner (the Tower) moves it every minute, from the latencies,
+  along a ladder from 0 to 0.3; so choose `target` for each comparison.
+- Usage comes as one average per control period (1 s), in the paper per quota period (0.1 s). The
+  same 5 s of history hold 5 values instead of 50, and the maximum misses peaks within a second.
+- A cut is judged once, one control period after it; in the paper after each quota period. The
+  rollback is that period's decision; in the paper a scale-up may follow within the same second.
+- No cut before the history is full; in the paper it starts with zeros.
+- u is what was applied, so a cut by the supervisor in a shortage does not count as a cut here.
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ from controllers.measurement import Demand, Measurement
 class CaptainGains:
     """p* and α (throttling above α·p* is too much), `history` in seconds, the bounds of a cut.
 
-    `cut_at`: it cuts only to at most this share of u. `cut_to`: never below this share at once.
-    `margin` is the first safety margin, in standard deviations.
+    `cut_at`: cut only if the result is at most this share of u. `cut_to`: never cut below this
+    share of u at once. `margin` is the first safety margin, in standard deviations.
     """
 
     target: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -51,7 +51,7 @@ class CaptainGains:
 
 @dataclass(frozen=True, slots=True)
 class CaptainState:
-    """The margin, what was used, and where a rollback of the last cut would go (None: no cut)."""
+    """The margin, past usage, and the target of a rollback of the last cut (None: no cut)."""
 
     margin: float
     history: History = ()

@@ -8,7 +8,8 @@ from controllers.measurement import Measurement
 from roma.domain.stats import ewma
 
 WEIGHT = 0.2
-"""Remembers about five periods: a batch of large inputs moves it, a single one does not."""
+"""Weight of a new period, a memory of about five periods: a batch of large inputs moves the
+estimate, a single one does not."""
 
 TRUST = 4.0
 """An estimate outside [1/4, 4] times the profile is a measurement fault, not a change of cost."""
@@ -18,7 +19,7 @@ TRUST = 4.0
 class Cost:
     """The running estimate, None before the first completion; core-seconds per request.
 
-    `begun` is what was used since the last period in which a request ended, by those still running.
+    `begun` is the usage, since the last period in which a request ended, of those still running.
     """
 
     estimate: float | None = None
@@ -28,7 +29,7 @@ class Cost:
         """Return the estimate after a period.
 
         A request that outlasts the period also used the periods before the one in which it ends.
-        Where nothing ran in between, what was used belongs to nobody.
+        Usage in a period in which nothing ran is charged to no request.
         """
         if not 0 <= m.usage < math.inf:
             return self

@@ -14,7 +14,7 @@ from controllers.base import clip
 
 
 class ErrorForm(StrEnum):
-    """Which definition a PI controller uses."""
+    """Definition of the control error that a PI controller uses."""
 
     RT = "rt"
     INVERSE = "inverse"

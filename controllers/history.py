@@ -1,4 +1,4 @@
-"""What an executable used lately: periods with their average cores, newest first, no clock."""
+"""Recent usage of an executable: periods with their average cores, newest first, no clock."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ History = tuple[Used, ...]
 def remember(history: History, newest: Used, span: float) -> History:
     """Return the history with `newest`, without the periods that lie before the last `span` s.
 
-    A period counts where its middle lies, so that a tick a millisecond late drops or keeps none.
+    A period counts where its middle lies, so a tick that is a millisecond late drops or keeps none.
     The newest always stays.
     """
     kept, age = [newest], newest.dt

@@ -1,19 +1,19 @@
-"""`late_share`: the cores that queueing theory asks for, with a margin that the late share sets.
+"""`late_share`: the cores that queueing theory asks for, with a margin set by the late share.
 
     u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that share the model
     x += s·(late - 3/4·ε·requests)  a period;  κ = e^x above 0, 1 + x below it
 
-λ is the rate of requests now (controllers/rate.py), n(λ) what it needs if its arrivals are
-Poisson's (controllers/staffing.py), ε the share that the promise allows to be late. κ is what that
-theory lacks: less than 1 where arrivals are smoother, more where they come in bursts. Below 0 it
+λ is the present rate of requests (controllers/rate.py), n(λ) the cores for it if arrivals are
+Poisson (controllers/staffing.py), ε the share that the promise allows to be late. κ corrects that
+theory: it is less than 1 where arrivals are smoother, more where they come in bursts. Below 0 it
 takes from the load itself, ĉλ·(1 + κ/2): where a promise leaves the time, requests wait for each
-other, and no core for them. Quantile tracking (Gibbs and Candès, NeurIPS 2021) makes the late share
-in the long run what was aimed at, whatever the plant is. What was late while the executable had
-less than was asked for, or all that it may have, raises κ to 1 at most: to theory, below
-which it is the law that dared.
+other instead of getting cores. This is quantile tracking (Gibbs and Candès, NeurIPS 2021): in the
+long run the late share becomes the set point, whatever the plant is. Requests that were late while
+the executable had less than was asked for, or its maximum, raise κ to 1 at most, the value of the
+theory: only below it did the law itself take the risk.
 
-What waits leaves within half a response time, or a period if that is longer. Unless GPUs serve the
-model, one that is seldom asked has no less than one request in time needs, whatever κ has become.
+Waiting requests leave within half a response time, or a period if that is longer. Unless GPUs serve
+the model, a rarely used one has at least what one request in time needs, whatever κ is.
 
 Where GPUs take a part, the load of the CPUs is what these leave, and κ, e^(2x) below 0, multiplies
 all of n(λ): what no CPU does waits for a GPU and is not lost. What GPUs will reach needs no cores.
@@ -41,39 +41,41 @@ LEAST, MOST = -2.0, 1.4
 adds to the load."""
 
 MOST_ON_GPU = 0.3
-"""Most of x where GPUs take a part: κ multiplies the whole load there, and what is late is seldom
-late for want of cores."""
+"""Upper bound of x where GPUs take a part: κ multiplies the whole load there, and requests are
+rarely late for lack of cores."""
 
 SHORT = 2.0
-"""−κ at which nothing would be left of the cores for the load."""
+"""−κ at which no cores would be left for the load."""
 
 ON_GPU = 2.0
-"""Times x is the logarithm of κ below 0, where GPUs take a part."""
+"""Factor: where GPUs take a part, the logarithm of κ is this times x below 0."""
 
 FASTEST, FASTEST_ON_GPU = 3.0, 1.0
-"""Most that x moves in a second; where GPUs take a part, requests are late in clusters, and many of
-one cluster say no more than one."""
+"""Most that x moves in a second. Where GPUs take a part, requests are late in clusters, and many of
+one cluster carry no more information than one."""
 
 MET, ROUNDED = 0.98, 0.001
-"""Share of a demand with which it counts as met, but for so many cores of rounding."""
+"""Share of a demand from which it counts as met, and the tolerance for rounding in cores."""
 
 FOLLOW = 0.8
-"""Weight, within a second, of a new rate of the GPUs in its average."""
+"""Weight, after a second, of a new GPU rate in its average."""
 
 NO_RATE = 1e-3
-"""GPU completions per second that are none: an average falls below it seconds after the last."""
+"""GPU completions per second that count as none: an average falls below it seconds after the
+last."""
 
 REACH = 0.8
 """The part of the response time within which a GPU must reach what waits for it."""
 
 MAX_OVERFLOW_RATIO = 2.0
-"""Overflow is believed up to twice what CPUs did or GPUs will not reach in time: it may double."""
+"""The overflow estimate is at most twice what CPUs did or GPUs will not reach in time: it may
+double."""
 
 REST = 0.8
-"""Of its cores, what a model of unknown cost keeps after a second in which nothing was asked."""
+"""Share of its cores that a model of unknown cost keeps after a second without requests."""
 
 MEAN_BUDGET = 0.2
-"""Late share beside a promise on the mean, which has no budget."""
+"""Late share assumed for a promise on the mean, which has no budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class LateShareGains:
 
 @dataclass(frozen=True, slots=True)
 class LateShareState:
-    """λ, what κ hangs on, the cost estimate, the last demand, completions of GPUs per second."""
+    """λ, the x that sets κ, the cost estimate, the last demand, completions of GPUs per second."""
 
     rate: RequestRate
     x: float = 0.0
@@ -113,7 +115,7 @@ def late_share_step(
         if m.idle:
             demand = idle(m.applied, float(REST**dt)).clipped(lo, hi)
             return demand, LateShareState(rate, past.x, cost, None, by_gpu)
-        # On all its threads a request is as fast as it can be, whatever it costs.
+        # On all its threads a request is as fast as possible, whatever its cost.
         why = "the cost of a request is not known yet"
         demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).clipped(lo, hi)
         return demand, LateShareState(rate, past.x, cost, None, by_gpu)
@@ -123,7 +125,7 @@ def late_share_step(
     x = clip(past.x + change, LEAST, most)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
-    # Of the load: what it teaches fades after so long a silence that it may be another one.
+    # A share of the load: after so long a silence x may belong to another load, so it fades.
     present = min(1.0, rate.mean * rates.MEMORY)
     if by_gpu > NO_RATE:
         kappa = exp(x if x > 0 else ON_GPU * x)
@@ -132,7 +134,7 @@ def late_share_step(
         kappa = 1 + present * (exp(x) - 1) if x > 0 else 1 + x
         cores = _for_cpus(rate.mean, c, m.threads, promise, kappa)
     if m.on_gpu:
-        cores *= present  # a GPU answers a request after silence
+        cores *= present  # a GPU answers the first request after silence.
     elif present < 1:
         cores = max(cores, m.workers * bucket_need(0.0, c, promise))
     beyond = max(0.0, m.waiting - by_gpu * m.sla * REACH)
@@ -173,8 +175,8 @@ def _change(
 def _load(m: Measurement, dt: float, by_gpu: float) -> float:
     """Return the requests per second that arrived for CPUs.
 
-    Where GPUs serve the model, arrivals minus their completions are mostly noise. What CPUs did,
-    and what waits beyond the GPUs' reach, is evidence of a real load.
+    Where GPUs serve the model, arrivals minus GPU completions are mostly noise. CPU completions,
+    and requests waiting beyond the GPUs' reach, are evidence of a real load.
     """
     rate = (m.arrivals - m.completed_gpu) / dt
     if by_gpu <= NO_RATE:

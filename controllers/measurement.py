@@ -1,4 +1,4 @@
-"""What a control law sees of its executable in one period, and what it answers."""
+"""Measurement of an executable over one period, and the demand that a law returns for it."""
 
 import math
 from dataclasses import dataclass, field
@@ -54,11 +54,11 @@ class Measurement:
 
     @property
     def effective_response_time(self) -> float | None:
-        """y: the worst of what was measured, what still waits and what had to be refused.
+        """y: the worst of the measured time, the age of waiting requests and that of refused ones.
 
         The age of the oldest request stands for what has not completed: without it an executable
         that finishes nothing looks idle. A request refused as too late would have taken at least
-        the deadline. None if the period says nothing: failures alone are no fast responses.
+        the deadline. None if the period has no information: failures alone are no fast responses.
         """
         candidates = [] if self.response_time is None else [self.response_time]
         if self.waiting or self.in_flight:
@@ -75,7 +75,7 @@ class Measurement:
 
     @property
     def finite(self) -> bool:
-        """Whether every number can be computed with."""
+        """True if every number is finite."""
         numbers = (self.oldest_age, self.usage, self.applied, self.sla, self.set_point)
         response_ok = self.response_time is None or math.isfinite(self.response_time)
         return response_ok and all(math.isfinite(x) for x in numbers)
@@ -83,10 +83,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a law asks for: `cores`, or None to hold what is applied, and where that comes from.
+    """The demand of a law: `cores`, or None to hold what is applied, and the reason.
 
-    `terms` are the law's addends, in cores: their sum is `cores`. `facts` are what it went by: y in
-    seconds, cost in core-seconds per request, what else it estimated.
+    `terms` are the law's addends, in cores: their sum is `cores`. `facts` are its inputs: y in
+    seconds, cost in core-seconds per request, and its other estimates.
     """
 
     cores: float | None
@@ -95,14 +95,14 @@ class Demand:
     facts: dict[str, float] = field(default_factory=dict)
 
     def with_adjustment(self, cores: float, term: str, why: str | None = None) -> "Demand":
-        """Return the demand for `cores` instead; `term` says by how much that differs."""
+        """Return the demand for `cores` instead; `term` records the difference."""
         if self.cores is None or cores == self.cores:
             return self
         terms = {**self.terms, term: self.terms.get(term, 0.0) + cores - self.cores}
         return Demand(cores, self.why if why is None else why, terms, self.facts)
 
     def clipped(self, lo: float, hi: float) -> "Demand":
-        """Return the demand bounded to [lo, hi]; the term `clip` says what that cost."""
+        """Return the demand bounded to [lo, hi]; the term `clip` records the difference."""
         return (
             self
             if self.cores is None

@@ -1,16 +1,16 @@
-"""`paper`: the controller of the ROMA paper taken by the letter; `pi` is the one to use.
+"""`paper`: the literal controller of the ROMA paper, for comparisons; use `pi` instead.
 
     e(k) = 1/R° - 1/RT(k)
     u(k) = u(k-1) + K·(e(k) - a·e(k-1))        eq. 11, rounded up to `round_up`
 
-RT is what was measured, and nothing else: the SLA's statistic over the requests answered in the
-period (the paper's SLAs are on the mean). Idle, or nothing answered: the minimum, and e(k) = 0.
+RT is the measured response time and nothing else: the SLA's statistic over the requests answered in
+the period (the paper's SLAs are on the mean). Idle, or nothing answered: the minimum, and e(k) = 0.
 u(k-1) is what was applied. The authors' public code aims for the SLA itself: `sla.alpha: 1`.
 
-What follows from the letter, and is meant to be seen in a comparison:
+The literal reading has these effects, which a comparison is meant to show:
 
 - e is in requests per second, not in cores: it is bounded by 1/R° when slow and by nothing when
-  fast, so rescue is slow and release fast, most for models with short responses.
+  fast. So it adds cores slowly and takes them away fast, most for models with short responses.
 - No age: a model whose requests all take longer than a period gets the minimum.
 - Refused requests leave no trace: fast answers to the few that were admitted take cores away.
 - Rounding up a change below `round_up` changes nothing downwards and everything upwards.

@@ -1,8 +1,8 @@
-"""The rate of requests now: the mean over the longest recent time in which it looks constant.
+"""The present rate of requests: the mean over the longest recent time in which it looks constant.
 
-Counts of a constant rate are Poisson's. Where the last period, second or seconds contradict the
-mean, by the likelihood of two rates against one, the mean begins anew with them; where they do not,
-they are noise, and averaged. So a step is believed at once, and noise is not followed.
+Counts at a constant rate are Poisson. If the last period, second or seconds contradict the mean, by
+the likelihood of two rates against one, the mean restarts from them. If not, they are noise and are
+averaged in. So a step is followed at once, and noise is not.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ SPANS = (1.0, 3.0)
 """Time constants, in seconds, of the averages that are compared with the mean."""
 
 MEMORY = 20.0
-"""Most seconds of the mean."""
+"""Longest time, in seconds, over which the mean is taken."""
 
 NO_RATE = 1e-6
-"""Requests/s that are none. Averages of silence end in subnormal numbers otherwise."""
+"""Requests/s that count as none. Averages of silence would end in subnormal numbers."""
 
 DOUBT = 5.0
 """Nats by which two rates must be likelier than one."""
@@ -46,7 +46,7 @@ class RequestRate:
                 most, since = doubt, (rate, over)
         if since is not None:
             rate, over = since
-            # What is averaged for longer still has the old rate in it.
+            # Longer averages still contain the old rate.
             kept = (rate if 2 * s > over else r for r, s in zip(recent, SPANS, strict=True))
             return RequestRate(rate, over, tuple(kept))
         age = min(MEMORY, self.age + dt)
@@ -55,7 +55,7 @@ class RequestRate:
 
 
 NOTHING = RequestRate()
-"""Before the first period."""
+"""The state before the first period."""
 
 
 def _contradiction(a: float, over_a: float, b: float, over_b: float) -> float:

@@ -1,4 +1,4 @@
-"""Which name in roma.yaml stands for which law: written out, in one place."""
+"""The registry of control laws: each name in roma.yaml and its law, written out in one place."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

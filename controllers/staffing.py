@@ -16,15 +16,15 @@ from math import exp, log, sqrt
 from controllers.rate import MEMORY
 
 SLIVER = 0.02
-"""Cores beyond (k - 1)·p that make k slots."""
+"""Cores beyond (k - 1)·p from which there are k slots."""
 
 MOST_SLOTS = 4096
 
 LEAST_COST = 1e-9
-"""Core-seconds. No request is cheaper; what was measured below it is rounding."""
+"""Core-seconds. No request is cheaper; a lower measurement is rounding."""
 
 VARIABILITY = 0.55
-"""v = (1 + cv²)/2: Poisson's arrivals, services whose times vary by 0.3."""
+"""v = (1 + cv²)/2: Poisson arrivals, and service times with a coefficient of variation of 0.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Promise:
 def needed(rate: float, cost: float, threads: int, promise: Promise, margin: float = 1.0) -> float:
     """Return the cores for `rate` requests/s of `cost` core-seconds, on `threads` cores each.
 
-    `margin` multiplies what is beyond the load itself, slots as well as cores.
+    `margin` multiplies what exceeds the load itself, slots as well as cores.
     """
     cost = max(cost, LEAST_COST)
     work, service = rate * cost, cost / threads
     load = rate * service
     spare = max(0.0, promise.response_time - service)
     slots = slots_needed(load, service, spare, promise.late)
-    # No more of them by the margin than there are requests to use them, soon after each other.
+    # The margin adds no more slots than there are requests close together to use them.
     most = max(slots, int(rate * MEMORY))
     slots = max(1, min(round(load + margin * (slots - load)), most))
     beyond = bucket_need(work, cost, promise) - work
@@ -76,8 +76,8 @@ def slots_needed(load: float, service: float, spare: float, late: float) -> int:
 def bucket_need(work: float, cost: float, promise: Promise) -> float:
     """Return the fewest cores whose bucket is seldom empty, for `work` = λ·c cores of load.
 
-    (u - λc)·(u·s - c) = v·c·L·u with L = ln(ρ/ε) is a quadratic in u, solved again with the ρ
-    that it gives.
+    (u - λc)·(u·s - c) = v·c·L·u with L = ln(ρ/ε) is a quadratic in u, solved again with the ρ that
+    it gives.
     """
     seconds = promise.bucket + max(0.0, promise.response_time - promise.period)
     least = max(cost, LEAST_COST) / seconds

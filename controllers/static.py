@@ -7,7 +7,7 @@ from controllers.measurement import Demand, Measurement
 
 
 class Level(StrEnum):
-    """Which bound is demanded."""
+    """The constant bound to demand."""
 
     MAX = "max"
     MIN = "min"
@@ -15,7 +15,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StaticGains:
-    """Which bound."""
+    """The bound to demand."""
 
     level: Level = Level.MAX
 
@@ -29,6 +29,6 @@ def static_step(
     lo: float,
     hi: float,
 ) -> tuple[Demand, None]:
-    """Demand the bound, whatever is measured."""
+    """Demand the bound, whatever the measurement."""
     cores = hi if gains.level is Level.MAX else lo
     return Demand(cores, f"static {gains.level}", {gains.level.value: cores}), None

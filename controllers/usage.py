@@ -1,18 +1,18 @@
-"""`usage`: Kubernetes' autoscalers on CPU utilisation, at our period. They know no response time.
+"""`usage`: Kubernetes' autoscalers on CPU utilisation, at our period, blind to response times.
 
     u = max over the last `stabilization` seconds of  mean(usage over `window`) / target
 
-HPA's rule (kubernetes.io, *Horizontal Pod Autoscaling*, "Algorithm details") is desired = current
-· utilisation / target; with usage = current · utilisation that is usage / target, in cores instead
-of replicas, as a VPA that may resize every period would set a limit. From the same page come the
+HPA's rule (kubernetes.io, *Horizontal Pod Autoscaling*, "Algorithm details") is desired = current ·
+utilisation / target; with usage = current · utilisation that is usage / target, in cores instead of
+replicas, as a VPA that may resize every period would set a limit. From the same page come the
 tolerance (0.1: nothing changes while utilisation is that near its target), the stabilisation (the
 largest recommendation of the window stands; only a fall is delayed) and the start (what is applied
-is the first recommendation). Left out: the limit on the speed of a rise (100 % per 15 s), because
-a period's rise is bounded anyway, and VPA's histogram with a half-life of a day.
+is the first recommendation). Two parts are left out: the limit on the speed of a rise (100 % per 15
+s), because a period's rise is bounded anyway, and VPA's histogram with a half-life of a day.
 
-Two traps come with the rule and are meant to be seen. Usage never exceeds what is applied, so
-demand rises by at most 1/target per window however long the queue is. And a model that waits, for
-a lock or for others, looks satisfied.
+The rule has two traps, which a comparison is meant to show. Usage never exceeds what is applied, so
+demand rises by at most 1/target per window however long the queue is. And a model that waits, for a
+lock or for others, looks satisfied.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from controllers.measurement import Demand, Measurement
 
 @dataclass(frozen=True, slots=True)
 class UsageGains:
-    """Utilisation that is aimed for, `window` and `stabilization` in seconds, tolerated deviation.
+    """Target utilisation, `window` and `stabilization` in seconds, tolerated deviation.
 
     Autothrottle (Wang et al., NSDI 2024) compares with two sets: its K8s-CPU decides on 15 s
     averages with 300 s of stabilisation (Kubernetes' defaults), its K8s-CPU-Fast on 1 s and 20 s.
@@ -49,7 +49,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class UsageState:
-    """What was used, and the recommendations that a later, smaller one has not outlived."""
+    """The usage history, and the recommendations that no later, larger one supersedes."""
 
     history: History = ()
     recommended: tuple[Recommendation, ...] = ()
@@ -72,7 +72,7 @@ def usage_step(
     raw = used / gains.target
     near = abs(raw - m.applied) <= gains.tolerance * m.applied
     now = Recommendation(0.0, m.applied if near else raw)
-    # A smaller one that is older can never be the largest again: few are kept.
+    # A smaller, older one can never be the largest again, so few are kept.
     older = (Recommendation(r.age + dt, r.cores) for r in past.recommended)
     recommended = (
         now,

@@ -1,1 +1,1 @@
-"""The dispatcher: one queue per model, and the schedulers that decide what runs next where."""
+"""The dispatcher: one queue per model, and schedulers that choose what runs next and where."""

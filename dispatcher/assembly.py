@@ -1,4 +1,4 @@
-"""The dispatcher core that a configuration describes; live and simulated alike."""
+"""Builds the dispatcher core that a configuration describes, live and simulated alike."""
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
@@ -8,7 +8,7 @@ from roma.config.schema import Config, learned_policy
 
 
 def build_core(config: Config) -> Dispatcher:
-    """Return the core; executors are added by the caller."""
+    """Return the core; the caller adds the executors."""
     scheduling, quality = config.scheduling, config.scheduling.quality
     return Dispatcher(
         config.model_specs,

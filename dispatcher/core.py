@@ -1,8 +1,8 @@
 """The dispatcher core: events in, commands out; no clock, no socket, no task.
 
-`handle(event, now=…)` updates its state, asks the schedulers what runs next where and returns the
-commands that carry it out. `next_wakeup()` says when it wants a `Woken` event. `now` never
-decreases. Every admitted request ends exactly once: answered, failed, rejected or cancelled.
+`handle(event, now=…)` updates the state, asks the schedulers what to run next and where, and
+returns the commands that carry it out. `next_wakeup()` says when it wants a `Woken` event. `now`
+never decreases. Every admitted request ends exactly once: answered, failed, rejected or cancelled.
 """
 
 import math
@@ -88,7 +88,7 @@ _INTERACTIVE: Final = Priority.INTERACTIVE
 _DEADLINE: Final = Reason.DEADLINE
 
 STORY_LENGTH: Final = 64
-"""How many events an `InvalidTransition` can tell about."""
+"""Number of events that an `InvalidTransition` can report."""
 
 
 class Dispatcher:
@@ -108,12 +108,12 @@ class Dispatcher:
         self._utility = UTILITIES[options.quality.utility]
         self.queues = {spec.name: self._new_queue(spec) for spec in models}
         self.low_priority: dict[str, ModelQueue] = {}
-        """Low-priority requests, counted by themselves; of the models that were asked for any."""
+        """Queues of low-priority requests, counted separately; only of models that received any."""
         self.executors = Executors()
         state = PolicyView(self.queues, self.executors, self.low_priority)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
         self._loads: dict[int, tuple[str, str]] = {}
-        """Executor and model by the number of a LOAD that has not ended."""
+        """Executor and model by the number of each LOAD that has not ended."""
         self._tickets: dict[int, Ticket] = {}
         self._executions: dict[int, Execution] = {}
         self._next_execution = 1
@@ -123,7 +123,7 @@ class Dispatcher:
         self._story: deque[tuple[float, Event]] = deque(maxlen=STORY_LENGTH)
 
     def handle(self, event: Event, *, now: float) -> list[Command]:
-        """Take one event; return what must be done now, in order."""
+        """Take one event; return the commands to carry out now, in order."""
         self._story.append((now, event))
         commands: list[Command] = []
         try:
@@ -157,23 +157,23 @@ class Dispatcher:
         return wakeup
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why a planned device that offers this cannot be used, or None.
+        """Return why a planned device with these capabilities cannot be used, or None.
 
-        To be asked before its `ExecutorReady`.
+        Call it before the device's `ExecutorReady`.
         """
         return self.policies.refusal(executor, offer)
 
     def running(self) -> Iterable[Execution]:
-        """Return what runs now, oldest first; a slot is taken whether a client waits or not."""
+        """Return the running executions, oldest first; each holds a slot, awaited or not."""
         return self._executions.values()
 
     def waits_for(self, request: int) -> bool:
-        """Whether a client waits for a request's answer."""
+        """Return True if a client waits for a request's answer."""
         return request in self._tickets
 
     @property
     def live(self) -> int:
-        """How many requests are waiting or running."""
+        """Number of requests that are waiting or running."""
         return len(self._tickets)
 
     # Observations
@@ -255,7 +255,7 @@ class Dispatcher:
         step, device = _FAIL if is_error else _ANSWER, executor.spec.device
         for request in execution.requests:
             ticket = self._tickets.get(request.id)
-            if ticket is not None:  # else cancelled meanwhile
+            if ticket is not None:  # otherwise it was cancelled in the meantime
                 self._end(ticket, step)
                 own = self._queue(request)
                 count(own, request, execution, result, device=device, now=now)
@@ -270,7 +270,7 @@ class Dispatcher:
         result: Result,
         now: float,
     ) -> None:
-        """Learn from an execution how long those of its model take, and those of its size."""
+        """Learn from an execution how long requests of its model and of its size take."""
         request, sizes = execution.requests[0], queue.sizes
         if request.size >= sizes.upper > 0:
             is_bound = result is not _OK  # it may have ended early
@@ -281,14 +281,14 @@ class Dispatcher:
             elif request.priority is _INTERACTIVE:
                 self._note_size(request, queue, now)
         if sizes.upper and request.size > USUAL * sizes.upper:
-            return  # it says nothing of the usual ones
+            return  # it says nothing about usual requests
         if result is _OK:
             executor.record(execution, now)
         elif result is _TIMEOUT:
             executor.record_at_least(execution, now)
 
     def _note_size(self, request: Request, queue: ModelQueue, now: float) -> None:
-        """Count a request of unusual size; what was usual until then is not forgotten."""
+        """Count a request of unusual size; keep what is known of the sizes that were usual."""
         sizes, model = queue.sizes, request.model
         usual = (sizes.lower + sizes.upper) // 2
         if sizes.note(request.size, now) and usual:
@@ -307,11 +307,11 @@ class Dispatcher:
         if was_waiting:
             queue.remove(request_id)
             self.policies.on_queue(queue, now)
-        # What runs keeps its slot until its executable has ended it: few model servers stop for a
-        # closed connection, and none says that it has.
+        # A running request keeps its slot until its executable has ended it: few model servers stop
+        # when a connection closes, and none reports that it has.
 
     def _is_late(self, ticket: Ticket, queue: ModelQueue, now: float) -> bool:
-        """Whether a live request cannot be answered within its promise any more, as predicted."""
+        """Return True if a live request is predicted to miss its promise."""
         request, left = ticket.request, 0.0
         if ticket.state is _QUEUED:
             left = self.executors.fastest(request.model)
@@ -356,8 +356,8 @@ class Dispatcher:
         self.policies.on_executor(executor, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
-        # Without this a dying executable is free again with each request it breaks, and takes the
-        # whole queue down with it before anyone sees that it is dead.
+        # Without this a failing executable would be free again after each request that it breaks,
+        # and would drain the whole queue before its loss is detected.
         executor.suspected = executor.live
         self.policies.on_executor(executor, now)
 
@@ -384,9 +384,9 @@ class Dispatcher:
                 continue
             self._return(ticket, own, now)
         self.policies.on_queue(queue, now)
-        if gone:  # whoever refuses a connection is gone for everyone
+        if gone:  # an executable that refuses a connection is down for everyone
             self._lose(executor, now, commands)
-        else:  # what it runs over other connections may be well
+        else:  # executions on its other connections may be fine
             self._on_suspected(executor, now)
 
     def _on_missed(self, execution_id: int, now: float) -> None:
@@ -398,19 +398,19 @@ class Dispatcher:
         for request in reversed(execution.requests):
             ticket = self._tickets.get(request.id)
             if ticket is not None:
-                ticket.runs -= 1  # it never ran, and its deadline ends the trying
+                ticket.runs -= 1  # it never ran, and its deadline bounds the retries
                 self._return(ticket, self._queue(request), now)
         self.policies.on_queue(self.queues[execution.model], now)
         self.policies.on_executor(executor, now)
 
     def _take_back(self, execution: Execution, executor: Executor, now: float) -> None:
-        """Take an execution that never ran out of its executor's state."""
+        """Remove an execution that never ran from its executor's state."""
         executor.finish(execution, now)
         if executor.planned is not None:
             executor.planned.end(execution.id, execution.variant, execution.size, now, None)
 
     def _return(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
-        """Let a request that never ran wait again, in its old place."""
+        """Put a request that never ran back into the queue, in its old position."""
         request = ticket.request
         ticket.state = _RETURN[ticket.state]
         queue.put_back(request)
@@ -420,7 +420,7 @@ class Dispatcher:
     def _on_load_ended(self, event: LoadEnded, now: float) -> None:
         name, model = self._loads.pop(event.load, ("", ""))
         if name not in self.executors:
-            return  # its executor was lost meanwhile
+            return  # its executor was lost in the meantime
         executor = self.executors[name]
         assert executor.planned is not None
         executor.planned.end_load(event.load, model, event, now)
@@ -486,7 +486,7 @@ class Dispatcher:
             self._run_low_priority(now, commands)
 
     def _run_low_priority(self, now: float, commands: list[Command]) -> None:
-        """Run low-priority requests in what the policies left over."""
+        """Run low-priority requests in the capacity that the policies left free."""
         for model, batch in self.low_priority.items():
             while (head := batch.head) is not None:
                 is_long = (
@@ -526,7 +526,7 @@ class Dispatcher:
     def _act(
         self, choice: Batch | LoadChoice | UnloadChoice, now: float, commands: list[Command]
     ) -> None:
-        """Give a planned device an action."""
+        """Send an action to a planned device."""
         name, model = choice.executor, choice.model
         executor = self.executors[name]
         device, number = executor.planned, self._next_execution
@@ -562,7 +562,7 @@ class Dispatcher:
         self.policies.on_memory(executor, model, now)
 
     def _take(self, ticket: Ticket, queue: ModelQueue) -> None:
-        """Take a request out of its queue, for the execution that is made next."""
+        """Take a request out of its queue for the execution that starts next."""
         ticket.state = _RUN[ticket.state]
         ticket.runs += 1
         ticket.execution = self._next_execution
@@ -578,7 +578,7 @@ class Dispatcher:
         variant: str | None = None,
         size: int = 1,
     ) -> int:
-        """Begin an execution; return its number."""
+        """Start an execution; return its number."""
         number = self._next_execution
         self._next_execution += 1
         variant = model if variant is None else variant
@@ -624,7 +624,7 @@ class Dispatcher:
         return ModelQueue(spec, self._window, self._utility)
 
     def _queue(self, request: Request) -> ModelQueue:
-        """Return the queue that a request belongs to, and its accounts."""
+        """Return the queue that a request belongs to."""
         queue = self.queues[request.model]
         if request.priority is _INTERACTIVE:
             return queue

@@ -1,4 +1,4 @@
-"""The scheduling policies of a dispatcher: which take part, and what they are told."""
+"""The scheduling policies of a dispatcher: which ones are active, and the changes they observe."""
 
 from dispatcher.schedulers.base import PolicyOptions, PolicyView, Scheduler
 from dispatcher.state.executors import Executor
@@ -8,9 +8,9 @@ from roma.domain.model import Device, Request
 
 
 class Policies:
-    """A policy per kind of device; `active` are those whose devices exist.
+    """One policy per kind of device; `active` are those whose devices exist.
 
-    GPUs come first: what they take, no CPU runs.
+    GPUs come first: a request that they take does not run on a CPU.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class Policies:
         self.by_device: dict[Device, Scheduler] = {}
         self.active: tuple[Scheduler, ...] = ()
         self._request_aware: tuple[Scheduler, ...] = ()
-        """Those of them that choose requests, not only models."""
+        """The active policies that choose requests, not only models."""
         self.rebuild(0.0)
 
     def rebuild(self, now: float) -> None:
-        """Make them anew: their indices are laid out by models."""
+        """Create the policies anew: their indices are laid out by model."""
         made = {
             device: policy(self._state, self.options) for device, policy in self._chosen.items()
         }
@@ -40,7 +40,7 @@ class Policies:
         self.attach(now)
 
     def attach(self, now: float) -> None:
-        """Let those of the devices that exist now take part; tell a new one what there is."""
+        """Activate the policies of existing devices; report the current state to a new one."""
         devices = {executor.spec.device for executor in self._state.executors}
         active = tuple(policy for device, policy in self.by_device.items() if device in devices)
         for policy in set(active) - set(self.active):
@@ -56,11 +56,11 @@ class Policies:
         self._request_aware = tuple(policy for policy in active if policy.request_aware)
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why a planned device that offers this cannot be used, or None."""
+        """Return why a planned device with these capabilities cannot be used, or None."""
         return self.by_device[Device.GPU].refusal(executor, offer)
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Tell that a queue changed; of those of low-priority requests no policy knows."""
+        """Report that a queue changed; policies do not see the queues of low-priority requests."""
         state = self._state
         if state.low_priority and queue is not state.queues[queue.spec.name]:
             return
@@ -68,16 +68,16 @@ class Policies:
             policy.on_queue(queue, now)
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Tell that an executor changed."""
+        """Report that an executor changed."""
         for policy in self.active:
             policy.on_executor(executor, now)
 
     def on_request(self, request: Request, now: float) -> None:
-        """Tell that a request waits, of either priority."""
+        """Report that a request waits, of either priority."""
         for policy in self._request_aware:
             policy.on_request(request, now)
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
-        """Tell that a model's place on a planned device changed."""
+        """Report that the state of a model on a planned device changed."""
         for policy in self._request_aware:
             policy.on_memory(executor, model, now)

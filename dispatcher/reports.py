@@ -1,4 +1,4 @@
-"""What the dispatcher reports to supervisors: reads the core's state, only expires its windows."""
+"""The dispatcher's report to supervisors: reads the core's state, only expires its windows."""
 
 from dispatcher.core import Dispatcher
 from dispatcher.state.queues import ModelQueue

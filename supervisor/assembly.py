@@ -1,4 +1,4 @@
-"""The supervisor core that a configuration describes; live and simulated alike."""
+"""Builds the supervisor core from a configuration; the same live and simulated."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
 
 
 def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
-    """Return what a worker's supervisor controls."""
+    """Return the executables that a worker's supervisor controls."""
     sharing = Counter(
         model for e in executables(config) if e.spec.device is Device.CPU for model in e.spec.models
     )
@@ -47,7 +47,7 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             idles_by_cost=(
                 config.models[e.spec.models[0]].cpu.min is None
                 and e.spec.models[0] not in on_gpus
-                # That law has an idle minimum of its own, which counts on the bucket.
+                # That law has its own idle minimum, which relies on the bucket.
                 and config.control.law != LATE_SHARE
             ),
             weight=config.models[e.spec.models[0]].weight,
@@ -60,11 +60,11 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
 
 
 def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
-    """Return, by executable that lacks them, the cores for a request in time after silence.
+    """Return the cores for a request in time after silence, by executable that lacks them.
 
-    For models whose cost is known beforehand, that no GPU serves and whose `cpu.min` nobody set:
-    because the executable may not have so many, or because those of all do not fit the worker,
-    which cuts the largest.
+    Only for models whose cost is known beforehand, that no GPU serves and whose `cpu.min` nobody
+    set. An executable lacks them because its maximum is lower, or because those of all do not fit
+    the worker, which then cuts the largest.
     """
     core = build_core(config, worker)
     on_gpus = _on_gpus(config)
@@ -86,7 +86,7 @@ def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
 
 
 def _first_request(managed: Managed, law: str) -> float:
-    """Return the cores that `law` wants to have for one request after silence."""
+    """Return the cores that `law` needs for one request after silence."""
     cost, sla = managed.cost or 0.0, managed.model.sla
     if law != LATE_SHARE:
         return cost / sla.set_point
@@ -96,7 +96,7 @@ def _first_request(managed: Managed, law: str) -> float:
 
 
 def _on_gpus(config: Config) -> set[str]:
-    """Return the models that a GPU serves: they need no cores that wait for a rare request."""
+    """Return the models that a GPU serves: they keep no cores for a rare request."""
     found = (e.spec for e in executables(config))
     return {model for spec in found if spec.device is Device.GPU for model in spec.models}
 

@@ -1,12 +1,12 @@
-"""Production's `step()` in a python-control loop with the plant; no law is written here.
+"""Production's `step()` in a python-control loop with the plant; no second control law is written.
 
 Two discrete blocks and their interconnection, period T:
 
     fluid queue   u_C, u_G, r_i ► response (window mean), age, queue, completions
-    law           what was measured, R° ► cores, in force in the next period
+    law           measurement, R° ► cores, in force in the next period
 
-The law's output is a state, so there is no algebraic loop, and the one period of dead time that is
-always there is there. The queue is eq. 4 itself, not its linearisation.
+The law's output is a state, so there is no algebraic loop, and the loop has the one period of dead
+time that a real one always has. The queue is eq. 4 itself, not its linearisation.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ STATES: dict[str, Any] = {
 """Laws whose state is numbers, which python-control can carry in a vector."""
 
 BUDGET = 0.02
-"""Share of the requests that may be late, as by default."""
+"""Share of the requests that may be late, the default budget."""
 
 SUBSTEPS = 100
 """Points of a window at which the response is sampled; midpoints are exact on straight lines."""
@@ -44,12 +44,12 @@ MEASURED = ["response", "age", "queue", "arrivals", "by_cpu", "by_gpu"]
 
 @dataclass(frozen=True, slots=True)
 class LoopScenario:
-    """One run: which law, and what steps at `at` seconds.
+    """One run: the law, and the inputs that step at `at` seconds.
 
-    `set_point` in s, `rate` in req/s and `gpus` are added to the operating point. `dead_time` is
-    in periods and at least 1: each beyond the first delays response and age by a period.
-    `age` lets the law see the age of the oldest request, as production does; without it the
-    measurement is the window mean alone, which the linear theory is about.
+    `set_point` in s, `rate` in req/s and `gpus` are added to the operating point. `dead_time` is in
+    periods and at least 1: each beyond the first delays response and age by a period. `age` gives
+    the law the age of the oldest request, as in production; without it the measurement is the
+    window mean alone, which is what the linear theory covers.
     """
 
     law: str = "pi"
@@ -66,7 +66,7 @@ class LoopScenario:
 
 @dataclass(frozen=True, slots=True)
 class LoopResponse:
-    """What happened, one entry per period: s, s, s and cores."""
+    """The response of a run, one entry per period: s, s, s and cores."""
 
     scenario: LoopScenario
     time: Any
@@ -104,13 +104,13 @@ def fluid_queue(point: OperatingPoint, dead_time: int = 1) -> Any:
     middles = (np.arange(SUBSTEPS) + 0.5) / SUBSTEPS * T
 
     def window(x: Any, u: Any) -> tuple[float, float, float, float, float]:
-        # python-control tries blocks with zeros before it knows what is connected to them.
+        # python-control evaluates blocks with zeros before it knows their connections.
         cores, gpus, rate = max(u[0], 1e-3), u[1], u[2]
         by_cpu, by_gpu = point.per_core * cores, point.per_gpu * gpus
         capacity = by_cpu + by_gpu
         after = max(0.0, x[0] + (rate - capacity) * T)
         served = x[0] + rate * T - after
-        # A request alone in the system takes its own service time: l/ro says nothing about it.
+        # A request alone in the system takes its own service time; l/ro does not apply.
         service = 1 / (point.per_core * min(cores, 1.0))
         waits = np.maximum(0.0, x[0] + (rate - capacity) * middles) / capacity
         response = float(np.mean(np.maximum(waits, service)))
@@ -226,9 +226,9 @@ def main(point: OperatingPoint, scenario: LoopScenario) -> LoopResponse:
 
 
 def predicted(point: OperatingPoint, controller: Controller, scenario: LoopScenario) -> Any:
-    """Return τ in s as the linear theory has it after the scenario's step of the set point."""
+    """Return τ in s as the linear theory predicts it after the scenario's step of the set point."""
     plant = sampled(point, Sampling.MEAN)
-    # The first dead step is in the loop, the others between the response and what is seen of it.
+    # The first dead step is in the loop, the others are between the response and its measurement.
     late = control.tf([1], [1] + [0] * (scenario.dead_time - 1), point.period)
     loop = control.feedback(controller.open_loop(plant, 1), late)
     time = np.arange(0.0, scenario.seconds, point.period)

@@ -1,4 +1,4 @@
-"""Runs to identify: a closed loop whose cores are shaken on purpose, and arrivals by chance."""
+"""Runs for identification: a closed loop with dithered cores and Poisson arrivals."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from controllers.design.plant import OperatingPoint
 def excited(
     point: OperatingPoint, scenario: LoopScenario, *, dither: float = 0.8, seed: int = 1
 ) -> IdentificationRun:
-    """Return a run to identify: ±`dither` cores at random and Poisson arrivals on top of a law."""
+    """Return a run for identification: a law with ±`dither` random cores and Poisson arrivals."""
     loop, begin = closed(point, scenario)
     time = np.arange(0.0, scenario.seconds, point.period)
     random = np.random.default_rng(seed)
@@ -26,7 +26,7 @@ def excited(
 
 
 def example(point: OperatingPoint, seed: int = 1) -> IdentificationRun:
-    """Return 600 s of an excited run at 1 s response: with a queue that is hardly ever empty."""
+    """Return 600 s of an excited run at 1 s response, in which the queue is hardly ever empty."""
     slow = replace(point, response_time=1.0)
     gains: tuple[tuple[str, float | str], ...] = (("error", "rt"), ("K", 0.5), ("a", 0.9))
     return excited(slow, LoopScenario(gains=gains, seconds=600.0, age=False), seed=seed)

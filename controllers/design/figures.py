@@ -1,6 +1,6 @@
-"""The pictures of docs/control.md: each function returns a matplotlib Figure, units on every axis.
+"""The figures of docs/control.md: each function returns a matplotlib Figure, units on every axis.
 
-Figures are objects; pyplot and its global state are not used, and no display is needed.
+Figures are objects: pyplot and its global state are not used, and no display is needed.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ def plant_figure(point: OperatingPoint) -> Figure:
         curves[f"{sampling}: b = {sampled.b:+.2f}"] = sampled.transfer_function()(at)
     for label, values in curves.items():
         magnitude.loglog(omega, np.abs(values), label=label)
-        # Of -G: the sign of eq. 6 is taken by the error.
+        # Of -G: the error takes the sign of eq. 6.
         phase.semilogx(omega, np.degrees(np.unwrap(np.angle(-values))))
     magnitude.set(ylabel="|Δτ/Δu| (s/core)", title="The plant, from cores to response time")
     phase.set(xlabel="frequency ω (rad/s)", ylabel="phase of -Δτ/Δu (°)")
@@ -61,7 +61,7 @@ def poles_figure(point: OperatingPoint, tuned: Controller) -> Figure:
 
 
 def robustness_figure(point: OperatingPoint, tuned: Controller) -> Figure:
-    """Return how far the plant's gain may move, and the sensitivity, with 0-3 periods."""
+    """Return the allowed spread of the plant's gain, and the sensitivity, with 0-3 periods."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     sampled = plant.sampled(point, Sampling.MEAN)
     factors = np.geomspace(0.01, 20, 200)
@@ -102,7 +102,7 @@ def closed_loop_figure(point: OperatingPoint, runs: dict[str, dict[str, LoopScen
 
 
 def identify_figure(fit: Fit) -> Figure:
-    """Return what was fitted: measured against predicted differences, and the residuals."""
+    """Return the fit: measured against predicted differences, and the residuals."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     series, scatter = figure.subplots(1, 2, width_ratios=(2, 1))
     residual = fit.measured - fit.predicted
@@ -140,7 +140,7 @@ def scenarios(gains: dict[str, float | str]) -> dict[str, dict[str, LoopScenario
 
 
 def main(point: OperatingPoint, out: Path) -> list[Path]:
-    """Write every picture of docs/control.md below `out`; return the files."""
+    """Write every figure of docs/control.md below `out`; return the files."""
     tuning = tune.main(
         plant.sampled(point, Sampling.MEAN), tune.TuningGoal(set_point=point.response_time)
     )
@@ -156,7 +156,7 @@ def main(point: OperatingPoint, out: Path) -> list[Path]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG without the version of the software that drew it; raises ConfigError."""
+    """Write a PNG without the drawing software's version; raises ConfigError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=DPI, metadata={"Software": None})

@@ -1,11 +1,11 @@
-"""k and b of eq. 8 by least squares from a recorded run; an exciting run is the user's part.
+"""k and b of eq. 8 by least squares from a recorded run; the user provides an exciting run.
 
     τ(k) - τ(k-1) = k·(u(k-d) - b·u(k-d-1)) + c
 
 u is what was applied, not its deviation: the intercept c = -k·(1-b)·ū holds the operating point.
-Differencing removes the integrator, so that random arrivals, which walk the queue about, become
+Differencing removes the integrator: random arrivals, which make the queue a random walk, become
 noise without memory of earlier periods. Periods without a response, and gaps, drop the differences
-that would need them. `dead_time` d is chosen by residual if it is not given.
+that would need them. Without a given `dead_time` d, it is chosen by the residual.
 """
 
 import csv
@@ -44,7 +44,7 @@ class IdentificationRun:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The plant that a run shows, with standard errors, and how well it explains the run.
+    """The fitted plant of a run, with standard errors, and how well it explains the run.
 
     `measured` and `predicted` are τ(k) - τ(k-1) in s at `time`; `spread` is the standard deviation
     of the residuals in s; `cores` is ū, `throughput` and `response_time` are means of the run.
@@ -69,9 +69,9 @@ class Fit:
         return -self.plant.k * (1 - self.plant.b) * self.throughput / self.plant.period
 
     def at(self, response_time: float) -> Plant:
-        """Return the plant at another response time in s: k and b move with it, μC does not.
+        """Return the plant at another response time in s: k and b change with it, μC does not.
 
-        The response is taken for a window mean.
+        The response is taken as a window mean.
         """
         period = self.plant.period
         point = OperatingPoint(self.throughput, response_time, self.per_core, period=period)
@@ -79,7 +79,7 @@ class Fit:
 
     @property
     def warnings(self) -> list[str]:
-        """What speaks against using this plant."""
+        """Reasons not to use this plant."""
         found = []
         if self.plant.k >= 0:
             found.append("k >= 0: more cores did not shorten the response; was there a queue?")
@@ -132,13 +132,14 @@ def _number(where: str, column: str, text: str) -> float:
 
 
 def fit(record: IdentificationRun, dead_time: int, least_response: float = 0.0) -> Fit:
-    """Return the least-squares fit for one dead time; raise `ConfigError` if nothing can be told.
+    """Return the least-squares fit for one dead time; raise `ConfigError` if data are lacking.
 
-    Responses below `least_response` s are left out: there the queue was empty, and eq. 4 is silent.
+    Responses below `least_response` s are left out: there the queue was empty, and eq. 4 does not
+    apply.
     """
     T, u = record.period, record.applied
     tau = np.where(record.response >= least_response, record.response, np.nan)
-    # A difference needs d + 2 periods in a row, none of them missed.
+    # A difference needs d + 2 consecutive periods without a gap.
     rows = np.arange(dead_time + 1, len(u))
     steady = np.abs(record.time[rows] - record.time[rows - dead_time - 1] - (dead_time + 1) * T)
     difference = tau[rows] - tau[rows - 1]

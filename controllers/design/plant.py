@@ -21,7 +21,7 @@ from roma.domain.errors import ConfigError
 
 
 class Sampling(StrEnum):
-    """What a sample of the response time is; it decides b."""
+    """Meaning of a sample of the response time; it determines b."""
 
     BACKWARD = "backward"
     """Backward Euler. With one step of dead time it is the value just before the quota moves."""
@@ -37,11 +37,11 @@ METHODS = {Sampling.BACKWARD: "backward_diff", Sampling.MEAN: "tustin", Sampling
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """Where the queue is linearised. The defaults are the paper's Skylines (Table 1).
+    """The point at which the queue is linearised. The defaults are the paper's Skylines (Table 1).
 
     `throughput` r̄o in req/s: the mean of its workload. `response_time` τ̄ in s: α·SLA, 0.8 × 0.38.
-    `per_core` μC in req/s per core and `per_gpu` μG in req/s per GPU: the paper prints neither;
-    0.1 core-seconds per request is assumed. `period` T in s.
+    `per_core` μC in req/s per core and `per_gpu` μG in req/s per GPU: the paper prints neither; 0.1
+    core-seconds per request is assumed. `period` T in s.
     """
 
     throughput: float = 35.0

@@ -1,8 +1,8 @@
-"""What a loop survives: poles, margins, sensitivity and gain spread with 0-3 periods of dead time.
+"""Robustness of a loop: poles, margins, sensitivity and gain spread with 0-3 periods of dead time.
 
-Poles decide. Margins that python-control computes from polynomials in z are not trusted here:
-both integrators sit at z = 1, and it reports a phase crossing next to it (gain margins of 1e-10
-for a stable loop). The gain spread is found from poles, the rest on a grid of frequencies.
+Poles decide. Margins that python-control computes from polynomials in z are not trusted here: both
+integrators sit at z = 1, and it reports a phase crossing next to it (gain margins of 1e-10 for a
+stable loop). The gain spread is found from poles, the rest on a grid of frequencies.
 """
 
 import math
@@ -23,7 +23,7 @@ DEAD_TIMES = (0, 1, 2, 3)
 always there: a window is known when it ends. More come from longer windows and slow actuators."""
 
 SPREAD = np.logspace(-4, 4, 801)
-"""Factors of plant gain that are tried: 2 % apart, refined by bisection."""
+"""Factors of plant gain to try: 2 % apart, refined by bisection."""
 
 FREQUENCIES = 4000
 
@@ -81,12 +81,12 @@ class Verdict:
 
     @property
     def stable(self) -> bool:
-        """Whether every pole lies inside the unit circle."""
+        """True if every pole lies inside the unit circle."""
         return self.radius < 1
 
 
 def judge(controller: Controller, plant: Plant, dead_time: int) -> Verdict:
-    """Return what the loop of a controller and a plant survives."""
+    """Return the verdict on the loop of a controller and a plant."""
     loop = controller.open_loop(plant, dead_time)
     poles = tuple(complex(p) for p in control.feedback(loop, 1).poles())
     if max(abs(p) for p in poles) >= 1:
@@ -126,7 +126,7 @@ def gain_spread(loop: Any) -> tuple[float, float]:
 
 
 def _edge(loop: Any, *, bad: float, good: float) -> float:
-    # 40 halvings: far below what anyone reads, and it always ends.
+    # 40 halvings: far more precision than needed, in bounded time.
     for _ in range(40):
         middle = math.sqrt(bad * good)
         bad, good = (bad, middle) if radius(loop, middle) < 1 else (middle, good)

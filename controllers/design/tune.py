@@ -1,8 +1,8 @@
-"""Eq. 12 with guards: gains that place both closed-loop poles in q, and a file that says why.
+"""Eq. 12 with guards: gains that place both closed-loop poles in q, and a file with their proof.
 
     (z - 1)² + |k|·K·(z - a)·(z - b) = (1 + |k|·K)·(z - q)²
 
-Eq. 12 is right, but blind: it divides by (q - b)², assumes the sign, and knows no dead time.
+Eq. 12 is right, but it divides by (q - b)², assumes the sign, and ignores dead time.
 """
 
 import math
@@ -28,7 +28,7 @@ SINGULAR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TuningGoal:
-    """What is asked for: poles in `q`, and survival of up to `dead_time` periods.
+    """The goal: poles in `q`, and stability with up to `dead_time` periods.
 
     `set_point` R° in s and `cost` in core-s (for `inverse`) turn K in cores/s into production's.
     """
@@ -53,7 +53,7 @@ class Tuning:
     warnings: tuple[str, ...]
 
     def document(self, source: dict[str, Any], date: str | None = None) -> dict[str, Any]:
-        """Return the gains file's content; `source` says where the plant comes from."""
+        """Return the gains file's content; `source` describes the origin of the plant."""
         provenance: dict[str, Any] = {
             "made_by": "roma design tune",
             "plant": source | {"k": _short(self.plant.k), "b": _short(self.plant.b)},
@@ -83,7 +83,7 @@ def _zero(b: float, q: float) -> float:
 
 
 def main(plant: Plant, goal: TuningGoal) -> Tuning:
-    """Return gains for a plant; raise `ConfigError` naming what must not be."""
+    """Return gains for a plant; raise `ConfigError` naming the violated condition."""
     warnings = _guard(plant, goal)
     controller = eq_12(abs(plant.k), plant.b, goal.q)
     verdicts = tuple(judge(controller, plant, n) for n in range(max(3, goal.dead_time) + 1))
@@ -102,7 +102,7 @@ def main(plant: Plant, goal: TuningGoal) -> Tuning:
         "K": _short(controller.K / slope),
         "a": _short(a),
     }
-    # Production's own bounds have the last word: K in (0, 100], a in [0, 1).
+    # Production's own bounds apply last: K in (0, 100], a in [0, 1).
     registry.build("pi", gains)
     return Tuning(goal, plant, controller, gains, verdicts, tuple(warnings))
 

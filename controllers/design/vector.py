@@ -21,7 +21,7 @@ def encode(state: Any) -> list[float]:
 
 
 def decode(like: Any, numbers: Any) -> Any:
-    """Return the state of the kind of `like` that `numbers` stand for."""
+    """Return the state, of the kind of `like`, that `numbers` encode."""
     rest = [None if np.isnan(x) else float(x) for x in numbers]
     return _take(like, rest)
 

@@ -1,1 +1,1 @@
-"""Guards of the dispatcher core: admission, outlier ejection, low-priority requests."""
+"""Guards of the dispatcher core: admission, outlier ejection and low-priority requests."""

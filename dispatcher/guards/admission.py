@@ -1,17 +1,17 @@
-"""Admission: a request that cannot be answered in time is refused while refusing is cheap.
+"""Admission: refuse a request that cannot be answered in time while refusing is cheap.
 
-The queue is bounded by count and by predicted wait. A prediction can be wrong, so it never blocks
-a request that could start at once: that request is what corrects the prediction.
+The queue is bounded by count and by predicted wait. A prediction can be wrong, so it never blocks a
+request that could start at once: that request is what corrects the prediction.
 
-What "in time" is depends on the promise (`roma.domain.model.Sla`). With a budget it is the response
-time: an answer after it spends the budget and the cores, and under FIFO every later request
-inherits the delay, so that a queue bounded by a longer deadline answers next to nothing in time. So
-the queue is bounded by the response time, and drops from its head: a request whose turn comes too
-late for it makes way if another one waits. A promise on the mean, and low-priority requests, have
-the deadline alone (docs/decisions/0017).
+The meaning of "in time" depends on the promise (`roma.domain.model.Sla`). For a promise with a
+budget it is the response time: a later answer spends the budget and the cores, and under FIFO every
+later request inherits the delay. A queue bounded by a longer deadline would then answer next to
+nothing in time. So the queue is bounded by the response time and drops from its head: a request
+whose turn comes too late is dropped if another one waits. For a promise on the mean, and for
+low-priority requests, only the deadline counts (docs/decisions/0017).
 
 A request far larger than the model's usual ones is refused for its own length: it would be late
-itself, and hold its slot from those that would not be.
+itself, and would keep its slot from requests that would not be late.
 """
 
 import math
@@ -26,14 +26,14 @@ from roma.domain.model import Priority, Request
 _LOW: Final = Priority.LOW
 
 USUAL: Final = 5.0
-"""Services of the model's median that a request may take, however long that is."""
+"""Multiple of the model's median service time that a request may take, however long that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is refused, when to come back (seconds) and the numbers behind it.
+    """The reason why a request is refused, when to retry (seconds) and the numbers behind it.
 
-    `by_client`: its client alone is the reason, by a deadline or a size of its own.
+    `by_client`: the client's own deadline or request size is the only reason.
     """
 
     reason: Reason
@@ -77,7 +77,7 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
 class Hold:
     """A request that would hold its slot for `seconds`, with all cores that it can use.
 
-    `is_measured`: others of its size did; else smaller ones suggest it.
+    `is_measured`: requests of its size were measured; otherwise smaller ones suggest the time.
     """
 
     seconds: float
@@ -85,10 +85,11 @@ class Hold:
 
 
 def holds_too_long(request: Request, queue: ModelQueue, executors: Executors) -> Hold | None:
-    """Return how long a request is predicted to run that is too large to be interactive, or None.
+    """Return the predicted time of a request that is too large to be interactive, or None.
 
-    It takes longer than what is promised, and than `USUAL` requests of median length, on every
-    executor of which anything is known; one of no more than `USUAL` times their size never does.
+    A request is too large if it takes longer than the promise, and longer than `USUAL` requests of
+    median length, on every executor for which anything is known. A request of at most `USUAL` times
+    their size is never too large.
     """
     upper = queue.sizes.upper
     if not upper or request.size <= USUAL * upper:
@@ -108,9 +109,10 @@ def holds_too_long(request: Request, queue: ModelQueue, executors: Executors) ->
 
 
 def _too_large(request: Request, queue: ModelQueue, executors: Executors) -> Refusal | None:
-    """Return why a request of unusual size is refused for it, or None.
+    """Return why a request is refused because of its unusual size, or None.
 
-    Low priority runs where a slot stays free for the others (`dispatcher.guards.low_priority`).
+    Low-priority requests run where a slot stays free for the others
+    (`dispatcher.guards.low_priority`).
     """
     sizes, model, now = queue.sizes, request.model, request.arrived
     hold = holds_too_long(request, queue, executors)
@@ -136,11 +138,11 @@ def _too_large(request: Request, queue: ModelQueue, executors: Executors) -> Ref
 def too_late(
     request: Request, queue: ModelQueue, executors: Executors, now: float
 ) -> tuple[Reason, str] | None:
-    """Return why a waiting request does not run any more, with the numbers, or None if it does.
+    """Return why a waiting request is no longer run, with the numbers, or None if it may run.
 
-    To be asked of requests that have waited: one that has not always runs, for if even that is too
-    slow, only running it shows so. One that may still be answered before its deadline makes way
-    only for others that wait.
+    Only for requests that have waited. One that has not always runs: if even that is too slow, only
+    running it shows so. A request that may still be answered before its deadline is dropped only if
+    others wait.
     """
     service = executors.fastest(request.model)
     if now + service > request.deadline:
@@ -148,8 +150,8 @@ def too_late(
         return Reason.DEADLINE, _numbers(request, now, service, f"deadline {deadline:.3f} s")
     if len(queue) == 1 or queue.response_limit == math.inf:
         return None
-    # Half of all services take longer than their median: by that measure half of those that an
-    # overloaded queue answers would be late.
+    # Half of all services take longer than their median: with the median as the bound, half of the
+    # requests that an overloaded queue answers would be late.
     service = executors.fastest_tail(request.model)
     if now + service <= request.arrived + queue.response_limit:
         return None

@@ -1,9 +1,8 @@
-"""Where a low-priority request may run: in what interactive ones leave over.
+"""Admits low-priority requests only when spare capacity keeps the SLA.
 
-Nothing takes a computation back once it runs, so a low-priority request starts only where an
-interactive one that comes next would still be in time: none of its model waits, the model keeps its
-promise with something to spare, and either a slot stays free or two services fit into the set
-point.
+A running computation cannot be preempted. So a low-priority request starts only where the next
+interactive one would still be in time: no interactive request of its model waits, the model keeps
+its promise with some headroom, and either a slot stays free or two services fit into the set point.
 """
 
 from typing import Final
@@ -15,7 +14,7 @@ HEADROOM: Final = 0.8
 """Share of the set point that the measured response time may reach."""
 
 RECHECK_INTERVAL: Final = 0.05
-"""Seconds between two looks while low-priority requests wait: no event says that room came up."""
+"""Seconds between two checks while low-priority requests wait: no event reports spare capacity."""
 
 
 def executor_with_headroom(
@@ -23,21 +22,21 @@ def executor_with_headroom(
 ) -> Executor | None:
     """Return an executor that can take a low-priority request of a model now, or None.
 
-    `queue` is the model's interactive one. The policies have chosen before: a GPU that still has
-    room has nothing else to do. `is_long`: it runs only where another slot stays free.
+    `queue` is the model's interactive one. The policies have already chosen: a GPU that still has
+    room has nothing else to do. `is_long`: the request runs only where another slot stays free.
     """
     set_point = queue.spec.sla.set_point
     if queue.waiting or (queue.response.mean(now) or 0.0) > HEADROOM * set_point:
         return None
     for executor in executors.of(queue.spec.name):
         if not executor.has_room or executor.spec.is_planned:
-            continue  # the policy of a planned device has room for whoever can wait
+            continue  # the policy of a planned device has room for requests that can wait
         expected = executor.expected(queue.spec.name) or 0.0
         if len(executor.running) + 1 < executor.limit:
             return executor
         if is_long:
             continue
-        # Without interactive answers in the window there is nobody to be late.
+        # Without interactive answers in the window no interactive request can be late.
         if not len(queue.response):
             return executor
         if 2 * expected <= set_point:

@@ -1,15 +1,15 @@
-"""Outlier ejection: an executor that fails leaves rotation, and is probed with one request.
+"""Outlier ejection: an executor that fails leaves rotation, then is probed with one request.
 
-An executable can be reachable and answer its status calls, and still fail every request: out of
-GPU memory, say, or with a broken version. Others of its model then take its share. Nothing is
-ejected that is the only one left for a model: a fault of some inputs must not become an outage.
+An executable can be reachable and answer its status calls, and still fail every request: it is out
+of GPU memory, say, or runs a broken version. Other executors of its model then take its share. The
+only executor left for a model is never ejected: a fault of some inputs must not become an outage.
 
-Two signs, after Envoy's outlier detection. Gateway errors (502, 503, 504, resets, timeouts) and
-answers that are no error object: five in a row, whatever others do. Failures that a working server
-explains in an error object may be the input's fault, wherever it runs: they eject only where
-executors beside it answer the same model's requests (`dispatcher/live/backends/verdicts.py`). Where
-a policy keeps to one executor the others idle and prove nothing, so they are asked: one request at
-a time.
+There are two signs, after Envoy's outlier detection. Gateway errors (502, 503, 504, resets,
+timeouts) and answers that are no error object eject after five in a row, whatever other executors
+do. Failures that a working server explains in an error object may be the input's fault on any
+executor: they eject only if executors beside it answer the same model's requests
+(`dispatcher/live/backends/verdicts.py`). Where a policy keeps to one executor, the others idle and
+prove nothing, so they are compared with it: one request at a time.
 """
 
 from collections.abc import Mapping
@@ -24,33 +24,34 @@ ERRORS = 5
 """Errors in a row before an ejection (Envoy's consecutive_gateway_failure)."""
 
 WEIGHT = 0.05
-"""Of an execution in the share of those that failed: the last twenty or so count."""
+"""Weight of one execution in the share of failed ones: the last twenty or so count."""
 
 EXCESS = 0.6
-"""By which that share exceeds another executor's before an ejection. Where half of a model's inputs
+"""Excess of that share over another executor's before an ejection. Where half of a model's inputs
 fail on two executors alike, the difference of their shares has a standard deviation of 0.11."""
 
 ANSWERS = 10
-"""Requests that the other one answered meanwhile: one that idles is asked first (`comparison`)."""
+"""Requests that the other executor answered meanwhile; an idle one gets some first
+(`comparison`)."""
 
 BASE_EJECTION_TIME = 1.0
-"""Seconds of the first ejection; each one that follows a failed try lasts twice as long."""
+"""Seconds of the first ejection; each one after a failed probe lasts twice as long."""
 
 MAX_EJECTION_TIME = 30.0
 
 
 class Ejections:
-    """Which executors are left alone, and until when."""
+    """The ejected executors and the ends of their ejections."""
 
     def __init__(self, executors: Executors) -> None:
         self._executors = executors
         self.ends: list[tuple[float, str]] = []
-        """When ejections end, and whose; a heap."""
+        """Ends of ejections, each with the executor's name; a heap."""
         self.suspects: list[str] = []
-        """Executors whose share of failures is beyond that of one that answers everything."""
+        """Executors whose share of failures exceeds that of one that answers everything."""
 
     def on_ended(self, executor: Executor, model: str, result: Result, now: float) -> None:
-        """Note how an execution of `model` ended; its executor may be ejected, or trusted again."""
+        """Note how an execution of `model` ended; its executor may be ejected or restored."""
         if result is Result.OK or result is Result.INVALID:
             self._on_answered(executor)
             return
@@ -73,7 +74,8 @@ class Ejections:
             executor.ejected, executor.probing = True, False
             heappush(self.ends, (now + span, executor.spec.name))
         elif result is Result.TIMEOUT:
-            # It may still compute what nobody waits for: one request at a time, until one ends.
+            # It may still compute an answer that no client waits for: one request at a time until
+            # one ends.
             executor.probing = True
         elif explained:
             executor.probing = False
@@ -81,14 +83,14 @@ class Ejections:
     def _on_answered(self, executor: Executor) -> None:
         executor.errors = 0
         executor.fault_share *= 1 - WEIGHT
-        if executor.ejected:  # it began before that
+        if executor.ejected:  # it began before the ejection
             return
         if executor.probing or executor.fault_share < WEIGHT / 2:
             executor.fault_share = 0.0
         executor.ejections, executor.probing = 0, False
 
     def _is_worse(self, executor: Executor, model: str) -> bool:
-        """Return whether another executor answers the requests of `model`, which this one fails."""
+        """Return True if another executor answers the requests of `model` that this one fails."""
         for other in self._beside(executor, (model,)):
             since = executor.marks.setdefault(other.spec.name, other.completed)
             if (
@@ -101,7 +103,8 @@ class Ejections:
     def comparison(self, queues: Mapping[str, ModelQueue]) -> RunChoice | None:
         """Return a waiting request for an idle executor, to compare a suspect with it.
 
-        Nothing where it answered enough already, or failed so much that the inputs may be at fault.
+        None if the idle executor has answered enough already, or has failed so often that the
+        inputs may be at fault.
         """
         for name in tuple(self.suspects):
             if name not in self._executors or self._executors[name].fault_share <= EXCESS:
@@ -119,7 +122,7 @@ class Ejections:
         return None
 
     def _is_to_compare(self, suspect: Executor, other: Executor) -> bool:
-        """Return whether a request may run on `other`, and would say something of `suspect`."""
+        """Return True if a request may run on `other` and its result would tell about `suspect`."""
         if other.spec.is_planned or other.running or not other.has_room:
             return False
         answered = other.completed - suspect.marks.setdefault(other.spec.name, other.completed)
@@ -131,7 +134,7 @@ class Ejections:
         return [other for other in found if other is not executor]
 
     def on_lost(self) -> list[Executor]:
-        """Return the executors that are needed again now that another one is lost."""
+        """Return the executors that are needed again because another one is lost."""
         found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
         for executor in found:
             executor.ejected, executor.probing = False, True
@@ -141,7 +144,7 @@ class Ejections:
         return found
 
     def end(self, now: float) -> list[Executor]:
-        """Return the executors that may be tried again now."""
+        """Return the executors that may be probed now."""
         found = []
         while self.ends and self.ends[0][0] <= now:
             _, name = heappop(self.ends)
@@ -152,13 +155,13 @@ class Ejections:
         return found
 
     def _find(self, name: str) -> Executor | None:
-        """Return an executor if it is there and ejected."""
+        """Return an executor if it exists and is ejected."""
         if name not in self._executors or not self._executors[name].ejected:
             return None
         return self._executors[name]
 
     def _is_needed(self, executor: Executor) -> bool:
-        """Return whether a model has no other executor that may take its requests."""
+        """Return True if a model has no other executor that may take its requests."""
         return any(
             all(other is executor or other.ejected for other in self._executors.of(model))
             for model in executor.spec.models

@@ -1,1 +1,1 @@
-"""The dispatcher's edge: the only place that knows a socket, a task or a clock."""
+"""The dispatcher's edge: the only part that knows a socket, a task or a clock."""

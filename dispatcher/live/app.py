@@ -49,23 +49,22 @@ SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close after draining."""
 
 LINGER = 1.0
-"""Seconds for which open connections are read while draining.
+"""Seconds during which open connections are read while draining.
 
-A client that keeps its connection alive cannot know that the program is about to stop. What it
-sends in this time is served as ever, and the answer closes the connection (RFC 9112 section 9.6).
-"""
+A client that keeps its connection alive cannot know that the program is about to stop. Requests
+that it sends in this time are served as usual, and the answer closes the connection (RFC 9112
+section 9.6)."""
 
 STARTUP_WAIT = 3.0
-"""Seconds that one of several dispatchers waits for its executables and its part of them.
+"""Seconds that one of several dispatchers waits for its executables and its share of them.
 
-The others serve meanwhile; with nothing to send to it would refuse what they could answer.
-"""
+The others serve meanwhile; with no executables it would refuse requests that they could answer."""
 
 GC_INTERVAL = 30.0
-"""Seconds between two looks for young garbage: little comes about, so each takes no time."""
+"""Seconds between two collections of young garbage: little accumulates, so each takes no time."""
 
 RESERVED_FDS = 256
-"""Descriptors that clients may not take: for executables, the admin port and files."""
+"""Descriptors that clients may not use: for executables, the admin port and files."""
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ async def running(
     """Serve until the block ends; then stop accepting, drain and close.
 
     `shared`: other dispatchers of this machine may listen at the clients' port as well.
-    `faults_file` is where a launcher keeps why model servers cannot run.
+    `faults_file` is where a launcher records why model servers cannot run.
     """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
@@ -138,7 +137,7 @@ async def running(
             try:
                 await _open(server, service, gateway_config, held, shared=shared)
             except RomaError as error:
-                refused = error  # from here it would come out in a group
+                refused = error  # from here it would be raised in a group
             else:
                 admin_server.is_open = True
                 yield Running(service, server, registry, admin_server)
@@ -147,7 +146,7 @@ async def running(
         if refused is not None:
             raise refused
     finally:
-        # What is left after draining is given up: waiting for it twice would break the promise.
+        # Requests left after draining are given up: waiting for them twice would break the promise.
         await server.close(SHUTDOWN_TIMEOUT)
         await held.aclose()
         await service.lookups.close()
@@ -168,9 +167,9 @@ async def run(
     admin_port: int | None = None,
     faults_file: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; on SIGHUP take over the models of `file`."""
-    # What lives now lives on, and requests leave no cycles: looking for garbage every 700
-    # allocations costs 8 % of the throughput.
+    """Serve until SIGTERM or SIGINT; on SIGHUP reload the models of `file`."""
+    # Objects that exist now stay, and requests leave no cycles: a collection every 700 allocations
+    # would cost 8 % of the throughput.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     # One descriptor per client: the usual soft limit of 1024 is less than two full queues.
@@ -180,7 +179,7 @@ async def run(
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    told = asyncio.Event()  # from now on: what is not handled, ends a program
+    told = asyncio.Event()  # from now on: an unhandled signal ends a program
     loop.add_signal_handler(signal.SIGHUP, told.set)
 
     def adapt(read: Config) -> Config:
@@ -205,34 +204,34 @@ async def run(
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([reloads, stopping], return_when=asyncio.FIRST_COMPLETED)
         if reloads.done():
-            reloads.result()  # a bug ended it: be seen, and be restarted
+            reloads.result()  # a bug ended it: raise it, and be restarted
         reloads.cancel()
         tidying.cancel()
         log.info("draining")
 
 
 async def _tidy() -> None:
-    """Collect the young garbage now and then: a failed connection leaves cycles behind.
+    """Collect the young garbage periodically: a failed connection leaves cycles behind.
 
-    Also give back what is free after a peak: no memory is in need of it here.
+    Also return memory that is free after a peak: the system may need it elsewhere.
     """
     free = FreeMemory()
     while True:
         await asyncio.sleep(GC_INTERVAL)
         gc.collect(1)
-        await asyncio.to_thread(free.release)  # of a gigabyte it takes a tenth of a second
+        await asyncio.to_thread(free.release)  # for a gigabyte it takes a tenth of a second
 
 
 def within(limits: LimitsConfig, descriptors: int, ports: int = 1) -> LimitsConfig:
     """Return the limits with no more connections than there are descriptors for.
 
-    Each of the clients' `ports`, HTTP's and gRPC's, may have so many. A gateway that gave its last
-    descriptor to a client could reach its executables no more, and answer no probe.
+    Each of the clients' `ports`, HTTP's and gRPC's, may have that many. A gateway that gave its
+    last descriptor to a client could no longer reach its executables or answer a probe.
     """
     most = max(1, (descriptors - min(RESERVED_FDS, descriptors // 2)) // ports)
     if limits.connections <= most:
         return limits
-    if "connections" in limits.model_fields_set:  # else nobody asked for so many
+    if "connections" in limits.model_fields_set:  # otherwise the number is only a default
         log.warning(
             "gateway.limits.connections = %d: taken as %d, for this program may have %d open files "
             "(ulimit -Hn)%s",
@@ -260,7 +259,7 @@ async def _open(
     *,
     shared: bool,
 ) -> None:
-    """Let clients in; raise LaunchError naming the key of a port that cannot be had."""
+    """Open the clients' ports; raise LaunchError naming the key of a port that cannot be opened."""
     tls = None if config.tls is None else server_context(config.tls, "gateway.tls")
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
     held.callback(looking.cancel)
@@ -278,7 +277,7 @@ async def _listen_for_grpc(
     *,
     shared: bool,
 ) -> None:
-    # Nobody shall wait for an import that is not used.
+    # An import that is not used must not delay the start.
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
     from dispatcher.live.grpc.server import GatewayGrpcServer  # noqa: PLC0415
 
@@ -308,7 +307,7 @@ def _collector(
     watch: DashboardFeed,
     admin_server: Callable[[], Admin],
 ) -> Collect:
-    """Return what a scrape is answered with; `admin_server` is asked at each one."""
+    """Return the collector of the metrics for a scrape; `admin_server` is called at each one."""
     driver, planned_devices = service.driver, service.planned_devices
 
     def collect() -> Iterator[Metric]:
@@ -330,7 +329,7 @@ def _for_clients(config: GatewayConfig, collect: Collect) -> Scrape | None:
 
 
 def _origins(config: GatewayConfig) -> Origins:
-    """Return which names and pages the clients' port is for."""
+    """Return the names and pages that the clients' port accepts."""
     is_open = not (config.keys or config.oidc or config.tls) and is_loopback(config.host)
     is_guarded = is_open or bool(config.names)
     return Origins((config.host, *config.names), config.cors_origins, is_guarded=is_guarded)
@@ -339,7 +338,7 @@ def _origins(config: GatewayConfig) -> Origins:
 def _planned_devices(config: Config, driver: Driver) -> "PlannedDevices | None":
     if not any(e.actions is not None for worker in config.workers for e in worker.executables):
         return None
-    # Nobody shall wait for an import that is not used.
+    # An import that is not used must not delay the start.
     from dispatcher.live.planned.translation import PlannedDevices  # noqa: PLC0415
 
     return PlannedDevices(config, driver)
@@ -347,7 +346,7 @@ def _planned_devices(config: Config, driver: Driver) -> "PlannedDevices | None":
 
 def _tracer(config: GatewayConfig) -> "OtelTracer":
     try:
-        # An extra; and nobody shall wait for an import that is not used.
+        # An extra; and an import that is not used must not delay the start.
         from dispatcher.live.tracing import OtelTracer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -358,9 +357,10 @@ def _tracer(config: GatewayConfig) -> "OtelTracer":
 
 
 async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> None:
-    """Wait until every executable can be reached and every supervisor has said what is ours.
+    """Wait until every executable can be reached and every supervisor has reported our share.
 
-    Not for long: an executable may load, and nothing waits for a supervisor that is not there.
+    The wait is short: an executable may still be loading, and an absent supervisor is not waited
+    for.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STARTUP_WAIT):
@@ -371,9 +371,9 @@ async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> 
 
 
 async def _drain(service: Service, server: Server, timeout: float) -> None:
-    """Answer what comes on open connections for a moment, and close them; then wait for the rest.
+    """Answer what arrives on open connections for a moment, and close them; then wait for the rest.
 
-    In-flight limits make that short.
+    In-flight limits keep that wait short.
     """
     core, loop = service.driver.core, asyncio.get_running_loop()
     service.shutting_down = server.is_draining = True

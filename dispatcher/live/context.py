@@ -1,8 +1,8 @@
-"""What a request brings along beside its body: its number, and the trace that it is part of.
+"""A request's context: its request id and its trace.
 
-A client's `traceparent` and `tracestate` (W3C Trace Context, level 1) go to the model server as
-they came; nothing is made up here. What is not valid is dropped, as the specification says: it
-reaches neither a model server nor a log. A request that brings nothing costs two look-ups.
+A client's `traceparent` and `tracestate` (W3C Trace Context, level 1) go to the model server
+unchanged; none is invented here. Invalid values are dropped, as the specification requires: they
+reach neither a model server nor a log. A request without any of them costs two look-ups.
 """
 
 import re
@@ -22,12 +22,13 @@ MAX_STATE = 512
 """Characters of a `tracestate` that are passed on (W3C §3.3.1.5 asks for at least these)."""
 
 MAX_MEMBER = 128
-"""Longer list members of a `tracestate` go first when it is too long (same section)."""
+"""Length from which list members of a `tracestate` are dropped first when it is too long (same
+section)."""
 
 MAX_MEMBERS = 32
 """List members that a `tracestate` may have (W3C §3.3.1.1)."""
 
-# Version 00 ends after the flags; a later one may go on after another dash. 512: as for the state.
+# Version 00 ends after the flags; later ones may go on after another dash. 512 as for `MAX_STATE`.
 _PARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})"
     r"-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})(?P<parent>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
@@ -45,34 +46,34 @@ class Trace(Protocol):
         """32 hexadecimal digits."""
 
     def on_queued(self, now: float, *, sla: float) -> None:
-        """The dispatcher has it."""
+        """Note that the dispatcher has queued the request."""
 
     def on_executing(
         self, executable: str, device: str, address: tuple[str, int | None], now: float
     ) -> Mapping[str, str]:
-        """An execution begins; return the headers by which the model server knows its parent."""
+        """Begin an execution's span; return the headers that make it the model server's parent."""
 
     def on_executed(self, result: Answer | BackendError, now: float) -> None:
-        """An execution ended; after `BackendUnreachable` the request waits again."""
+        """End an execution's span; after `BackendUnreachable` the request waits again."""
 
     def on_outcome(
         self, outcome: Answer | Reject | Fail, response_time: float, executable: str | None
     ) -> None:
-        """The dispatcher has decided; `executable` had it last."""
+        """Record the dispatcher's outcome; `executable` ran the request last."""
 
     def end(self, status: int | None, now: float) -> None:
-        """The client is told `status`, of its protocol; None: it went away."""
+        """End with the client's `status`, of its protocol; None: the client went away."""
 
 
 class Tracer(Protocol):
-    """Makes traces."""
+    """Creates traces."""
 
     def begin(self, context: "Context", route: AnyRoute, now: float) -> Trace:
-        """Begin the trace of a request, or take up the one that it is part of."""
+        """Begin the trace of a request, or continue the one that it is part of."""
 
 
 class Context:
-    """One request's: its `request_id`, where it has one, and its place in a trace."""
+    """Context of one request: its `request_id`, if it has one, and its trace."""
 
     __slots__ = ("request_id", "trace", "traceparent", "tracestate")
 
@@ -89,19 +90,19 @@ class Context:
 
     @property
     def trace_id(self) -> str | None:
-        """The trace's number, where there is a trace."""
+        """The trace id, if there is a trace."""
         if self.trace is not None:
             return self.trace.trace_id
         return None if self.traceparent is None else self.traceparent[3:35]
 
     @property
     def lines(self) -> str:
-        """As header lines for the model server."""
+        """The context as header lines for the model server."""
         own = {"traceparent": self.traceparent, "tracestate": self.tracestate}
         return self.lines_with({k: v for k, v in own.items() if v is not None})
 
     def lines_with(self, trace: Mapping[str, str]) -> str:
-        """As header lines for the model server, with these in place of the trace's own."""
+        """Return the header lines for the model server with `trace` in place of the trace's own."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in trace.items())
         return f"{lines}{REQUEST_ID}: {self.request_id}\r\n" if self.request_id else lines
 
@@ -109,10 +110,10 @@ class Context:
 def carried(
     request_id: str | None, traceparent: str | None, tracestate: str | None
 ) -> Context | None:
-    """Return what these headers bring along, or None if that is nothing.
+    """Return the context in these headers, or None if it is empty.
 
-    Fields of one name are one list (RFC 9110 §5.3). So two parents are none: which of them is
-    meant, nobody can know.
+    Fields of one name are one list (RFC 9110 §5.3). So two parents count as none: it is unknown
+    which of them is meant.
     """
     if request_id is not None and not _ID.fullmatch(request_id):
         request_id = None
@@ -122,13 +123,13 @@ def carried(
 
 
 def is_parent(text: str) -> bool:
-    """Return whether a `traceparent` is valid (W3C §3.2)."""
+    """Return True if a `traceparent` is valid (W3C §3.2)."""
     match = _PARENT.fullmatch(text)
     return match is not None and (match["version"] != "00" or match["more"] is None)
 
 
 def state(text: str) -> str | None:
-    """Return a `tracestate` as it may be passed on: whole members, the first ones, or nothing."""
+    """Return the part of a `tracestate` to pass on: the first whole members, or nothing."""
     if not _STATE.fullmatch(text):
         return None
     members = text.split(",")

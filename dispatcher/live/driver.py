@@ -1,7 +1,7 @@
 """Drives the core: carries its commands to model servers and their answers back as events.
 
-One object, no lock, no task per request: every method runs to its end inside the event loop, so
-the core sees one event at a time.
+One object, no lock, no task per request: every method runs to its end inside the event loop, so the
+core sees one event at a time.
 """
 
 import asyncio
@@ -67,16 +67,16 @@ _INTERACTIVE: Final = Priority.INTERACTIVE
 _FAULTS: Final = (Result.ERROR, Result.FAILURE)
 
 EARLY: Final = 0.05
-"""Seconds before a client's own deadline in which a model server may have given up for it."""
+"""Seconds before a client's own deadline within which a model server may have given up for it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Call:
-    """What a client asked for, until its outcome is known.
+    """A client's call, until its outcome is known.
 
-    `deadline` is the client's own, in seconds after arrival, None for the model's default; `spent`
-    are the seconds of it, or of the model's, that were over when the request came. `size` is that
-    of its body in bytes, once it is not compressed any more.
+    `deadline` is the client's own, in seconds after arrival, None for the model's default. `spent`
+    is the part of it, or of the model's, that had passed when the request came. `size` is the size
+    of its body in bytes, uncompressed.
     """
 
     __slots__ = (
@@ -114,9 +114,9 @@ class Call:
         self.spent = 0.0
         self.arrived = 0.0
         self.executor: str | None = None
-        """The one that it was last sent to."""
+        """The executor that it was last sent to."""
         self.grant: Grant | None = None
-        """Its caller's grant, held as long as it runs, even if its client hangs up."""
+        """Its caller's grant, held as long as it runs, even if its client disconnects."""
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Take the outcome; called exactly once, and never after `Driver.cancel`."""
@@ -128,10 +128,10 @@ class Call:
 
 
 class DeviceCommands(Protocol):
-    """What carries out the commands for a planned executor; it feeds the events itself."""
+    """Carries out the commands for a planned executor; it feeds the events itself."""
 
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
-        """Run the calls as one batch; those that are None were given up meanwhile."""
+        """Run the calls as one batch; those that are None were cancelled meanwhile."""
 
     def load(self, command: LoadModel) -> None:
         """Copy a model's weights to the device."""
@@ -144,7 +144,7 @@ class Driver:
     """The live side of one dispatcher core.
 
     `clock` is monotonic, in seconds. It is not the event loop's: uvloop's has a resolution of a
-    millisecond, in which a fast model answers in no time at all.
+    millisecond, in which a fast model would seem to answer in no time.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Driver:
         self.clock = clock
         self._endpoints = endpoints
         self.devices: dict[str, DeviceCommands] = {}
-        """By executor; where there are any, there are no endpoints."""
+        """Planned devices by executor; where there are any, there are no `endpoints`."""
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
@@ -167,7 +167,7 @@ class Driver:
         self._commands: deque[Command] = deque()
         self._is_carrying_out = False
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
-        """By execution: what is on its way to an executable."""
+        """Requests in flight to executables, by execution."""
         self.suspects: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By executor: set when an answer broke off or a connection was refused."""
         self._complaints = RateLimitedLogger(log, self._loop)
@@ -201,20 +201,20 @@ class Driver:
             )
         try:
             self._feed(RequestArrived(request), now)
-        except BaseException:  # a bug: it keeps no call, and no body with it
+        except BaseException:  # a bug: do not keep the call and its body
             self._calls.pop(request_id, None)
             raise
 
     def cancel(self, call: Call) -> None:
-        """Give up a call whose client went away: its place in the queue is free.
+        """Cancel a call whose client went away: its place in the queue is free.
 
-        If it runs, its answer is read and discarded: only that tells when the slot is free.
+        If it runs, its answer is read and discarded: only the answer shows when the slot is free.
         """
         if self._calls.pop(call.id, None) is not None:
             self.handle(RequestCancelled(call.id))
 
     def handle(self, event: Event) -> None:
-        """Feed one event and carry out what the core commands."""
+        """Feed one event and carry out the core's commands."""
         self._feed(event, self.clock())
 
     def _feed(self, event: Event, now: float) -> None:
@@ -222,11 +222,11 @@ class Driver:
         if self._is_carrying_out:
             self._commands.extend(commands)
         elif commands or self._commands:  # the latter if an outcome raised
-            # An outcome can bring the next request of its client, which comes back to here: what
-            # was commanded before is carried out before.
+            # An outcome can bring the next request of its client, which re-enters here: earlier
+            # commands are carried out first.
             self._is_carrying_out = True
             try:
-                if len(commands) == 1 and not self._commands:  # as nearly always: no queue for it
+                if len(commands) == 1 and not self._commands:  # the usual case: no queue for it
                     self._carry_out(commands[0])
                 else:
                     self._commands.extend(commands)
@@ -239,7 +239,7 @@ class Driver:
             self._arm(wakeup)
 
     def take(self, request: int) -> Call | None:
-        """Return a call that is told its outcome in another way; None if it has it already."""
+        """Return a call whose outcome is reported in another way; None if it has one already."""
         return self._calls.pop(request, None)
 
     def on_ready(self, executor: str) -> None:
@@ -289,9 +289,9 @@ class Driver:
                 assert_never(command)
 
     def _longest(self, spec: ModelSpec, call: Call) -> float:
-        """Return how long a call may take: what its client says, within what is promised to all.
+        """Return the longest time a call may take: the client's own, within the promise to all.
 
-        Nobody may loosen a promise for himself: the others of his queue would wait for him.
+        A client must not loosen a promise for itself: others in its queue would wait for it.
         """
         limit = self._timeout if call.priority is Priority.LOW else spec.deadline
         if call.deadline is not None:
@@ -306,7 +306,7 @@ class Driver:
         # Policies of other devices run requests one by one; a batch needs its inputs joined.
         (request,) = command.requests
         call = self._calls.get(request)
-        if call is None:  # given up between the command and now: it never runs
+        if call is None:  # cancelled between the command and now: it never runs
             self.handle(ExecutionMissed(command.execution))
             return
         call.executor = command.executor
@@ -319,14 +319,14 @@ class Driver:
                 call.message, done, timeout=self._timeout, more=more
             )
             self._attempts[command.execution] = attempt, call
-        except Exception as error:  # whatever it is, the execution must end in the core's state
+        except Exception as error:  # whatever the error is, the execution must end in the core's state
             what = f"executable {command.executor}: cannot send"
             self._complaints.log(what, logging.ERROR, "%s", what, exc_info=True)
             failure = BackendError(f"cannot send: {error}")
             self._loop.call_soon(done, failure)
 
     def _headers(self, call: Call, command: Execute) -> str:
-        """Return what the model server shall know of a request beside its message."""
+        """Return the headers that the model server gets in addition to the message."""
         lines, context = "", call.context
         if call.deadline is not None:
             left = call.arrived + call.deadline - self.clock()
@@ -349,7 +349,7 @@ class Driver:
         )
 
     def on_done(self, command: Execute, call: Call, result: Answer | BackendError) -> None:
-        """Report how an execution ended, and tell its call."""
+        """Report how an execution ended, and resolve its call."""
         self._attempts.pop(command.execution, None)
         _give_back(call)
         if call.context is not None and call.context.trace is not None and call.id in self._calls:
@@ -366,7 +366,7 @@ class Driver:
         else:
             assert isinstance(result, BackendError)
             self._log_backend_error(command.executor, result)
-            # Neither tells when the model server will be done.
+            # Neither shows when the model server will be done.
             is_unended = isinstance(result, BackendTimeout | BackendTooLarge)
             is_doubtful = is_unended or isinstance(result, BackendLost)
             if is_doubtful and command.executor in self.core.executors:
@@ -378,14 +378,15 @@ class Driver:
 
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
         if verdict in _FAULTS and call.deadline is not None:
-            # A model server that was told the client's own deadline, and kept it, is not at fault.
+            # A model server that kept the client's own deadline, which it was sent, is not at
+            # fault.
             late = self.clock() >= call.arrived + call.deadline - EARLY
             verdict = Result.INVALID if late else verdict
         self.handle(ExecutionEnded(command.execution, verdict))
         self.resolve(call.id, answer)
 
     def resolve(self, request: int, outcome: Outcome) -> None:
-        """Tell a call its outcome, unless it was cancelled or has been told."""
+        """Give a call its outcome, unless it was cancelled or already has one."""
         call = self._calls.get(request)
         if call is not None:
             del self._calls[request]
@@ -407,7 +408,7 @@ class Driver:
 
 
 class _Sent:
-    """A call on its way to an executable; called with what became of it."""
+    """A call in flight to an executable; called with the result."""
 
     __slots__ = ("_call", "_command", "_driver")
 
@@ -421,6 +422,6 @@ class _Sent:
 
 
 def _give_back(call: Call) -> None:
-    """Release what an execution held of its caller's grant."""
+    """Release an execution's hold on its caller's grant."""
     if call.grant is not None:
         call.grant.release()

@@ -372,7 +372,7 @@ def _answer(outcome: Outcome) -> Response:
         case Response():
             return outcome
         case GrpcResponse():
-            raise AssertionError("an answer to another door's call")
+            raise AssertionError("an answer to a call of another protocol")
         case Reject(_, reason, retry_after, detail):
             return error(_REJECTED[reason], detail, retry_after=retry_after)
         case Fail(_, detail):

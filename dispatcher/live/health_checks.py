@@ -1,7 +1,7 @@
-"""Watches executables: when each becomes ready, and when it is gone.
+"""Health checks of executables: when each becomes ready, and when it is lost.
 
-Death is seen at once, by an open connection that the kernel closes. A slow answer is no sign of
-death here: an executable with a tenth of a core may take its time.
+A crash is detected at once: the kernel closes an open connection. A slow answer is no sign of a
+crash here: an executable with a tenth of a core may take long.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from dispatcher.live.http.messages import Response
 from roma.domain.errors import BackendError, BackendLost
 
 POLL = 0.25
-"""Seconds between two looks at an executable that is not ready."""
+"""Seconds between two checks of an executable that is not ready."""
 
 CHECK = 5.0
-"""Seconds between two looks at one that is."""
+"""Seconds between two checks of a ready one."""
 
 HANG = 10.0
-"""Seconds without an answer to a status request after which it counts as lost."""
+"""Seconds without an answer to a status request after which an executable counts as lost."""
 
 
 MOST_STATUS = 2**20
-"""Bytes of an answer to a status request: thousands of versions."""
+"""Limit in bytes of an answer to a status request: enough for thousands of versions."""
 
 MOST_REASON = 500
-"""Characters of a fault that a status names."""
+"""Most characters of a fault in a status that are kept."""
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ async def watch(
     driver: Driver,
     faults: dict[str, str] | None = None,
 ) -> None:
-    """Report an executable's coming and going until cancelled, whatever its status is like.
+    """Report when an executable becomes ready or lost, until cancelled, whatever its status.
 
-    `faults` gets, by executable, the fault that the status of a model names.
+    `faults` gets, by executable, the fault in the status of a model.
     """
     faults = {} if faults is None else faults
     said = ""
@@ -54,7 +54,7 @@ async def watch(
         try:
             await _watch(executor, models, endpoint, driver, faults)
         except Exception as bug:  # it costs this executable, not those of the other models
-            if repr(bug) != said:  # once per bug, not once per look
+            if repr(bug) != said:  # once per bug, not once per check
                 log.exception("executable %s: cannot be watched", executor)
             said = repr(bug)
             driver.on_lost(executor, f"cannot be watched: {said}")
@@ -70,7 +70,7 @@ async def _watch(
 ) -> None:
     doubt = driver.suspects[executor]
     while True:
-        doubt.clear()  # before the look: trouble during it asks for another one
+        doubt.clear()  # before the check: trouble during it asks for another one
         while (why := await _unavailable(models, endpoint)) is not None:
             if isinstance(why, _Fault):
                 faults[executor] = f"{executor}: {why}"
@@ -80,7 +80,7 @@ async def _watch(
             await asyncio.sleep(POLL)
         faults.pop(executor, None)
         if doubt.is_set():
-            continue  # trouble since the look began: it says nothing about now
+            continue  # trouble since the check began: its result is out of date
         driver.on_ready(executor)
         await _until_suspect(endpoint.pool, doubt)
 
@@ -109,18 +109,18 @@ async def _look(pool: Pool, path: str) -> Response:
     try:
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
     except BackendLost:
-        # It went out over an idle connection that was closed meanwhile: that says nothing yet.
+        # It was sent over an idle connection that was closed meanwhile: that proves nothing yet.
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
 
 
 class _Fault(str):
-    """A reason that the executable itself named."""
+    """A reason that the executable itself reported."""
 
     __slots__ = ()
 
 
 def _fault(body: bytes) -> str:
-    """Return why no version could be loaded; an empty string while one may still be."""
+    """Return why no version could be loaded; an empty string while one may still load."""
     try:
         versions = orjson.loads(body)["model_version_status"]
         ended = all(version["state"] == "END" for version in versions)
@@ -140,7 +140,7 @@ def _is_available(body: bytes) -> bool:
 
 
 async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
-    """Return when the connection breaks, a request met trouble, or it is time for a look."""
+    """Return when the connection breaks, a request fails, or the next check is due."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             if pool.socket is not None:
@@ -166,7 +166,7 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
 
 
 def _notice_silence(sock: socket.socket) -> None:
-    """Let the kernel probe an idle connection each second: a host that vanishes sends no end."""
+    """Let the kernel probe an idle connection each second: a host that vanishes closes nothing."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
         sock.setsockopt(socket.IPPROTO_TCP, option, 1)

@@ -1,9 +1,9 @@
 """Look-ups: model status, metadata and readiness, which wait in no queue.
 
-Identical look-ups share one answer, kept for a second, and an executable gets a few of them at
+Identical look-ups share one answer, kept for a second, and an executable gets only a few of them at
 once: however many clients ask, a model server sees a handful of requests and connections. A shared
-answer must be everybody's, so a look-up takes no header of a client along. Callers check scopes
-first: what a key may not call is never answered from here.
+answer must suit every client, so a look-up forwards no header of a client. Callers check scopes
+first: a look-up that a key does not allow is never answered from here.
 """
 
 import asyncio
@@ -23,16 +23,17 @@ from dispatcher.live.http.routes import GrpcRoute, Route
 from roma.domain.errors import BackendError, BackendTimeout
 
 MAX_AGE: Final = 1.0
-"""Seconds that an answer is kept, errors of the model server too."""
+"""Seconds that an answer is kept, including errors of the model server."""
 
 LOADING_TIMEOUT: Final = 1.0
-"""Seconds that an executable which is not ready has to say how far it is: it may hang."""
+"""Seconds that an executable which is not ready has to report its progress: it may hang."""
 
 _AVAILABLE: Final = (b'"AVAILABLE"', b"\x10\x1e")
-"""The state of a version that answers, in JSON and in TensorFlow Serving's ModelVersionStatus."""
+"""The state of a version that is available, in JSON and in TensorFlow Serving's
+ModelVersionStatus."""
 
 MAX_BYTES: Final = 2**24
-"""Bytes kept, of questions and answers together: status and metadata are a few KiB each."""
+"""Bytes kept, of requests and answers together: status and metadata are a few KiB each."""
 
 _Key = tuple[str, str, bytes]
 """Model, path or method, and message."""
@@ -49,21 +50,21 @@ class Lookups:
         self._driver = driver
         self._endpoints = endpoints
         self._timeout = timeout
-        """Seconds to wait for a turn, and again for the answer."""
+        """Seconds to wait for a slot, and again for the answer."""
         self._flights: dict[_Key, _Flight] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._kept: dict[_Key, tuple[float, Any]] = {}
-        """Answers and when they expire, the oldest first."""
+        """Answers with the times when they expire, the oldest first."""
         self._bytes = 0
         self.waiting = 0
         """Clients that wait for an answer."""
         self.counts = {"executable": 0, "shared": 0}
-        """Look-ups sent to model servers, repetitions too, and those that shared an answer."""
+        """Look-ups sent to model servers, including retries, and those that shared an answer."""
 
     async def http(self, route: Route) -> Response | None:
         """Return a model server's answer; None if no executable is ready.
 
-        Raises the last executable's `BackendError`, with its name. Every caller has a copy.
+        Raises the last executable's `BackendError`, with its name. Every caller gets a copy.
         """
 
         async def fetch(endpoint: BackendAddress, timeout: float) -> Response:
@@ -89,7 +90,7 @@ class Lookups:
         return await self._answer((route.model, route.path, body), fetch, route.is_status)
 
     async def close(self) -> None:
-        """Give up what is in flight."""
+        """Cancel what is in flight."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -119,7 +120,8 @@ class Lookups:
         finally:
             self.waiting -= 1
             flight.clients -= 1
-            # What was sent is read to its end: a model server computes on for those who hang up.
+            # A sent request is read to its end: a model server goes on computing for disconnected
+            # clients.
             if not flight.clients and not flight.is_sent:
                 self._forget(key, flight)
                 flight.task.cancel()
@@ -153,7 +155,7 @@ class Lookups:
         for executor in list(self._driver.core.executors.of(model)):
             name = executor.spec.name
             endpoint = self._endpoints.get(name)
-            if endpoint is None:  # it went while another one was asked
+            if endpoint is None:  # it was removed while another one was asked
                 continue
             try:
                 return await self._ask_one(endpoint, flight, fetch, self._timeout)
@@ -170,7 +172,8 @@ class Lookups:
     ) -> A | None:
         """Ask the executables of a model that are not ready; None if none of them answers.
 
-        Nor if one says that it is available: until that was noticed here, it gets no requests.
+        Also None if one reports that it is available: until a health check confirms it, it gets no
+        requests.
         """
         timeout = min(self._timeout, LOADING_TIMEOUT)
         for executor in self._driver.core.executors.loading(model):
@@ -203,7 +206,7 @@ class Lookups:
             turns.release()
 
     def _keep(self, key: _Key, answer: A) -> None:
-        """Keep an answer, and drop those that expired, or the oldest ones for want of room."""
+        """Keep an answer; drop expired ones, or the oldest if there is no room."""
         now, size = self._driver.clock(), _size(key, answer)
         self._drop(key)
         for old, (expires, _) in list(self._kept.items()):
@@ -221,7 +224,7 @@ class Lookups:
 
 
 class _Flight:
-    """A look-up on its way, and the number of clients that wait for it."""
+    """A look-up in flight, and the number of clients that wait for it."""
 
     __slots__ = ("clients", "is_sent", "task")
 
@@ -232,5 +235,5 @@ class _Flight:
 
 
 def _size(key: _Key, answer: Answer) -> int:
-    """Return the bytes that keeping an answer takes, about."""
+    """Return the approximate number of bytes that keeping an answer takes."""
     return 1024 + len(key[1]) + len(key[2]) + len(answer.body)

@@ -1,16 +1,16 @@
-"""Free memory that glibc keeps after a peak, given back to the system.
+"""Returns free memory that glibc keeps after a peak to the system.
 
-A block of up to 32 MiB that was freed once makes glibc take such blocks from its heap (mallopt(3),
-M_MMAP_THRESHOLD), which shrinks at its end alone: after thirty answers of 32 MiB a process keeps
+A freed block of up to 32 MiB makes glibc allocate such blocks from its heap (mallopt(3),
+M_MMAP_THRESHOLD), which only shrinks at its end: after thirty answers of 32 MiB a process keeps
 hundreds of them for good. Fixed thresholds in the environment would cost every large body its page
-faults, so this looks now and then instead. Elsewhere than on glibc it does nothing.
+faults, so this module checks periodically instead. Without glibc it does nothing.
 """
 
 import ctypes
 from typing import Any
 
 KEPT = 64 * 2**20
-"""Bytes more than after the last time that are left to glibc."""
+"""Growth of free memory, in bytes, that is left to glibc."""
 
 
 _FIELDS = (
@@ -24,7 +24,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 class FreeMemory:
-    """Free memory of this process; `release` it now and then, from one thread at a time."""
+    """Free memory of this process; `release` it periodically, from one thread at a time."""
 
     def __init__(self) -> None:
         libc: Any = ctypes.CDLL(None)
@@ -36,11 +36,11 @@ class FreeMemory:
 
     @property
     def size(self) -> int:
-        """Bytes that are free within the heap, whether the system has them back or not."""
+        """Bytes that are free within the heap, whether they were returned to the system or not."""
         return 0 if self._info is None else int(self._info().fordblks)
 
     def release(self) -> bool:
-        """Give it back if there is much more than there was; return whether it was done."""
+        """Return free memory if it has grown much; return True if it was done."""
         if self._trim is None or self._info is None:
             return False
         size = self.size

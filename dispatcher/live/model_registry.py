@@ -1,7 +1,7 @@
-"""Which models and executables a running dispatcher serves: what roma.yaml says, while it runs.
+"""Model registry: the models and executables of roma.yaml, updated while the dispatcher runs.
 
-An executable that goes takes nothing more, ends what it runs, and is forgotten. A model that goes
-is unknown to new clients at once; those who wait still get their answers.
+An executable that is removed gets no more requests, finishes those it runs, and is forgotten. A
+model that is removed is unknown to new clients at once; waiting requests still get their answers.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class ModelRegistry:
     """The executables of one driver.
 
-    `endpoints` is filled, and a task of `watchers` looks after each.
+    `endpoints` is filled, and a task of `watchers` monitors each of them.
     """
 
     def __init__(
@@ -53,18 +53,19 @@ class ModelRegistry:
         self._add(executables(config))
 
     def stop(self) -> None:
-        """Look after nothing any more."""
+        """Stop all monitoring."""
         for task in self._watching.values():
             task.cancel()
 
     async def follow(self, config: Config) -> None:
-        """Serve what `config` says; raise ConfigError, changing nothing, if it takes a restart."""
+        """Serve what `config` says; raise ConfigError, changing nothing, if it requires a restart.
+        """
         change = compare(self._config, config, self._started)
         old, new = executables(self._config), executables(config)
         specs = {spec.name: spec for spec in config.model_specs}
         self._service.closing.update(change.removed)
         await asyncio.gather(*(self._drained(model) for model in change.removed))
-        # A GPU holds all models, so it is another one after any change.
+        # A GPU holds all models, so any change makes it a different executable.
         await asyncio.gather(*(self._remove(e.name) for e in old if e not in new))
         for model in change.removed:
             self._driver.handle(ModelRemoved(model))
@@ -103,10 +104,10 @@ class ModelRegistry:
         self._watching[executable.name] = self._watchers.create_task(device.run())
 
     def _first_part(self, executable: Executable) -> float:
-        """Return which part of an executable's slots is ours until a supervisor says.
+        """Return our part of an executable's slots until a supervisor reports it.
 
-        Of several processes each begins with one slot, which the supervisors keep for it; where
-        no supervisor will ever say, with as many as all of them can have.
+        Each of several processes begins with one slot, which the supervisors reserve for it. Where
+        no supervisor will report, it begins with as many as all of them can have.
         """
         count, spec = self._config.gateway.processes, executable.spec
         if count == 1:
@@ -123,7 +124,7 @@ class ModelRegistry:
         )
         channel: Channel | None = None
         if executable.grpc is not None and self._config.gateway.has_grpc:
-            # Nobody shall wait for an import that is not used.
+            # An import that is not used must not delay the start.
             from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
 
             channel = GrpcChannel(*executable.grpc, most=most)
@@ -133,10 +134,10 @@ class ModelRegistry:
     async def _remove(self, name: str) -> None:
         executor = self._driver.core.executors[name]
         watching, is_planned = self._watching.pop(name), executor.spec.is_planned
-        if not is_planned:  # else its answers come by way of its watcher
+        if not is_planned:  # otherwise its answers come through its watcher
             watching.cancel()
         if executor.live:
-            self._driver.handle(ExecutorSuspected(name))  # it takes nothing more
+            self._driver.handle(ExecutorSuspected(name))  # it gets no more requests
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
         self._service.reasons.seen.pop(name, None)
@@ -158,7 +159,7 @@ class ModelRegistry:
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait, but no longer than a dispatcher that ends would."""
+        """Wait for a condition, but no longer than a graceful shutdown takes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.gateway.drain_timeout):
                 while not condition():
@@ -166,6 +167,6 @@ class ModelRegistry:
 
 
 def max_body(config: Config) -> dict[str, int]:
-    """Return the bounds of request bodies by model, of those that have one, in bytes."""
+    """Return the bounds of request bodies in bytes by model, for models that have one."""
     bounds = {name: model.max_body_bytes for name, model in config.models.items()}
     return {name: int(bound) for name, bound in bounds.items() if bound is not None}

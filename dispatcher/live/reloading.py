@@ -1,7 +1,7 @@
-"""A dispatcher's roma.yaml, taken over while it runs: on SIGHUP, or when the admin port is asked.
+"""Reloads a dispatcher's roma.yaml while it runs: on SIGHUP, or by request to the admin port.
 
-The file is validated whole; what it changes is taken over at once or not at all, and the old one
-stays in force. What takes a restart is named.
+The whole file is validated. Its changes are applied at once or not at all; on an error the old
+configuration stays in force. Changes that require a restart are named.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """`adapt` makes of what the file says what this dispatcher runs with."""
+    """Reloads the file; `adapt` derives this dispatcher's configuration from it."""
 
     def __init__(
         self, file: Path, adapt: Callable[[Config], Config], registry: ModelRegistry, server: Server
@@ -31,7 +31,7 @@ class Reloading:
         self._turn = asyncio.Lock()
 
     async def take_over(self) -> Config:
-        """Take over what the file says now, and return it; raise ConfigError, changing nothing."""
+        """Apply the file as it is now, and return it; raise ConfigError, changing nothing."""
         async with self._turn:
             # In a thread: a file of a thousand models takes longer to read than requests can wait.
             new = self._adapt(await asyncio.to_thread(files.load, self._file))
@@ -40,7 +40,7 @@ class Reloading:
             return new
 
     async def run(self, told: asyncio.Event) -> None:
-        """Take it over each time that `told` is set, until cancelled."""
+        """Reload each time that `told` is set, until cancelled."""
         while True:
             await told.wait()
             told.clear()

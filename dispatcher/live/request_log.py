@@ -1,7 +1,7 @@
-"""Log lines about requests: none for one that was answered, few for many that were not.
+"""Log lines about requests: none for an answered one, few for many that were not answered.
 
-A flood of failures must neither fill a disk nor hold up the loop: of what is alike, one line a
-second is written, and how many were left out.
+A flood of failures must neither fill a disk nor block the loop: of similar lines, one per second is
+written, with the number of those left out.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Requests = Literal["none", "failed", "all"]
 
 
 class RequestLog:
-    """What the log says of requests; `requests` chooses of which."""
+    """The request log; `requests` selects the requests to log."""
 
     def __init__(self, requests: Requests, loop: asyncio.AbstractEventLoop) -> None:
         self.writes_all = requests == "all"
@@ -31,7 +31,7 @@ class RequestLog:
         self._limited = RateLimitedLogger(log, loop)
 
     def on_outcome(self, call: Call, outcome: Outcome, response_time: float) -> None:
-        """Note how a request ended."""
+        """Log how a request ended."""
         word, reason = verdict(outcome)
         if self._writes_none or (word == "answered" and not self.writes_all):
             return
@@ -46,12 +46,12 @@ class RequestLog:
         self._write(call, word, reason, response_time, detail=detail, status=status)
 
     def on_cancelled(self, call: Call, response_time: float) -> None:
-        """Note that a client went away: nobody's fault, so only for those who want all."""
+        """Log that a client went away: no fault, so only if all requests are logged."""
         if self.writes_all:
             self._write(call, "cancelled", None, response_time)
 
     def close(self) -> None:
-        """Say what was left out so far."""
+        """Write the numbers of lines left out so far."""
         self._limited.close()
 
     def _write(

@@ -1,6 +1,6 @@
-"""What the clients' doors, HTTP and gRPC, have in common: each adds its protocol's words.
+"""State and rules shared by the HTTP and gRPC front ends.
 
-Which models there are, whether new requests are taken, what a request brings along, and the log
+These are the served models, whether new requests are accepted, a request's context, and the log
 lines and traces of requests that ended.
 """
 
@@ -25,15 +25,15 @@ DRAIN_RETRY = 5.0
 NAME = "roma"
 VERSION = metadata.version("roma-control-plane")
 EXTENSIONS: tuple[str, ...] = ("binary_tensor_data",)
-"""The extensions of the Open Inference Protocol that pass both doors, as a client of it is told.
-Which of them an executable understands is its own matter."""
+"""The extensions of the Open Inference Protocol that pass both front ends, as reported to clients.
+Which of them an executable supports is up to the executable."""
 
 Scrape = Callable[[], Awaitable[tuple[bytes, str]]]
 """Returns the metrics in Prometheus' text format, and their content type."""
 
 
 class Service:
-    """The doors' common half."""
+    """The state that both front ends share."""
 
     def __init__(
         self,
@@ -49,38 +49,39 @@ class Service:
     ) -> None:
         self.driver = driver
         self.planned_devices = planned_devices
-        """The devices, where all executables are planned ones."""
+        """The planned devices; None unless all executables are on them."""
         self.reasons = reasons or Reasons(driver.core)
         self.endpoints = endpoints
         self.tracer = tracer
         self.is_open = access.is_open
-        """Whether everybody may call everything."""
+        """True if every client may call every model."""
         self._access = access
         self._request_log = request_log
         self.writes_all = request_log.writes_all
-        """Whether requests that were answered get a line as well."""
+        """True if requests that were answered get a line as well."""
         self.scrape: Scrape | None = None
         """Collects metrics for clients; None where they may not read them."""
         self.shutting_down = False
-        """The program ends soon: who asks whether it is ready should go elsewhere."""
+        """True if the program ends soon: readiness probes are answered with not ready."""
         self.draining = False
-        """New requests are refused."""
+        """True if new requests are refused."""
         self.max_body: dict[str, int] = {}
-        """Largest request body in bytes of the models that have a bound of their own."""
+        """Largest request body in bytes, of the models that have a bound of their own."""
         self.lookups = Lookups(driver, endpoints, timeout=backend_timeout)
         self.uncontrolled: Callable[[], Sequence[str]] = tuple
-        """Names the workers whose cores nothing controls, though something should."""
+        """Returns the workers whose cores nothing controls, though something should."""
         self.closing: set[str] = set()
-        """Models that go: new clients are told that there is no such model."""
+        """Models that are being removed: new clients get the answer for an unknown model."""
         self.warming_up: set[str] = set()
-        """Models that came while we run: until they are loaded nobody is unready for them."""
+        """Models added while we run: until they are loaded they do not make the gateway not
+        ready."""
 
     def serves(self, model: str) -> bool:
-        """Return whether new requests may ask for a model."""
+        """Return True if new requests may name a model."""
         return model in self.driver.core.queues and model not in self.closing
 
     def too_large(self, model: str, size: int) -> str | None:
-        """Return why a model takes no request body of `size` bytes, or None."""
+        """Return why a model accepts no request body of `size` bytes, or None."""
         if not self.max_body:
             return None
         most = self.max_body.get(model)
@@ -89,21 +90,21 @@ class Service:
         return f"model {model}: request body of {size} bytes is larger than max_body_bytes {most}"
 
     def admit(self, who: Credentials, model: str | None) -> Grant:
-        """Let a caller in, or raise `Denied`; to be asked before the model is looked up.
+        """Admit a caller, or raise `Denied`; must be called before the model is looked up.
 
-        Who may not call a model shall not learn whether it exists.
+        A caller that may not call a model must not learn whether it exists.
         """
         return self._access.admit(who, model, self.driver.clock())
 
     def check(self, grant: Grant, model: str) -> None:
-        """Raise `Denied` if a caller who was let in before his model was known may not call it."""
+        """Raise `Denied` if a caller admitted before its model was known may not call the model."""
         self._access.check(grant, model)
 
     def not_ready_reason(self) -> str | None:
         """Return why new requests should go elsewhere, or None."""
         core = self.driver.core
         missing = [model for model in core.queues if not core.executors.serve(model)]
-        # A model that has answered has joined.
+        # A model that has answered has warmed up.
         self.warming_up = {
             m for m in missing if m in self.warming_up and not core.queues[m].completed
         }
@@ -115,14 +116,14 @@ class Service:
         return None
 
     def ready(self) -> str:
-        """Return the words for whoever asks while it serves: what is amiss all the same."""
+        """Return the text for a readiness probe while it serves: known problems, if any."""
         uncontrolled = self.uncontrolled()
         if uncontrolled:
             return f"ready; nothing controls the cores of worker {', '.join(uncontrolled)}"
         return "ready"
 
     def not_ready(self, model: str) -> str:
-        """Return the words for a client whose model has no executable that is ready."""
+        """Return the message for a client whose model has no ready executable."""
         reason = self.reasons.of_model(model)
         return f"no executable of model {model} is ready{': ' if reason else ''}{reason}"
 
@@ -133,7 +134,7 @@ class Service:
         tracestate: str | None,
         route: AnyRoute | None,
     ) -> Context | None:
-        """Return what a request brings along; the trace of an inference begins here."""
+        """Return a request's context; the trace of an inference begins here."""
         context = carried(request_id, traceparent, tracestate)
         tracer = self.tracer
         if tracer is not None and route is not None and route.is_inference:
@@ -142,7 +143,7 @@ class Service:
         return context
 
     def on_ended(self, call: Call, outcome: Outcome) -> None:
-        """Note how a call ended; its client has not been told yet."""
+        """Record how a call ended; its client has not been answered yet."""
         response_time = self.driver.clock() - call.arrived
         self._request_log.on_outcome(call, outcome, response_time)
         context = call.context
@@ -150,7 +151,7 @@ class Service:
             context.trace.on_outcome(outcome, response_time, call.executor)
 
     def cancel(self, call: Call) -> None:
-        """Give up a call whose client went away."""
+        """Cancel a call whose client went away."""
         driver = self.driver
         driver.cancel(call)
         self._request_log.on_cancelled(call, driver.clock() - call.arrived)
@@ -158,6 +159,6 @@ class Service:
             self.end(call.context, None)
 
     def end(self, context: Context, status: int | None) -> None:
-        """End a request's trace with the status that its client is told, None if it went away."""
+        """End a request's trace with the client's status, None if the client went away."""
         if context.trace is not None:
             context.trace.end(status, self.driver.clock())

@@ -1,15 +1,15 @@
 """OpenTelemetry spans of requests; imported only when `gateway.traces` is on.
 
-    POST /v1/models/{model}:predict   SERVER    all that the gateway does
+    POST /v1/models/{model}:predict   SERVER    the whole request in the gateway
     ├── queue                         INTERNAL  arrival to execution, or to the end of waiting
     └── execute                       CLIENT    sent to answered; the model server's parent
 
 A gRPC call's first span is named after its method, tensorflow.serving.PredictionService/Predict.
 
-OpenTelemetry's environment variables say where spans go (OTEL_EXPORTER_OTLP_…), how many
-(OTEL_TRACES_SAMPLER), in which batches (OTEL_BSP_…) and under which name (OTEL_SERVICE_NAME).
-They are sent by a thread of their own. While they cannot be, the newest replace the oldest in its
-queue: no request waits or fails, and the log says so once.
+OpenTelemetry's environment variables define where spans go (OTEL_EXPORTER_OTLP_…), how many
+(OTEL_TRACES_SAMPLER), in which batches (OTEL_BSP_…) and under which name (OTEL_SERVICE_NAME). A
+separate thread sends them. While it cannot, the newest spans replace the oldest in its queue: no
+request waits or fails, and the log reports it once.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ _GRPC_FAULTS = frozenset({2, 4, 12, 13, 14, 15})
 DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 
 FLUSH = 2.0
-"""Seconds that the last spans may take when the program ends."""
+"""Seconds for the delivery of the last spans when the program ends."""
 
 
 class OtelTracer:
-    """Makes the traces of one gateway that listens on `host` and these ports; a thread sends them.
+    """Creates the traces of one gateway on `host` and these ports; a thread sends them.
 
     `grpc_port` is None where there is no gRPC.
     """
@@ -71,18 +71,18 @@ class OtelTracer:
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "roma"}))
         try:
-            # Shut down by `close`, within a bound, and not once more at exit, without one.
+            # `close` shuts it down, within a bound; not again at exit, without one.
             self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             exporter = _Told(OTLPSpanExporter(), self._said)
             self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        except (ValueError, OSError) as error:  # an OTEL_… variable that makes no sense
+        except (ValueError, OSError) as error:  # an invalid OTEL_… variable
             self._said.remove()
             raise ConfigError(f"gateway.traces = true: OpenTelemetry: {error}") from error
         self._source = self._provider.get_tracer("roma")
 
     def begin(self, context: Context, route: AnyRoute, now: float) -> "Spans":
-        """Begin the trace of a request, or take up the one that it is part of."""
-        parent = SpanParent()  # never what OpenTelemetry calls current: tasks interleave
+        """Begin the trace of a request, or continue the one that it is part of."""
+        parent = SpanParent()  # never OpenTelemetry's current context: tasks interleave
         if context.traceparent is not None:
             parent = set_span_in_context(NonRecordingSpan(_remote(context)), parent)
         protocol = _protocol(route)
@@ -111,15 +111,15 @@ class OtelTracer:
         }
 
     async def close(self) -> None:
-        """Deliver what is left, for at most FLUSH seconds."""
+        """Deliver the remaining spans, for at most FLUSH seconds."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
             self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            with contextlib.suppress(RuntimeError):  # nothing waits any more: the loop is closed
                 loop.call_soon_threadsafe(done.set)
 
-        # A daemon: the program's end does not wait for it either.
+        # A daemon thread: the program's end does not wait for it either.
         threading.Thread(target=shut_down, name="last spans", daemon=True).start()
         try:
             await asyncio.wait_for(done.wait(), FLUSH)
@@ -129,10 +129,10 @@ class OtelTracer:
 
 
 class Spans:
-    """The spans of one request; of one that is not recorded the context alone.
+    """The spans of one request; only the context if it is not recorded.
 
-    `offset` is what the clock of `now` lacks to nanoseconds since 1970: one for all spans of a
-    request, so that they stay in order when somebody sets the wall clock.
+    `offset` converts the clock of `now` to nanoseconds since 1970. It is the same for all spans of
+    a request, so that they stay in order when the wall clock is set.
     """
 
     __slots__ = (
@@ -158,7 +158,7 @@ class Spans:
     ) -> None:
         self._source = source
         self._protocol = protocol
-        """What the spans of the client's request and of its execution have in common."""
+        """Attributes that the spans of the client's request and of its execution share."""
         self._span = span
         self._context = set_span_in_context(span, SpanParent())
         self._model = model
@@ -174,16 +174,16 @@ class Spans:
         return f"{self._span.get_span_context().trace_id:032x}"
 
     def on_queued(self, now: float, *, sla: float) -> None:
-        """The dispatcher has it."""
+        """Note that the dispatcher has queued the request."""
         self._waiting_since, self._sla = now, sla
         self._span.set_attribute("roma.sla", sla)
 
     def on_executing(
         self, executable: str, device: str, address: tuple[str, int | None], now: float
     ) -> Mapping[str, str]:
-        """An execution begins; return the headers by which the model server knows its parent."""
+        """Begin an execution's span; return the headers that make it the model server's parent."""
         if not self._span.is_recording():
-            return _headers(self._span.get_span_context())  # as good a parent: nobody sees either
+            return _headers(self._span.get_span_context())  # as good a parent: neither is exported
         self._end_waiting(now)
         host, port = address
         attributes: dict[str, str | int] = {
@@ -205,9 +205,9 @@ class Spans:
         return _headers(span.get_span_context())
 
     def on_executed(self, result: Answer | BackendError, now: float) -> None:
-        """An execution ended; after `BackendUnreachable` the request waits again."""
+        """End an execution's span; after `BackendUnreachable` the request waits again."""
         if self._execute is None:
-            return  # given up before, or not recorded
+            return  # cancelled before, or not recorded
         span, self._execute = self._execute, None
         if isinstance(result, Response):
             span.set_attribute("http.response.status_code", result.status)
@@ -226,7 +226,7 @@ class Spans:
     def on_outcome(
         self, outcome: Answer | Reject | Fail, response_time: float, executable: str | None
     ) -> None:
-        """The dispatcher has decided; `executable` had it last."""
+        """Record the dispatcher's outcome; `executable` ran the request last."""
         self._outcome = word, reason = verdict(outcome)
         attributes: dict[str, str | bool] = {"roma.outcome": word}
         if executable is not None:
@@ -238,7 +238,7 @@ class Spans:
         self._span.set_attributes(attributes)
 
     def end(self, status: int | None, now: float) -> None:
-        """The client is told `status`; None: it went away."""
+        """End with the client's `status`; None: the client went away."""
         span = self._span
         if status is None:
             self._outcome = "cancelled", None
@@ -279,10 +279,10 @@ class Spans:
 
 
 class _Said(logging.Handler):
-    """Takes OpenTelemetry's own log lines, which come per batch or per span, and says each once.
+    """Handler of OpenTelemetry's own log lines, which repeat per batch or span: logs each once.
 
-    That spans are not delivered is said once until they are again. Its lines are not passed on as
-    they are: an address can hold a password.
+    A failure to deliver spans is logged once until delivery works again. The lines are not passed
+    on unchanged: an address can hold a password.
     """
 
     def __init__(self) -> None:
@@ -291,21 +291,21 @@ class _Said(logging.Handler):
         self.failing = False
 
     def install(self) -> None:
-        """Take the lines."""
+        """Start to handle the lines."""
         logger = logging.getLogger("opentelemetry")
         logger.addHandler(self)
         logger.propagate = False
-        # A line of its own for each delivery, at level debug, with the address.
+        # It logs a line for each delivery, at level debug, with the address.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
 
     def remove(self) -> None:
-        """Leave them to others."""
+        """Stop handling the lines."""
         logger = logging.getLogger("opentelemetry")
         logger.removeHandler(self)
         logger.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it, unless it was said."""
+        """Log the line, unless it was logged before."""
         if record.name.startswith("opentelemetry.exporter"):
             self.fail(_reason(record))
         elif "_shared_internal" in record.name:
@@ -315,20 +315,20 @@ class _Said(logging.Handler):
             log.warning("OpenTelemetry: %s", record.getMessage())
 
     def fail(self, reason: str) -> None:
-        """Say that spans are not delivered."""
+        """Log that spans are not delivered."""
         if not self.failing:
             self.failing = True
             log.warning("spans are not delivered (%s): check OTEL_EXPORTER_OTLP_ENDPOINT", reason)
 
     def succeed(self) -> None:
-        """Say that they are again."""
+        """Log that spans are delivered again."""
         if self.failing:
             self.failing = False
             log.info("spans are delivered again")
 
 
 class _Told(SpanExporter):
-    """Exports by another one, and tells whether it could."""
+    """Wraps an exporter and reports whether each export worked."""
 
     def __init__(self, inner: SpanExporter, said: _Said) -> None:
         self._inner = inner
@@ -338,7 +338,7 @@ class _Told(SpanExporter):
         """Send spans, in the exporter's thread."""
         try:
             result = self._inner.export(spans)
-        except Exception as error:  # whatever it is, the thread must live on
+        except Exception as error:  # whatever the error is, the thread must live on
             self._said.fail(type(error).__name__)
             return SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:
@@ -352,12 +352,12 @@ class _Told(SpanExporter):
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Send what is kept here: nothing."""
+        """Return True: nothing is buffered here."""
         return self._inner.force_flush(timeout_millis)
 
 
 def _reason(record: logging.LogRecord) -> str:
-    """Return why a delivery failed, as far as that is no secret: a status or the kind of error."""
+    """Return why a delivery failed, without secrets: a status or the kind of error."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     if str(record.msg).startswith("Transient") and arguments and isinstance(arguments[0], str):
         return arguments[0]  # the reason phrase of a status
@@ -370,7 +370,7 @@ def _reason(record: logging.LogRecord) -> str:
 
 
 def _remote(context: Context) -> SpanContext:
-    """Return a client's span as OpenTelemetry knows it."""
+    """Return a client's span as OpenTelemetry's type."""
     assert context.traceparent is not None
     _, trace_id, span_id, flags = context.traceparent.split("-")[:4]
     state = None
@@ -398,7 +398,7 @@ def _protocol(route: AnyRoute) -> dict[str, str | int]:
 
 
 def _name(route: AnyRoute) -> str:
-    """Return a span's name: OpenTelemetry's names are few, so no model's is in it."""
+    """Return a span's name, without the model's: OpenTelemetry expects few names."""
     return route.path[1:] if isinstance(route, GrpcRoute) else f"POST {route.template}"
 
 

@@ -1,6 +1,7 @@
-"""Reasons why executables cannot serve: the launcher's, or what their own status says.
+"""Reasons why executables cannot serve: the launcher's, or those in their own status.
 
-Only what was said counts: that a server cannot be reached while it starts is no reason to give up.
+Only reported reasons count: a server that cannot be reached while it starts is no reason to give
+up.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ from roma.config.watched_file import Watched, keep_looking
 
 
 class Reasons:
-    """The reasons known to one dispatcher; `launcher` maps executables to what keeps them down.
+    """The reasons known to one dispatcher; `launcher` maps executables to its reasons.
 
-    `seen` holds what monitors read in a status that names a fault.
+    `seen` has the faults that health checks found in a status.
     """
 
     def __init__(

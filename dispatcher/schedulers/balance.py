@@ -1,15 +1,15 @@
 """CPU policy `balance`, the partner of `gpu_savings_first`: spills what GPUs cannot reach in time.
 
-A model's requests overflow if the GPUs, which first serve everything of larger saving, reach
-the last of them only after θ·SLA:
+A model's requests overflow if the GPUs, which first serve everything of larger saving, reach the
+last of them only after θ·SLA:
 
     first GPU free + (GPU work of larger saving + own work ahead)/GPUs  >  arrival + θ·SLA
 
-What spills is the *youngest* request, on the replica with the most cores. It has its whole SLA
-left, so fewer cores answer it in time, while the GPU, ten times as fast, takes the oldest. (With
-the oldest first on both, up to three times as many are late for the same core-seconds.) Filling one
-replica before the next is cheaper than spreading: every replica that runs anything needs the cores
-that one request needs.
+The *youngest* request spills, to the replica with the most cores. It has its whole SLA left, so
+fewer cores answer it in time, while the GPU, ten times as fast, takes the oldest. (With the oldest
+first on both, up to three times as many are late for the same core-seconds.) Filling one replica
+before the next is cheaper than spreading: every replica that runs anything needs the cores that one
+request needs.
 
 Nothing spills to a container too small to answer it within its SLA. Without a live GPU there is
 nothing to balance: the oldest waiting request runs wherever there is room.
@@ -35,7 +35,7 @@ from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Device
 
 DRIFT = 0.1
-"""Advantages are medians of measurements: the order is kept until one moves by more than this."""
+"""Change of an advantage below which the order is kept: advantages are medians of measurements."""
 
 
 class CpuBalance(Scheduler):
@@ -53,14 +53,14 @@ class CpuBalance(Scheduler):
         self._savings = np.full(size, np.inf)
         self._order = np.arange(size)
         self._ordered = True
-        # Whether something waits and a replica has room, and the predicted seconds there.
+        # Whether requests wait and a replica has room, and the predicted seconds there.
         self._waiting, self._room = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         self._service = np.zeros(size)
         self._free: list[dict[str, Executor]] = [{} for _ in range(size)]
         self._gpus: list[Executor] = []
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Enter what waits; after an execution also what was learnt from it."""
+        """Record what waits in a queue and, after an execution, what was learnt from it."""
         model = queue.spec.name
         i, youngest = self._index[model], queue.youngest
         self._waiting[i] = youngest is not None
@@ -72,7 +72,7 @@ class CpuBalance(Scheduler):
             self._savings[i], self._ordered = found, False
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Keep the replicas with room, and the GPUs that are live."""
+        """Keep the replicas that have room, and the live GPUs."""
         if executor.spec.device is Device.GPU:
             live = [gpu for gpu in self.state.executors.gpus if gpu.live]
             if live != self._gpus:
@@ -109,7 +109,7 @@ class CpuBalance(Scheduler):
         overflow = candidates[due[candidates] <= reach]
         if not overflow.size:
             return WaitUntil(float(due[candidates].min()))
-        # The largest saving first: what it spills is ahead of the others no longer.
+        # The largest saving first: a request that it spills is no longer ahead of the others.
         i = int(overflow[self._savings[overflow].argmax()])
         return RunChoice(self._fastest(i).spec.name, self._models[i], youngest=True)
 

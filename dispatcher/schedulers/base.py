@@ -1,7 +1,7 @@
-"""The border between the dispatcher core and a scheduling policy.
+"""The interface between the dispatcher core and a scheduling policy.
 
-A policy observes changes (`on_queue`, `on_executor`) and chooses what runs next where. It mutates
-nothing but its own index: the core carries a choice out, then reports the change back.
+A policy observes changes (`on_queue`, `on_executor`) and chooses what runs next and where. It
+mutates nothing but its own index: the core carries a choice out, then reports the change back.
 """
 
 from abc import ABC, abstractmethod
@@ -19,15 +19,15 @@ from roma.domain.events import Reason
 from roma.domain.model import Device, Request
 
 TICK: Final = 1e-6
-"""Seconds. A clock that woke a policy exactly when it asked must find its time come, whatever
-rounding did: without this the same instant would be asked for again and again."""
+"""Seconds. A clock that woke a policy exactly when it asked must find that time reached, whatever
+rounding did. Otherwise the policy would ask for the same instant again and again."""
 
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
 class RunChoice:
     """Run the first `count` requests of `model` as one batch on `executor`.
 
-    `youngest`: those that arrived last instead.
+    `youngest`: run those that arrived last instead.
     """
 
     executor: str
@@ -46,10 +46,11 @@ class RunChoice:
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`
 class Batch:
-    """Run just these waiting requests of `model` as one batch on a planned device.
+    """Run exactly these waiting requests of `model` as one batch on a planned device.
 
-    It may begin from `earliest` until `latest`. `variant` is what runs, the model itself if there
-    is none; `size` the batch size that takes them, their number if that is one.
+    The batch may begin between `earliest` and `latest`. `variant` is the variant to run, or the
+    model itself if there is none. `size` is the batch size that holds them, by default their
+    number.
     """
 
     executor: str
@@ -84,7 +85,7 @@ class Batch:
 class LoadChoice:
     """Load `model`, or a variant, on a planned device that has the pages for it.
 
-    It begins until `latest`.
+    The LOAD must begin by `latest`.
     """
 
     executor: str
@@ -94,7 +95,7 @@ class LoadChoice:
 
 @dataclass(frozen=True, slots=True)
 class UnloadChoice:
-    """Take `model`, which nothing uses, off a planned device."""
+    """Unload `model`, which nothing uses, from a planned device."""
 
     executor: str
     model: str
@@ -125,15 +126,15 @@ Choice = RunChoice | Batch | LoadChoice | UnloadChoice | DropChoice | WaitUntil 
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """What a policy may read."""
+    """The state that a policy may read."""
 
     queues: Mapping[str, ModelQueue]
     executors: Executors
     low_priority: Mapping[str, ModelQueue]
-    """Low-priority requests, of the models that were asked for any."""
+    """Queues of low-priority requests; only of models that received any."""
 
     def waits(self, model: str, request: int) -> bool:
-        """Return whether a request still waits."""
+        """Return True if a request still waits."""
         if request in self.queues[model].waiting:
             return True
         batch = self.low_priority.get(model)
@@ -142,13 +143,13 @@ class PolicyView:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """What `scheduling:` of roma.yaml says to the policies.
+    """The `scheduling:` section of roma.yaml for the policies.
 
-    `beta` weighs expected against measured response time (paper Alg. 1); `spill` is θ: a request
+    `beta` weighs expected against measured response time (paper Alg. 1). `spill` is θ: a request
     goes to a CPU only if the GPUs cannot reach it before θ·SLA (0: always, as in the paper).
 
-    `ahead` is the work that a planned device is given before it needs it, `latency` what a
-    message takes to it or back, both in seconds.
+    `ahead` is the work that a planned device is given in advance, `latency` the time of a message
+    to the device or back, both in seconds.
     """
 
     beta: float = 0.5
@@ -162,7 +163,7 @@ class PolicyOptions:
 class Scheduler(ABC):
     """A policy for one kind of device.
 
-    `request_aware`: it chooses requests, not only models, so it is told of each one.
+    `request_aware`: the policy chooses requests, not only models, so it observes each request.
     """
 
     request_aware: ClassVar[bool] = False
@@ -183,20 +184,20 @@ class Scheduler(ABC):
         """Observe that a request waits, of either priority: it arrived, or came back unrun."""
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:  # noqa: B027 - likewise
-        """Observe that a model is loaded, being loaded or no longer so on a planned device."""
+        """Observe that a planned device loaded, is loading or no longer holds a model."""
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why a planned device that offers this cannot be used; most take any."""
+        """Return why a planned device with these capabilities cannot be used, or None."""
         return None
 
     @abstractmethod
     def choose(self, now: float) -> Choice:
-        """Choose the next thing to do, or None; called again after each choice was carried out."""
+        """Choose the next action, or None; called again after each choice was carried out."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class GpuScheduler(Scheduler):
-    """A policy that only picks the model: the GPU is whichever has been free the longest.
+    """A policy that only picks the model: the GPU is the one that has been free the longest.
 
     Every GPU executable holds all models (paper §2.2), so any free GPU can run any pick.
     """
@@ -206,7 +207,7 @@ class GpuScheduler(Scheduler):
         self._free: dict[str, None] = {}
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Keep the set of GPUs that have room, oldest first."""
+        """Keep the GPUs that have room, ordered by how long they have been free."""
         if executor.spec.device is not Device.GPU:
             return
         if executor.has_room:

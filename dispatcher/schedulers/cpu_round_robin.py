@@ -1,12 +1,12 @@
 """CPU policy `round_robin`: fair turns for models and their replicas (paper §3), with spill.
 
-The paper gives any waiting request to any CPU executable with room. With θ > 0 two
-refinements hold while a GPU is live:
+The paper gives any waiting request to any CPU executable with room. With θ > 0 two refinements hold
+while a GPU is live:
 
-* spill: a request goes to a CPU only if the GPUs cannot reach it before θ·SLA, all that waits
-  besides it counted as ahead of it: they are through with everything at `first GPU free + queued
-  GPU work / GPUs`, kept as a running sum.
-* never to a container too small to meet the set point by itself (c/u > R°).
+* spill: a request goes to a CPU only if the GPUs cannot reach it before θ·SLA, with all other
+  waiting requests counted as ahead of it: the GPUs finish them at
+  `first GPU free + queued GPU work / GPUs`, kept as a running sum.
+* size: no request goes to a container too small to meet the set point by itself (c/u > R°).
 """
 
 import math
@@ -52,7 +52,7 @@ class CpuRoundRobin(Scheduler):
         self._refresh(queue)
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Update the replicas with room; a GPU that comes or goes changes who must spill."""
+        """Update the replicas with room; a GPU that comes or goes changes what must spill."""
         if executor.spec.device is Device.GPU:
             if self.options.spill:
                 self._update_gpus()
@@ -69,7 +69,7 @@ class CpuRoundRobin(Scheduler):
             self._refresh(self.state.queues[model])
 
     def choose(self, now: float) -> Choice:
-        """Give the model whose turn it is to its replica whose turn it is."""
+        """Run the next model in turn on its next replica in turn."""
         if not self._ready and not self._held:
             return None
         reach = self._gpus_reach(now)
@@ -98,7 +98,7 @@ class CpuRoundRobin(Scheduler):
             self._ready[model] = None
 
     def _must_spill(self, queue: ModelQueue) -> float:
-        """Return until when the GPUs may take to work off all that waits.
+        """Return until when the GPUs may take to finish everything that waits.
 
         They reach the head in time if everything but the head itself is done before it has waited
         θ·SLA.
@@ -119,7 +119,7 @@ class CpuRoundRobin(Scheduler):
                 self._refresh(queue)
 
     def _gpus_reach(self, now: float) -> float:
-        """Return when the GPUs will have reached all that waits; never without a GPU."""
+        """Return when the GPUs will have reached all waiting requests; never without a GPU."""
         if not self._gpus:
             return math.inf
         free_at = min(gpu.free_at(now) for gpu in self._gpus)

@@ -1,13 +1,13 @@
-"""GPU policy `gpu_savings_first`: a GPU serves what a CPU would pay most for.
+"""GPU policy `gpu_savings_first`: a GPU serves the requests that save the most CPU time.
 
-The saving of a model is c/P_G: the core-seconds saved per second of GPU time. Where GPUs cannot
-do everything, serving the largest saving first leaves the work to the CPUs that costs them
-least (a fractional knapsack; the paper's ROMA picks the largest error and pays for it in cores).
-Alone it would starve small savings, so a head that can still be answered in time, but only if
-it starts within the next `URGENT`·SLA, goes first.
+The saving of a model is c/P_G: the core-seconds saved per second of GPU time. Where GPUs cannot do
+everything, serving the largest saving first leaves the CPUs the work that costs them least (a
+fractional knapsack; the paper's ROMA picks the largest error and pays for it in cores). Alone this
+would starve small savings, so a head goes first if it can still be answered in time, but only if it
+starts within the next `URGENT`·SLA.
 
 The index is flat arrays over models: a change costs O(1), a choice two passes over the arrays,
-microseconds for thousands of models, whatever waits in them.
+microseconds for thousands of models, however many requests wait.
 """
 
 import numpy as np
@@ -17,15 +17,15 @@ from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
 from dispatcher.state.queues import ModelQueue
 
 URGENT = 0.1
-"""Times the SLA, about one execution on a GPU. With 0 twice as many requests of saturated GPUs are
-late; 0.2 is no better (docs/decisions/0004)."""
+"""Fraction of the SLA, about one execution on a GPU. With 0 twice as many requests of saturated
+GPUs are late; 0.2 is no better (docs/decisions/0004)."""
 
 
 def gpu_savings(state: PolicyView, queue: ModelQueue) -> float:
-    """Return c/P_G; inf before anything ran on a GPU (that is how P_G is learnt).
+    """Return c/P_G; inf before anything ran on a GPU (so that P_G is measured).
 
-    The profiled cost is preferred: what an executor measures moves with its cores. A cost that
-    nobody knows counts as 0: its CPUs are asked first, and learn it.
+    The profiled cost is preferred: what an executor measures changes with its cores. An unknown
+    cost counts as 0: CPUs run the model first and measure it.
     """
     model = queue.spec.name
     gpu_time = state.executors.gpu_time(model)
@@ -36,7 +36,7 @@ def gpu_savings(state: PolicyView, queue: ModelQueue) -> float:
 
 
 class GpuSavingsFirst(GpuScheduler):
-    """The most urgent head, else the head of the model with the largest saving."""
+    """The most urgent head, otherwise the head of the model with the largest saving."""
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
@@ -48,7 +48,7 @@ class GpuSavingsFirst(GpuScheduler):
         self._urgent = np.array([URGENT * q.spec.sla.response_time for q in state.queues.values()])
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Enter a model's saving and the latest start that answers its head in time."""
+        """Record a model's saving and the latest start that answers its head in time."""
         model = queue.spec.name
         i, head = self._index[model], queue.head
         if head is None:

@@ -1,7 +1,7 @@
 """GPU policies that compare only the heads of the queues: `fcfs` and `edf`.
 
-Within a model requests stay in order of arrival, so one entry per queue suffices. The heap is
-lazy: an entry whose request no longer heads its queue is dropped when it surfaces.
+Within a model requests stay in order of arrival, so one entry per queue suffices. The heap is lazy:
+an entry whose request no longer heads its queue is dropped when it surfaces.
 """
 
 from abc import abstractmethod
@@ -14,7 +14,7 @@ from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Request
 
 SPARE_ENTRIES = 16
-"""Stale entries that are not worth a rebuild."""
+"""Number of stale entries that are not worth a rebuild."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,7 +42,7 @@ class HeadOfLineScheduler(GpuScheduler):
                 self._rebuild()
 
     def _rebuild(self) -> None:
-        """Drop what is stale: with no free GPU nobody picks, while CPUs change the heads."""
+        """Drop stale entries: with no free GPU nothing is picked, while CPUs change the heads."""
         heads = [(q.head, model) for model, q in self.state.queues.items()]
         self._heap = [(self.key(h), h.id, model) for h, model in heads if h is not None]
         heapify(self._heap)

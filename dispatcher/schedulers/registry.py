@@ -1,4 +1,4 @@
-"""Which name in roma.yaml stands for which policy: written out, in one place."""
+"""Registry of scheduling policies by their names in roma.yaml, written out in one place."""
 
 from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import Scheduler

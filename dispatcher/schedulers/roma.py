@@ -6,10 +6,10 @@ For each model m with requests waiting
     w = β·E + (1 - β)·R            R the mean measured response time
     ε = max(0, (w - R°)/R°)        R° = α·SLA
 
-and the head of the queue with the largest ε runs; where all ε are 0, the largest w/R°. Both are
-the largest w/R°, and w/R° = a + b·now with a and b that change only when the queue or R does. So
+and the head of the queue with the largest ε runs; where all ε are 0, the largest w/R°. Both rules
+pick the largest w/R°, and w/R° = a + b·now, where a and b change only when the queue or R does. So
 a change costs O(1), and a choice is one multiply-add and an argmax over a flat array: microseconds
-for thousands of models, whatever waits in them.
+for thousands of models, however many requests wait.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ class Roma(GpuScheduler):
             self._a[i], self._b[i] = -np.inf, 0.0
             return
         measured = queue.response.mean(now)
-        # Nothing measured yet: what is expected stands alone.
+        # Nothing measured yet: use the expectation alone.
         beta, r = (1.0, 0.0) if measured is None else (self.options.beta, measured)
         ahead = self.state.executors.gpu_time(spec.name) * (len(queue) - 1) / 2
         set_point = spec.sla.set_point

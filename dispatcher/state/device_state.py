@@ -1,8 +1,8 @@
-"""What the dispatcher knows of a planned device (Clockwork, §5.3): memory, profiles, what runs.
+"""The dispatcher's view of a planned device (Clockwork, §5.3): memory, profiles, running actions.
 
 The device chooses nothing, so this state is exact: which models its memory holds, how long an
-action takes, and when it will be done with what it was given. Times are seconds on the core's
-clock, memory is pages.
+action takes, and when the device will have finished its actions. Times are seconds on the core's
+clock, memory is counted in pages.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,33 +14,33 @@ from roma.domain.actions import Capabilities
 from roma.domain.events import LoadEnded
 
 SAMPLES: Final = 10
-"""Measurements that predict the next one, as in the paper."""
+"""Number of measurements that predict the next one, as in the paper."""
 
 OUTLIER: Final = 2.0
-"""A measurement this many times the median is an accident, not the model's speed. The largest of
-ten believed, one accident would keep a batch size from ever running, and from being measured,
-again."""
+"""Multiple of the median from which a measurement is an outlier, not the model's speed. The
+prediction is the largest of ten, so a single outlier could keep a batch size from ever running, and
+thus from being measured, again."""
 
 STALE_PREDICTION_AGE: Final = 10.0
-"""Seconds after which a prediction that nothing confirmed is not held against a model."""
+"""Seconds after which an unconfirmed prediction no longer counts against a model."""
 
 IDLE_PREDICTION_AGE: Final = 2.0
-"""Seconds after which a model that does not run is believed to be as late as the one that does. A
-try costs one batch; until then a variant that met a busy machine is not chosen at all."""
+"""Seconds after which an idle model is assumed to be as slow as the one that runs. A try costs one
+batch; until then a variant that was measured on a busy machine is not chosen at all."""
 
 
 RETRY: Final = 0.1
 MAX_LOAD_RETRY: Final = 60.0
-"""Seconds, doubled each time, until a LOAD that failed is tried again. A device that is out of
-memory says so within a millisecond: without a pause it would do nothing else."""
+"""Longest pause in seconds before a failed LOAD is retried; the pause doubles each time. A device
+that is out of memory reports it within a millisecond: without a pause it would do nothing else."""
 
 
 class ActionTimes:
-    """How long an action takes: `expected` is the p99 of its last measurements without accidents.
+    """The duration of an action: `expected` is the p99 of its last measurements without outliers.
 
-    Of ten that is the largest: an action that ends early costs less than one that ends late. They
-    begin as ten of a first guess; five that are far above it are believed. `at` is when the last
-    one was taken.
+    Of ten measurements the p99 is the largest: an action that ends early costs less than one that
+    ends late. The first ten are copies of a guess; five measurements far above it are believed.
+    `at` is the time of the last measurement.
     """
 
     __slots__ = ("_oldest", "_order", "_recent", "at")
@@ -48,24 +48,24 @@ class ActionTimes:
     def __init__(self, guess: float, now: float) -> None:
         self._recent = [guess] * SAMPLES
         self._order: list[float] | None = None
-        """The same in order, if anybody has asked since the last one was taken."""
+        """The same measurements, sorted; None until they are read after a new measurement."""
         self._oldest = 0
         self.at = now
 
     @property
     def typical(self) -> float:
-        """The median of its last measurements."""
+        """The median of the last measurements."""
         return self._sorted()[SAMPLES // 2]
 
     @property
     def expected(self) -> float:
-        """What the next one takes, to be safe with."""
+        """Conservative prediction of the next duration."""
         order = self._sorted()
         largest, limit = order[-1], OUTLIER * order[SAMPLES // 2]
         return largest if largest <= limit else order[bisect_right(order, limit) - 1]
 
     def record(self, duration: float, now: float) -> None:
-        """Take a measurement."""
+        """Record a measurement."""
         self._recent[self._oldest] = duration
         self._order = None
         self._oldest = self._oldest + 1 if self._oldest + 1 < SAMPLES else 0
@@ -79,25 +79,25 @@ class ActionTimes:
 
 
 class ActionQueue:
-    """Actions of one kind that a device was given: it does one at a time, in their order."""
+    """Actions of one kind on a device, which runs one at a time, in order."""
 
     __slots__ = ("_began", "_expected", "_pending")
 
     def __init__(self) -> None:
         self._pending: deque[tuple[int, float]] = deque()
-        """Number and expected seconds."""
+        """Number and expected seconds of each action."""
         self._expected = 0.0
         self._began = 0.0
-        """When the first of them began, as far as is known."""
+        """The time when the first of them began, as far as is known."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def free_at(self, now: float) -> float:
-        """Return when everything it was given is predicted to have ended.
+        """Return when all actions in the queue are predicted to have ended.
 
-        What takes longer than predicted is taken to need as long again as it is late: a device that
-        hangs is given nothing more.
+        An action that takes longer than predicted is assumed to need as long again as it is late: a
+        device that hangs gets nothing more.
         """
         pending = self._pending
         if not pending:
@@ -107,7 +107,7 @@ class ActionQueue:
         return (ends if ends > now else 2 * now - ends) + self._expected - first
 
     def end_of(self, action: int, now: float) -> float:
-        """Return when one of its actions is predicted to have ended."""
+        """Return when an action is predicted to have ended."""
         ends = now
         for i, (number, expected) in enumerate(self._pending):
             ends = max(self._began + expected, now) if i == 0 else ends + expected
@@ -116,16 +116,16 @@ class ActionQueue:
         return ends
 
     def add(self, action: int, expected: float, now: float) -> None:
-        """Take that an action was given to the device."""
+        """Record that an action was sent to the device."""
         if not self._pending:
             self._began, self._expected = now, 0.0
         self._pending.append((action, expected))
         self._expected += expected
 
     def end(self, action: int, now: float) -> None:
-        """Take that an action ended, or was skipped."""
+        """Record that an action ended or was skipped."""
         pending = self._pending
-        for i, (number, expected) in enumerate(pending):  # the first, unless answers overtook
+        for i, (number, expected) in enumerate(pending):  # the first, unless results overtook
             if number == action:
                 del pending[i]
                 self._expected -= expected
@@ -137,7 +137,7 @@ class ActionQueue:
 class Held:
     """A model in a device's memory: `uses` counts its actions that have not ended.
 
-    `load` is the number of the LOAD that is under way, 0 once it has ended.
+    `load` is the number of the LOAD in progress, 0 once it has ended.
     """
 
     __slots__ = ("load", "pages", "uses")
@@ -173,20 +173,20 @@ class DeviceState:
         self.infers, self.loads = ActionQueue(), ActionQueue()
         self.held: OrderedDict[str, Held] = OrderedDict()
         self.free = offer.pages
-        # What the offer says, at hand: it is asked several times per request.
+        # Cached values of the offer: they are read several times per request.
         self._first_executions = {name: m.executions for name, m in offer.models.items()}
         self._first_loads = {name: m.load for name, m in offer.models.items()}
         self._sizes = {name: tuple(sorted(m.executions)) for name, m in offer.models.items()}
-        # Made when they are needed: of 4,000 models on 24 devices most run on few of them.
+        # Created on demand: of 4,000 models on 24 devices most run on few of them.
         self._times: dict[str, dict[int, float]] = {}
         self._executions: dict[str, dict[int, ActionTimes]] = {}
         self._paces: dict[str, ActionTimes] = {}
-        """By model that ran: how many times as long its last batches took as was offered."""
+        """By model that ran: ratio of its recent batch times to the offered ones."""
         self._latest: ActionTimes | None = None
-        """Of the model that ran last."""
+        """The pace of the model that ran last."""
         self._loads: dict[str, ActionTimes] = {}
         self._failed: dict[str, tuple[float, float]] = {}
-        """By model whose last LOAD failed: until when not to try again, and how long that is."""
+        """By model whose last LOAD failed: the end of the pause, and its length."""
         for model in offer.loaded:
             self._hold(model, 0)
 
@@ -209,16 +209,16 @@ class DeviceState:
         return self._times_of(model)
 
     def typical(self, model: str, batch: int) -> float:
-        """Return the usual seconds of a batch, where `execution` is what to be safe with."""
+        """Return the usual seconds of a batch; `execution` is the conservative prediction."""
         return self._guess(model, batch) * self.factor(model)
 
     def factor(self, model: str) -> float:
-        """Return how many times as long batches of a model usually take as was offered.
+        """Return the usual ratio of a model's batch times to the offered ones.
 
-        One number for all sizes: where any size runs, most of them run rarely, and what is believed
-        of one must not contradict what is known of its neighbours. A model that has not run lately
-        is believed to be as late as the one that has: else one that was slow once, and is not
-        chosen therefore, would never be measured again.
+        One number holds for all sizes: where any size runs, most of them run rarely, and the
+        prediction for one must not contradict what is known of its neighbours. A model that has not
+        run lately is assumed to be as slow as the one that has. Otherwise a model that was slow
+        once, and is therefore not chosen, would never be measured again.
         """
         pace, latest = self._paces.get(model), self._latest
         if pace is None or latest is None:
@@ -226,7 +226,7 @@ class DeviceState:
         return latest.typical if latest.at - pace.at > IDLE_PREDICTION_AGE else pace.typical
 
     def size_for(self, model: str, count: int) -> int:
-        """Return the batch size that so many requests run in; at most the largest there is."""
+        """Return the batch size for so many requests; at most the largest there is."""
         sizes = self._sizes[model]
         if count >= sizes[-1]:
             return sizes[-1]
@@ -256,19 +256,19 @@ class DeviceState:
         return self.loading(model) + self.execution(model, 1)
 
     def ready_at(self, model: str, now: float) -> float:
-        """Return when a model that is held here can run."""
+        """Return when a model in this device's memory can run."""
         load = self.held[model].load
         return self.loads.end_of(load, now) if load else now
 
     # Memory
 
     def load_pause(self, model: str) -> float:
-        """Return until when a LOAD is not worth a try, because the last one failed."""
+        """Return until when a LOAD is not retried because the last one failed."""
         failed = self._failed.get(model)
         return 0.0 if failed is None else failed[0]
 
     def has(self, model: str) -> bool:
-        """Return whether a model is loaded, so that it can run now."""
+        """Return True if a model is loaded and can run now."""
         held = self.held.get(model)
         return held is not None and not held.load
 
@@ -277,18 +277,18 @@ class DeviceState:
         return self.free - self.offer.models[model].pages
 
     def victim(self) -> str | None:
-        """Return the model that has not been used for longest, of those that nothing uses."""
+        """Return the least recently used model among those that nothing uses."""
         for model, held in self.held.items():
             if not held.uses and not held.load:
                 return model
         return None
 
     def unload(self, model: str) -> None:
-        """Take that a model was told to leave."""
+        """Record that the unload of a model was requested."""
         self.free += self.held.pop(model).pages
 
     def _guess(self, model: str, batch: int) -> float:
-        """Return what the offer says of a batch."""
+        """Return the offered time of a batch."""
         seconds = self._first_executions[model].get(batch)
         return self.offer.models[model].seconds(batch) if seconds is None else seconds
 
@@ -306,12 +306,12 @@ class DeviceState:
     # Actions
 
     def begin_load(self, load: int, model: str, now: float) -> None:
-        """Take that a LOAD was given to the device."""
+        """Record that a LOAD was sent to the device."""
         self._hold(model, load)
         self.loads.add(load, self.loading(model), now)
 
     def end_load(self, load: int, model: str, ended: LoadEnded, now: float) -> None:
-        """Take that a LOAD ended."""
+        """Record that a LOAD ended."""
         self.loads.end(load, now)
         if not ended.is_loaded:
             self.free += self.held.pop(model).pages
@@ -330,7 +330,7 @@ class DeviceState:
             profile.record(ended.duration, now)
 
     def begin(self, execution: int, model: str, batch: int, now: float) -> None:
-        """Take that an INFER was given to the device."""
+        """Record that an INFER was sent to the device."""
         self.held[model].uses += 1
         self.held.move_to_end(model)
         self.infers.add(execution, self.execution(model, batch), now)
@@ -338,7 +338,7 @@ class DeviceState:
     def end(
         self, execution: int, model: str, batch: int, now: float, duration: float | None
     ) -> None:
-        """Take that an INFER ended; `duration` is None if it says nothing of the model's speed."""
+        """Record that an INFER ended; `duration` is None if it does not measure the model's speed."""
         self.infers.end(execution, now)
         self.held[model].uses -= 1
         if duration is None:
@@ -355,7 +355,7 @@ class DeviceState:
         expected = times[batch] = profile.expected
         self._keep_pace(model, duration / guess, now)
         if len(measured) > 1:
-            # What a batch of this size shows, those that nobody dares to run are believed to share.
+            # Sizes whose prediction is too long for them to be tried share what this size shows.
             for size, other in measured.items():
                 if now - other.at > STALE_PREDICTION_AGE:
                     times[size] = self._guess(model, size) * expected / guess
@@ -373,7 +373,7 @@ class DeviceState:
     def doubt(self, model: str, now: float) -> bool:
         """Forget a prediction that refuses a model's requests, if nothing confirmed it for long.
 
-        Return whether there was any.
+        Return True if there was one.
         """
         measured, load = self._executions.get(model), self._loads.get(model)
         is_old = load is not None and now - load.at > STALE_PREDICTION_AGE

@@ -1,4 +1,4 @@
-"""Bookkeeping of executors: who is alive, who has room, how long a request would take there."""
+"""Bookkeeping of executors: which are live, which have free slots, how long requests take."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -10,13 +10,13 @@ from dispatcher.state.service_time import ServiceProfile
 from roma.domain.model import Device, ExecutorSpec, Request
 
 RECOVERY: Final = 1.0
-"""Seconds to tell a client to stay away while no executable is ready."""
+"""Seconds that a client should wait before a retry while no executable is ready."""
 
 UNBOUNDED: Final = 1_000_000
-"""In-flight limit of a planned device: its policy counts the work it was given, in seconds."""
+"""In-flight limit of a planned device: its policy counts the assigned work in seconds."""
 
 MEASURED: Final = 5
-"""Executions of a model from which on their median says what is usual."""
+"""Executions of a model after which their median is considered usual."""
 
 _IDLE: Final = ExecutorState.IDLE
 _BUSY: Final = ExecutorState.BUSY
@@ -26,10 +26,10 @@ _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
 
 
 class Execution:
-    """Requests of one model that run on one executor as one batch since `started`.
+    """One batch: requests of one model that run together on one executor since `started`.
 
-    `variant` is what a planned device runs, `size` the size of its batch. `granted`
-    is what a slot of the executor had been granted until then, in core-seconds.
+    `variant` is what a planned device runs, `size` the size of its batch. `granted` is the time
+    that a slot of the executor had been granted until then, in core-seconds.
     """
 
     __slots__ = ("executor", "granted", "id", "model", "requests", "size", "started", "variant")
@@ -124,8 +124,8 @@ class Executor:
         """Take the applied cores; they set `limit` and `share`.
 
         `limit` is how many executions may run at once, `share` the cores that each can use when
-        every slot is taken (1 on a GPU). `part` of the slots is ours, if others have the rest: a
-        request takes as long as before.
+        every slot is taken (1 on a GPU). `part` is this dispatcher's share of the slots if other
+        processes use the rest: a request takes as long as before.
         """
         self.part = part
         self._granted, self._since = self._granted_until(now), now
@@ -139,12 +139,12 @@ class Executor:
 
     @property
     def live(self) -> bool:
-        """Whether it is loaded and reachable, as far as is known."""
+        """True if the executable is loaded and reachable, as far as is known."""
         return self.state is _IDLE or self.state is _BUSY
 
     @property
     def has_room(self) -> bool:
-        """Whether it can start another execution now."""
+        """True if another execution can start now."""
         if not self.live or self.suspected or self.ejected:
             return False
         return len(self.running) < (1 if self.probing else self.limit)
@@ -152,8 +152,8 @@ class Executor:
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured.
 
-        None of a planned device: what a request takes there depends on its batch and on what is
-        loaded, and its policy refuses what is too late.
+        Also None for a planned device: the time of a request there depends on its batch and on what
+        is loaded, and the policy refuses requests that are too late.
         """
         work = self.work(model)
         return None if work is None else work / self.share
@@ -182,11 +182,11 @@ class Executor:
             self.planned = None
 
     def busy(self, now: float) -> float:
-        """Return for how many seconds, until now, at least one execution ran."""
+        """Return the seconds, until now, during which at least one execution ran."""
         return self._busy + (now - self._busy_since if self.running else 0.0)
 
     def free_at(self, now: float) -> float:
-        """Return when it is predicted to have room: now, or when the oldest execution ends."""
+        """Return when a slot is predicted to be free: now, or when the oldest execution ends."""
         if self.has_room or not self.running:
             return now
         oldest = next(iter(self.running.values()))
@@ -210,15 +210,15 @@ class Executor:
             self._busy += now - self._busy_since
 
     def abandon(self, now: float) -> None:
-        """Forget what runs: it was lost."""
+        """Drop the running executions: the executor was lost."""
         self._busy = self.busy(now)
         self.running.clear()
 
     def record(self, execution: Execution, now: float) -> None:
         """Learn from an execution that was answered.
 
-        Its work is what its slot was granted while it ran: cores that change in the middle of it
-        must not make it look larger or smaller than it is. A planned device measures itself.
+        Its work is what its slot was granted while it ran: a change of cores during the execution
+        must not make the work look larger or smaller than it is. A planned device measures itself.
         """
         if self.spec.is_planned:
             return
@@ -227,7 +227,7 @@ class Executor:
     def record_large(
         self, execution: Execution, size: int, upper: int, now: float, *, is_bound: bool
     ) -> None:
-        """Learn what a request larger than usual costs; if `is_bound`, at least."""
+        """Learn what a request larger than usual costs; if `is_bound`, this is a lower bound."""
         profile = self._profiles.get(execution.model)
         if profile is None or not profile.work:
             return
@@ -237,7 +237,7 @@ class Executor:
         profile.large.record(size, work, usual=usual, upper=upper)
 
     def keep_large(self, model: str, size: int) -> None:
-        """Keep the cost of a size that is not usual any more."""
+        """Keep the cost of a size that is no longer usual."""
         profile = self._profiles.get(model)
         if profile is not None and profile.work:
             profile.large.keep(size, profile.work)
@@ -245,7 +245,7 @@ class Executor:
     def large(self, model: str, size: int, upper: int) -> tuple[float, float, bool] | None:
         """Return the core-seconds of a request larger than usual, and of a usual one.
 
-        None if too little is known; the last says whether requests of its size were measured.
+        None if too little is known. The third value is True if requests of this size were measured.
         """
         profile = self._profiles.get(model)
         if profile is None or profile.samples < MEASURED or not profile.work:
@@ -254,9 +254,9 @@ class Executor:
         return work, profile.work, profile.large.is_measured(size)
 
     def largest(self, model: str, seconds: float, factor: float, upper: int) -> int:
-        """Return the size up to which a request takes no more than some seconds on all its threads.
+        """Return the size up to which a request takes at most so many `seconds` on all its threads.
 
-        Nor more than `factor` usual requests, whichever is longer.
+        Or as long as `factor` usual requests, if that is longer.
         """
         profile = self._profiles.get(model)
         if profile is None or not profile.work:
@@ -268,7 +268,7 @@ class Executor:
         return profile.large.largest(work, at_least, usual=profile.work, upper=upper)
 
     def forget_large(self, model: str, size: int) -> None:
-        """Judge a size anew by the next request that has it."""
+        """Drop what is known of a size; the next request of that size is measured anew."""
         profile = self._profiles.get(model)
         if profile is not None:
             profile.large.forget(size)
@@ -276,7 +276,7 @@ class Executor:
     def record_at_least(self, execution: Execution, now: float) -> None:
         """Learn from an execution that had not ended at its timeout: its duration is a lower bound.
 
-        Predictions that learnt from those alone that ended in time would stay too low.
+        Predictions learnt only from executions that ended in time would stay too low.
         """
         if self.spec.is_planned:
             return
@@ -327,7 +327,7 @@ class Executors:
             self.gpus.remove(executor)
 
     def serve(self, model: str) -> bool:
-        """Return whether any live executor can run `model`."""
+        """Return True if any live executor can run `model`."""
         for executor in self._by_model.get(model, _NOBODY):  # noqa: SIM110 - any() costs twice as much
             if executor.live:
                 return True
@@ -357,16 +357,16 @@ class Executors:
     def wait(self, model: str, ahead: int) -> float:
         """Return the predicted seconds until `ahead` requests of `model` have been started.
 
-        Without a live executor: until one may be back.
+        Without a live executor: the seconds until one may be back.
         """
         rate = self._rate(model)
         return ahead / rate if rate > 0 else RECOVERY
 
     def _rate(self, model: str) -> float:
-        """Requests per second that `model`'s executors can finish; inf if unmeasured.
+        """Return the requests per second that `model`'s executors can finish; inf if unmeasured.
 
-        A GPU is counted whole although models share it: admission errs on the side of letting in,
-        since what turns out too late is rejected from the queue.
+        A GPU is counted whole although models share it. Admission therefore errs on the side of
+        admitting, since a request that turns out too late is rejected from the queue.
         """
         total = 0.0
         for executor in self.of(model):

@@ -1,7 +1,7 @@
 """The life cycles of requests and executors, as tables.
 
 A request that reached a final state leaves the dispatcher's state at once, so "ends exactly once"
-is a property of the table: no final state has a step out of it.
+is a property of the table: no step leads out of a final state.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from roma.domain.lifecycle import LifeCycle
 
 
 class RequestState(StrEnum):
-    """Where a request is."""
+    """States of a request."""
 
     NEW = "new"
     QUEUED = "queued"
@@ -23,20 +23,20 @@ class RequestState(StrEnum):
 
 
 class RequestStep(StrEnum):
-    """What can happen to a request."""
+    """Steps of a request's life cycle."""
 
     ADMIT = "admit"
     REJECT = "reject"
     RUN = "run"
     RETURN = "return"
-    """Its executor was never reached: back to the head of the queue."""
+    """Its executor was never reached: back into the queue."""
     ANSWER = "answer"
     FAIL = "fail"
     CANCEL = "cancel"
 
 
 class ExecutorState(StrEnum):
-    """What an executor can do now."""
+    """States of an executor."""
 
     LOADING = "loading"
     IDLE = "idle"
@@ -45,12 +45,12 @@ class ExecutorState(StrEnum):
 
 
 class ExecutorStep(StrEnum):
-    """What can happen to an executor."""
+    """Steps of an executor's life cycle."""
 
     READY = "ready"
     START = "start"
     FINISH = "finish"
-    """One execution ended, others still run."""
+    """One execution ended; others still run."""
     DRAIN = "drain"
     """The last execution ended."""
     LOSE = "lose"

@@ -1,7 +1,7 @@
 """One queue per model: first in, first out, with running sums.
 
-Every operation but `put_back` is O(1), and no number kept here needs a scan of what waits: the sums
-hold whether a queue has one request or a million.
+Every operation but `put_back` is O(1), and no number kept here needs a scan of the waiting
+requests: the cost is the same for one request and for a million.
 """
 
 import math
@@ -15,15 +15,15 @@ from roma.domain.model import Device, ModelSpec, Request
 from roma.domain.stats import Histogram, SlidingWindow, bounds_around
 
 REFUSALS = 50
-"""Refusals remembered per model: enough to say why, however many there are in an overload."""
+"""Refusals remembered per model: enough to explain them, however many there are in an overload."""
 
 
 class Durations:
-    """How long a model's answered requests took on one kind of device, in seconds.
+    """Durations of a model's answered requests on one kind of device, in seconds.
 
-    `request` is `queue` plus `execution`. Every answer that met the client's input is in each of
-    the three once; one that refused it is in none: it says nothing of how fast the model is.
-    `answered` counts both.
+    `request` is `queue` plus `execution`. Every answer whose input was accepted is recorded once in
+    each of the three. One that refused the input is recorded in none: it says nothing about the
+    model's speed. `answered` counts both.
     """
 
     __slots__ = ("answered", "execution", "queue", "request")
@@ -46,19 +46,17 @@ class Durations:
 
 
 class ModelQueue:
-    """The waiting requests of one model, and what was measured of those that left.
+    """The waiting requests of one model, and the measurements of those that left.
 
-    `invalid` counts the answers that refused the input, `late` those that came after the promise,
-    `cancelled_late` the requests that could not be in time any more when their client went away,
-    `rejected_by_client` those rejected for their client's own deadline that could have been, or for
-    their size;
-    `waiting` maps ids to requests, oldest
-    first; only the core changes it. Counters only grow: whoever wants a rate takes differences.
-    `cpu` and `gpu` have the durations of its answers there, `refusals` the last refusals, each with
-    its time.
+    `invalid` counts the answers that refused the input, `late` those that came after the promise.
+    `cancelled_late` counts the requests that could no longer be in time when their client went
+    away. `rejected_by_client` counts those rejected for their client's own deadline although they
+    could have been in time, or for their size. `waiting` maps ids to requests, oldest first; only
+    the core changes it. Counters only grow: to get a rate, take differences. `cpu` and `gpu` have
+    the durations of the answers there, `refusals` the last refusals, each with its time.
 
-    Of a model with variants, whose κ are in `accuracy`: `answers` counts those of each variant,
-    `quality` is the sum of what they were worth.
+    For a model with variants, whose κ are in `accuracy`: `answers` counts those of each variant,
+    `quality` is the sum of their values.
     """
 
     __slots__ = (
@@ -98,7 +96,7 @@ class ModelQueue:
         self.response = SlidingWindow(window)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
         self._head: Request | None = None
-        """The first of them, if that is known."""
+        """The first waiting request, if it is known."""
         self._arrived_sum = 0.0
         self.arrivals = 0
         self.rejected: Counter[Reason] = Counter()
@@ -121,7 +119,7 @@ class ModelQueue:
 
     @property
     def completed(self) -> Counter[Device]:
-        """How many requests were answered, by device; no entry for one that answered none."""
+        """Number of answered requests by device; no entry for a device that answered none."""
         return +Counter({Device.CPU: self.cpu.answered, Device.GPU: self.gpu.answered})
 
     @property
@@ -148,7 +146,8 @@ class ModelQueue:
     def put_back(self, request: Request) -> None:
         """Put a request that left but never ran back into the order of arrival.
 
-        The only operation that scans the queue: for each request that an executable never received.
+        The only operation that scans the queue: once for each request that an executable never
+        received.
         """
         place = request.arrived, request.id
         younger = [r.id for r in self.waiting.values() if (r.arrived, r.id) > place]
@@ -158,7 +157,7 @@ class ModelQueue:
         self._head = None
 
     def remove(self, request_id: int) -> None:
-        """Take a request out, wherever it waits."""
+        """Take a request out, wherever it is in the queue."""
         request = self.waiting[request_id]
         del self.waiting[request_id]  # `pop` takes three times as long
         if request is self._head:
@@ -167,5 +166,5 @@ class ModelQueue:
 
     @property
     def mean_arrival(self) -> float:
-        """The mean arrival time of what waits; the queue must not be empty."""
+        """The mean arrival time of the waiting requests; the queue must not be empty."""
         return self._arrived_sum / len(self.waiting)

@@ -1,35 +1,35 @@
-"""Costs of large requests beside a model's usual ones, learnt from their bytes.
+"""Costs of large requests relative to a model's usual ones, learnt from their bytes.
 
-A batch of thousands of instances holds a slot for as long as thousands of requests would, and
-nothing takes a computation back once it runs. So what a request will take must be known before, by
-the only thing that can be seen of an opaque body: its size.
+A batch of thousands of instances holds a slot for as long as thousands of requests would, and a
+running computation cannot be preempted. So the time of a request must be known before it runs, from
+the only visible property of an opaque body: its size.
 
-Sizes are sorted by octave: those of one are at most twice apart. The octave of the median of the
-requests that were answered is the usual one, and a request that is not larger is never looked at.
-For other octaves the work per byte of the last nine requests is kept. The second largest counts:
-one stall is no measure, and cheap requests do not hide dear ones. Sizes that were never measured
-are taken to cost per byte what the next smaller known ones do, which is too much wherever a request
-has a fixed cost; what would be refused for that is tried once in a while.
+Sizes are grouped by octave: those of one octave differ by at most a factor of two. The octave of
+the median answered request is the usual one, and a request that is not larger is not examined. For
+other octaves the work per byte of the last nine requests is kept. The second largest counts: one
+stall is no measure, and cheap requests do not hide expensive ones. Sizes that were never measured
+are assumed to cost as much per byte as the next smaller known ones. That is too much wherever a
+request has a fixed cost, so a request that would be refused for it runs occasionally as a trial.
 """
 
 from collections import deque
 from typing import Final
 
 OCTAVES: Final = 33
-"""Bodies have less than 4 GiB."""
+"""Number of octaves: bodies have less than 4 GiB."""
 
 RECENT: Final = 128
-"""Answers that say which octave is the usual one; beyond that each counts for half."""
+"""Answers that determine the usual octave; beyond that each counts for half."""
 
 SAMPLES: Final = 9
-"""Requests of one octave that say what they cost."""
+"""Requests of one octave that determine its cost."""
 
 TRIAL_SHARE: Final = 0.002
-"""Share of the time that requests may take which would be refused, to learn whether they should:
-no more than one in 500 others meets one."""
+"""Share of the time spent on trials of requests that would be refused, to learn whether they
+should: no more than one in 500 other requests meets one."""
 
 LONGEST_WAIT: Final = 600.0
-"""Seconds until a size that was never measured is tried, at most."""
+"""Longest time in seconds until a size that was never measured is tried."""
 
 
 class Sizes:
@@ -47,7 +47,7 @@ class Sizes:
         """On the core's clock; negative before anything was answered."""
 
     def note(self, size: int, now: float) -> bool:
-        """Record an unusual request that was answered; return whether another octave is usual."""
+        """Record an unusual request that was answered; return True if the usual octave changed."""
         counts, before = self._counts, self.upper
         if self._last_trial < 0:
             self._last_trial = now
@@ -67,7 +67,7 @@ class Sizes:
         return self.upper != before
 
     def is_trial(self, predicted: float, now: float, *, is_measured: bool) -> bool:
-        """Whether a request that would be refused runs all the same, `predicted` in seconds."""
+        """Return True if a request that would be refused runs as a trial; `predicted` in seconds."""
         wait = predicted / TRIAL_SHARE
         if now - self._last_trial < (wait if is_measured else min(wait, LONGEST_WAIT)):
             return False
@@ -78,20 +78,20 @@ class Sizes:
 class LargeCosts:
     """Core-seconds per byte of one model's large requests on one executor, by octave.
 
-    In every method `usual` is what a usual request costs there, in core-seconds, and `upper` where
-    the usual sizes end, in bytes.
+    In every method `usual` is the cost of a usual request there, in core-seconds, and `upper` the
+    end of the usual sizes, in bytes.
     """
 
     __slots__ = ("_known", "_rates")
 
     def __init__(self) -> None:
         self._known: dict[int, deque[float]] = {}
-        """Of the last requests."""
+        """Work per byte of the last requests, by octave."""
         self._rates = [0.0] * OCTAVES
-        """The one of them that counts, 0 where nothing was measured."""
+        """The rate that counts for each octave, 0 where nothing was measured."""
 
     def record(self, size: int, work: float, *, usual: float, upper: int) -> None:
-        """Record what a large request cost."""
+        """Record the cost of a large request."""
         octave = size.bit_length()
         known = self._known.get(octave)
         if known is None:
@@ -103,15 +103,15 @@ class LargeCosts:
             self._rates[octave] = sorted(known)[-2]
 
     def keep(self, size: int, work: float) -> None:
-        """Keep what requests of a size cost that is not usual any more."""
+        """Keep the cost of a size that is no longer usual."""
         self._rates[size.bit_length()] = work / size
 
     def is_measured(self, size: int) -> bool:
-        """Whether anything is known of requests of a size but what others suggest."""
+        """Return True if requests of a size were measured, not only estimated from others."""
         return self._rates[size.bit_length()] > 0
 
     def forget(self, size: int) -> None:
-        """Judge the size anew by the next request that has it."""
+        """Drop what is known of a size; the next request of that size is measured anew."""
         self._known.pop(size.bit_length(), None)
 
     def of(self, size: int, *, usual: float, upper: int) -> float:
@@ -135,7 +135,7 @@ class LargeCosts:
         return fits
 
     def _rate(self, octave: int, usual: float, upper: int) -> float:
-        """Return the work per byte of an octave, or of the next below that is known."""
+        """Return the work per byte of an octave, or of the next lower known one."""
         rate = usual / upper
         for smaller in range(upper.bit_length() - 1, octave + 1):
             rate = self._rates[smaller] or rate

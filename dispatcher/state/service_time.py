@@ -1,25 +1,27 @@
-"""How long a model's requests take on an executor: measured, never configured.
+"""Service times of a model's requests on an executor: measured, never configured.
 
-On a CPU executor the time of one request depends on the cores it gets, and those move every
-second. So what is kept is work = duration x (cores per slot), in core-seconds, and a prediction
-divides it by the cores per slot of now. On a GPU the share is 1 and work is the duration.
+On a CPU executor the time of one request depends on the cores it gets, and those change every
+second. So the stored value is work = duration x (cores per slot), in core-seconds, and a prediction
+divides it by the current cores per slot. On a GPU the share is 1 and work is the duration.
 """
 
 from dispatcher.state.request_cost import LargeCosts
 from roma.domain.stats import RollingQuantile
 
 SAMPLES = 9
-"""The median of nine forgets a stall (one sample) and follows a change within five requests."""
+"""Number of samples. The median of nine ignores a stall (one sample) and follows a change within
+five requests."""
 
 
 TAIL_QUANTILE = 8 / SAMPLES
-"""The tail of service times, by which a request is dropped: all of nine but one are shorter."""
+"""Quantile of the tail of service times, by which a request is dropped: eight of nine are
+shorter."""
 
 
 class ServiceProfile:
     """`work`: core-seconds per request of one model on one executor; None if never measured.
 
-    `large` has what its large requests cost, where there were any.
+    `large` has the costs of its large requests, if there were any.
     """
 
     __slots__ = ("_quantile", "large", "work")
@@ -31,7 +33,7 @@ class ServiceProfile:
 
     @property
     def samples(self) -> int:
-        """The number of executions that it rests on."""
+        """The number of executions that `work` is based on."""
         return len(self._quantile)
 
     def record(self, work: float) -> None:

@@ -1,4 +1,4 @@
-"""What the core knows of one live request, and how its end is counted."""
+"""The core's record of one live request, and the accounting of its end."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ def count(
     device: Device,
     now: float,
 ) -> None:
-    """Count an ended execution; only real answers say how fast the model is."""
+    """Count an ended execution; only real answers measure the model's speed."""
     if result is _ERROR or result is _FAILURE or result is _TIMEOUT:
         queue.failed += 1
         return

@@ -1,8 +1,8 @@
-"""What an answer is worth: its variant's accuracy times what is left of its value in time.
+"""The value of an answer: its variant's accuracy times its remaining value in time.
 
     Q = κ · V(end, soft, hard)        (Fang et al., CIKM 2017, eq. 1)
 
-V is 1 until the soft deadline and 0 from the hard one on; `Utility` says how it falls between them.
+V is 1 until the soft deadline and 0 from the hard one on; `Utility` defines the fall between them.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ it never grows with x."""
 
 
 def linear(x: float) -> float:
-    """Fall evenly (Fig. 2)."""
+    """Fall linearly (Fig. 2)."""
     return 1.0 - x
 
 
 def step(_: float) -> float:
-    """Be worth nothing after the soft deadline."""
+    """Fall to nothing at the soft deadline."""
     return 0.0
 
 
@@ -33,16 +33,16 @@ def convex(x: float) -> float:
 
 
 UTILITIES: Final[Mapping[str, Utility]] = {"linear": linear, "step": step, "convex": convex}
-"""By its name in `scheduling.quality.utility`."""
+"""Utilities by their names in `scheduling.quality.utility`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityOptions:
-    """What `scheduling.quality:` of roma.yaml says to the policies that choose variants.
+    """The `scheduling.quality:` section of roma.yaml for the policies that choose variants.
 
-    `utility` names what a late answer is worth (see `dispatcher.state.utility`), `bin` is Δt of the
-    deadlines' bins in seconds. `alpha` weighs the requests that will come against those that wait,
-    `beta` scales both (eq. 2).
+    `utility` names the value of a late answer (see `dispatcher.state.utility`), `bin` is the width
+    Δt of the deadline bins in seconds. `alpha` weighs future requests against waiting ones, `beta`
+    scales both (eq. 2).
     """
 
     utility: str = "linear"
@@ -50,11 +50,11 @@ class QualityOptions:
     beta: float = 0.5
     bin: float = 0.2
     policy: Policy | None = None
-    """What `qos-rl` learned."""
+    """The trained policy of `qos-rl`."""
 
 
 def value(utility: Utility, ended: float, soft: float, hard: float) -> float:
-    """Return V: what is left of an answer's value at `ended`, from 0 to 1."""
+    """Return V: the remaining value of an answer at `ended`, from 0 to 1."""
     if ended <= soft:
         return 1.0
     if ended >= hard:
@@ -63,7 +63,7 @@ def value(utility: Utility, ended: float, soft: float, hard: float) -> float:
 
 
 def soft_deadline(request: Request, spec: ModelSpec) -> float:
-    """Return until when an answer has its full value: the client's own word, or the promise."""
+    """Return the end of an answer's full value: the client's own soft deadline, or the promise."""
     terms = request.terms
     if terms is not None and terms.soft is not None:
         return min(terms.soft, request.deadline)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from roma.cli.progress import progress
+from roma.config import renamed
 from roma.domain.errors import ConfigError
 
 command = typer.Typer(
@@ -63,8 +64,9 @@ def run(
     from roma.lab.experiments.registry import EXPERIMENTS
     from roma.workload import recorded
 
-    if name == "hindsight":
-        raise ConfigError("experiment = hindsight: is called clairvoyant-bound since 0.2")
+    if name in renamed.EXPERIMENTS:
+        new = renamed.EXPERIMENTS[name]
+        raise ConfigError(f"experiment = {name}: is called {new} since 0.2")
     if name not in EXPERIMENTS:
         raise ConfigError(f"experiment = {name}: must be one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]

@@ -1,7 +1,7 @@
-"""What of a changed roma.yaml can be taken over while everything runs.
+"""Differences between two versions of roma.yaml, and the ones that apply without a restart.
 
-Models that come and go, and the gateway's limits; keys, tokens and certificates have files of
-their own, which are followed.
+Models can be added and removed, and the gateway's limits changed. Keys, tokens and certificates
+have their own files, which are watched separately.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 
 LIMITS = ("limits", "max_body_bytes")
-"""Keys of the gateway that hold for what comes next, whatever they were before."""
+"""Keys of the gateway that can change at run time; they apply to new requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Names of models, in the order of the file; `limits`: the gateway's are other ones."""
+    """Names of models, in the order of the file; `limits`: the gateway's limits changed."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -26,9 +26,9 @@ class Change:
 
 
 def compare(old: Config, new: Config, started: Config | None = None) -> Change:
-    """Return which models come and go; raise ConfigError naming each key that takes a restart.
+    """Return the models added and removed; raise ConfigError naming each key that needs a restart.
 
-    `started` is what the program was started with, if that is not `old`.
+    `started` is the configuration that the program was started with, if it is not `old`.
     """
     faults = [*_sections(old, new), *_grpc(started or old, new), *_models(old, new)]
     if faults:
@@ -42,7 +42,7 @@ def compare(old: Config, new: Config, started: Config | None = None) -> Change:
 
 def _sections(old: Config, new: Config) -> Iterator[str]:
     for key in Config.model_fields:
-        # A profile's entries are part of the models; a plant is nothing that runs.
+        # A profile's entries are part of the models; a plant is only simulated.
         if key in ("models", "profile", "plant"):
             continue
         before, after = getattr(old, key), getattr(new, key)
@@ -53,7 +53,7 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
 
 
 def _grpc(started: Config, new: Config) -> Iterator[str]:
-    """Yield what the gRPC port would need to take more than it was opened for."""
+    """Yield a fault for each limit that grew beyond the one the gRPC port was opened with."""
     then, now = started.gateway, new.gateway
     if not now.has_grpc:
         return
@@ -68,7 +68,7 @@ def _grpc(started: Config, new: Config) -> Iterator[str]:
 def _models(old: Config, new: Config) -> Iterator[str]:
     now, then = _places(old), _places(new)
     for name in [name for name in old.models if name in new.models]:
-        # What a slot says is where the executables are.
+        # A slot only determines the executables' addresses, which are compared separately.
         before, after = (c.models[name].model_copy(update={"slot": None}) for c in (old, new))
         if before != after:
             yield f"models.{name} changed"
@@ -77,7 +77,7 @@ def _models(old: Config, new: Config) -> Iterator[str]:
 
 
 def _places(config: Config) -> dict[str, str]:
-    """Return by model its CPU executables and where they are called."""
+    """Return the CPU executables of each model with their addresses."""
     found: dict[str, list[str]] = {name: [] for name in config.models}
     for e in executables(config):
         if e.spec.device is Device.CPU:

@@ -1,4 +1,4 @@
-"""The `gateway` section of roma.yaml: where the dispatcher is reached, and within which bounds.
+"""The `gateway` section of roma.yaml: the dispatcher's addresses and its limits.
 
 Times are seconds, sizes are bytes.
 """
@@ -13,107 +13,115 @@ from roma.config.workers import AbsolutePath, Host, Name, Port, Seconds, check_s
 from roma.config.yaml_file import Fault, FilePath, Section
 
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?)$")]
-"""A page's origin as browsers send it, or any."""
+"""A page's origin as browsers send it, or `*` for any."""
 
 
 class LimitsConfig(Section):
-    """What clients may take: bytes, connections and seconds."""
+    """Limits on clients: bytes, connections and seconds."""
 
     head_bytes: Annotated[int, Field(ge=1024, le=2**20)] = 32 * 2**10
-    """A larger request head is refused with 431, larger metadata of a gRPC call by gRPC itself."""
+    """A larger request head is refused with 431; gRPC itself refuses larger metadata."""
     buffered_bytes: Annotated[int, Field(ge=2**20)] = 2**30
-    """Bodies of all requests that are read or answered, and answers that clients leave unread.
-    Beyond it, clients that have read nothing for a second are closed; if that is not enough, the
-    next request or large answer is a 503. A gRPC message counts once it is whole, its answer until
-    it is sent; beyond it, RESOURCE_EXHAUSTED."""
+    """Most bytes in memory for all requests: bodies being read or answered, and answers that
+    clients leave unread. Beyond it, connections of clients that have read nothing for a second are
+    closed; if that is not enough, the next request or large answer is a 503. A gRPC message counts
+    once it is complete, its answer until it is sent; beyond the limit, RESOURCE_EXHAUSTED."""
     connections: Annotated[int, Field(ge=1)] = 20_000
-    """Most connections at once, TLS handshakes included; one more is told 503 and closed, over TLS
-    closed before its handshake. Never so many that the program's open files (ulimit -Hn) would not
-    do for executables and probes too. gRPC has as many connections, as they were when its port was
-    opened, and as many open calls; one more call is RESOURCE_EXHAUSTED."""
+    """Most connections at once, TLS handshakes included. One more is answered with 503 and closed;
+    over TLS it is closed before its handshake. The limit is lowered if the program's open files
+    (ulimit -Hn) would not leave enough for executables and probes. gRPC has the same limit on
+    connections, fixed when its port is opened, and on open calls; one more call is
+    RESOURCE_EXHAUSTED."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
-    """The same for each client address, over gRPC for its open calls; default: no limit of its own,
-    as behind a proxy all come from one."""
+    """The same limit for each client address; over gRPC it bounds open calls. Default: no separate
+    limit, because behind a proxy all clients share one address."""
     head_timeout: Seconds = 10.0
-    """From the first byte of a request, or from connecting, to the end of its head. Also for a TLS
-    handshake."""
+    """Longest time from the first byte of a request, or from connecting, to the end of its head.
+    Also the limit of a TLS handshake."""
     body_timeout: Seconds = 30.0
-    """From the end of its head to the end of its body; beyond it, 408 or DEADLINE_EXCEEDED."""
+    """Longest time from the end of a request's head to the end of its body; beyond it, 408 or
+    DEADLINE_EXCEEDED."""
     idle_timeout: Seconds = 75.0
-    """Between two requests of a connection."""
+    """Longest time between two requests of a connection."""
     write_timeout: Seconds = 30.0
-    """For which a client may leave an answer unread."""
+    """Longest time that a client may leave an answer unread."""
 
 
 class GatewayConfig(Section):
-    """Where clients and supervisors reach the dispatcher."""
+    """The dispatcher's listeners for clients and supervisors, and its limits."""
 
     host: Host = "127.0.0.1"
     port: Port = 8501
     """TensorFlow Serving's REST port."""
     grpc_port: Port | None = None
-    """For TensorFlow Serving's and the Open Inference Protocol's gRPC; default: no gRPC. A call
-    needs executables with a gRPC address: `grpc` of a listed one, `grpc_offset` of a worker."""
+    """Port for TensorFlow Serving's and the Open Inference Protocol's gRPC; default: no gRPC. A
+    call needs executables with a gRPC address: `grpc` of a listed executable, `grpc_offset` of a
+    worker."""
     grpc_socket: AbsolutePath | None = None
-    """The path of a Unix socket for the same gRPC, beside grpc_port or instead of it; without TLS.
-    Whoever may write the file may connect; keys hold there too. default: none."""
+    """Path of a Unix socket for the same gRPC, beside grpc_port or instead of it; without TLS.
+    Every user with write access to the file may connect; keys are checked there too. Default:
+    none."""
     client_metrics: bool = False
-    """Serve GET /monitoring/prometheus/metrics, TensorFlow Serving's path, at the clients' port:
-    whoever may call any model reads the counts of all."""
+    """Serve GET /monitoring/prometheus/metrics, TensorFlow Serving's path, at the clients' port: a
+    client that may call any model can read the counts of all models."""
     processes: Annotated[int, Field(ge=1, le=32)] = 1
-    """Dispatcher processes that share the clients' ports (SO_REUSEPORT); one computes on one core.
-    Bounds, queues and keys' rates hold for each of them. Not with GPUs: each would send to one."""
+    """Dispatcher processes that share the clients' ports (SO_REUSEPORT); each uses one core.
+    Limits, queues and the keys' rates apply to each process separately. Not with GPUs, because
+    every process would send to the same GPU."""
     process_port: Port = 8510
-    """Admin port of the second of them; those of the next ones count up."""
+    """Admin port of the second process; further processes count up from it."""
     keys: FilePath | None = None
-    """Keys of those who may call (`roma keys add`); default: whoever reaches the port may."""
+    """Keys file of the clients that may call (`roma keys add`); default: anyone who reaches the
+    port may call."""
     oidc: OidcConfig | None = None
-    """Tokens of an identity provider, beside the keys or instead of them."""
+    """Identity provider whose tokens are accepted, beside the keys or instead of them."""
     tls: TlsConfig | None = None
     """Certificate of the clients' port; default: no TLS."""
     names: tuple[Host, ...] = ()
-    """Names under which clients reach it, beside addresses, localhost and its host: any other Host
-    is refused with 421, a page of another site with 403. Where it is not set, that holds on a port
-    of this machine alone without keys, provider and TLS, which a foreign page could call through
-    its user's browser (DNS rebinding). For HTTP: no browser speaks gRPC."""
+    """Host names under which clients reach the gateway, beside addresses, localhost and its host.
+    Any other Host is refused with 421, a page of another site with 403. If unset, this check
+    applies only to a loopback port without keys, provider and TLS, which a foreign page could call
+    through its user's browser (DNS rebinding). HTTP only: browsers do not speak gRPC."""
     cors_origins: tuple[Origin, ...] = ()
-    """Origins of web pages whose scripts may call it and read answers (CORS), https://app.example
-    say, or "*"; default: none."""
+    """Origins of web pages whose scripts may call the gateway and read answers (CORS), such as
+    https://app.example, or "*"; default: none."""
     insecure: bool = False
-    """Listen for clients beyond this machine though nothing says who may call."""
+    """Accept clients from other machines although no authentication is configured."""
     admin_host: Host = "127.0.0.1"
     admin_port: Port = 8500
-    """The live page, metrics and the supervisors' exchange; `tokens` says what they ask for."""
+    """Port of the dashboard, metrics and the supervisors' exchange; `tokens` sets their secrets."""
     admin_names: tuple[Host, ...] = ()
-    """Names under which browsers and others reach it, beside addresses, localhost, its host and
-    those in control.dispatchers. Any other name is refused: a foreign page may have pointed its
-    own name here (DNS rebinding)."""
+    """Host names under which browsers and programs reach the admin port, beside addresses,
+    localhost, its host and the hosts in control.dispatchers. Any other name is refused: a foreign
+    page may have pointed its own name here (DNS rebinding)."""
     admin_tls: TlsConfig | None = None
-    """Certificate of the admin port, and of the two below."""
+    """Certificate of the admin port, the exchange port and the metrics port."""
     admin_insecure: bool = False
-    """Listen there beyond this machine though a token is missing."""
+    """Accept admin connections from other machines although a token is missing."""
     exchange_host: Host | None = None
     exchange_port: Port | None = None
-    """A listener for the supervisors' exchange alone; default: the admin port, the admin host."""
+    """Port of a separate listener for the supervisors' exchange; default: the admin port, the admin
+    host."""
     metrics_host: Host | None = None
     metrics_port: Port | None = None
-    """A listener for /metrics alone; default: the admin port, the admin host."""
+    """Port of a separate listener for /metrics; default: the admin port, the admin host."""
     supervisors: dict[Name, PeerUrl] = Field(default_factory=dict)
-    """Addresses of the workers' supervisors, for the live page; default: control.host and port."""
+    """Addresses of the workers' supervisors, for the dashboard; default: control.host and port."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20
     """A larger request body is refused with 413."""
     max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31 - 1)] = ByteSize(256 * 2**20)
-    """A larger answer of a model server is not read to its end: its connection is closed, the
-    client gets 502, and the executable is asked one request at a time until it answers."""
+    """Largest answer of a model server. A larger one is not read to its end: its connection is
+    closed, the client gets 502, and the executable is sent one request at a time until it
+    answers."""
     limits: LimitsConfig = LimitsConfig()
     backend_timeout: Seconds = 60.0
     """Longest wait for a model server's answer, in seconds."""
     drain_timeout: Seconds = 10.0
-    """On SIGTERM, how long requests in flight may take to finish, in seconds."""
+    """Longest time that requests in flight may take to finish after SIGTERM, in seconds."""
     traces: bool = False
-    """Export OpenTelemetry spans of each request over OTLP/HTTP; needs the extra `otel`. Where to,
-    and how many, say OpenTelemetry's environment variables: OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_TRACES_SAMPLER…"""
+    """Export OpenTelemetry spans of each request over OTLP/HTTP; needs the extra `otel`.
+    OpenTelemetry's environment variables set the destination and the sampling:
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER…"""
 
     @model_validator(mode="after")
     def _check(self) -> "GatewayConfig":
@@ -133,7 +141,7 @@ class GatewayConfig(Section):
 
     @property
     def has_grpc(self) -> bool:
-        """Whether clients may call by gRPC."""
+        """True if clients may call by gRPC."""
         return self.grpc_port is not None or self.grpc_socket is not None
 
     @property
@@ -143,37 +151,37 @@ class GatewayConfig(Section):
 
     @property
     def exchange_addresses(self) -> list[tuple[str, int]]:
-        """Where supervisors exchange with each process."""
+        """Host and port of each process for the supervisors' exchange."""
         if self.processes == 1:
             return [self.exchange_address]
         return [(self.admin_host, port) for port in self.admin_ports]
 
     @property
     def exchange_address(self) -> tuple[str, int]:
-        """Where supervisors exchange."""
+        """Host and port of the supervisors' exchange."""
         if self.exchange_port is None:
             return self.admin_host, self.admin_port
         return self.exchange_host or self.admin_host, self.exchange_port
 
     @property
     def metrics_address(self) -> tuple[str, int]:
-        """Where /metrics is."""
+        """Host and port of /metrics."""
         if self.metrics_port is None:
             return self.admin_host, self.admin_port
         return self.metrics_host or self.admin_host, self.metrics_port
 
     @property
     def url(self) -> str:
-        """Where clients of this machine reach it."""
+        """URL under which clients on this machine reach the gateway."""
         return reachable(self.host, self.port, tls=self.tls is not None)
 
     @property
     def admin_url(self) -> str:
-        """Where programs and browsers of this machine reach the admin port."""
+        """URL under which programs and browsers on this machine reach the admin port."""
         return reachable(self.admin_host, self.admin_port, tls=self.admin_tls is not None)
 
     def relative_to(self, base: Path) -> "GatewayConfig":
-        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
         update: dict[str, object] = {"keys": None if self.keys is None else base / self.keys}
         for name in ("tls", "admin_tls"):
             section = getattr(self, name)

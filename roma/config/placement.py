@@ -1,7 +1,7 @@
-"""Which executables a configuration asks for, and where each one listens.
+"""Executables that a configuration asks for, with their addresses.
 
-A pure function of the file, so that launcher, dispatcher and supervisor agree without talking:
-each of them can be restarted alone.
+A pure function of the file, so that launcher, dispatcher and supervisor agree without
+communicating: each of them can be restarted alone.
 """
 
 import math
@@ -16,12 +16,12 @@ CONTAINER_PORT = 8501
 """TensorFlow Serving's REST port, inside a container."""
 
 CONTAINER_GRPC_PORT = 8500
-"""Its gRPC port, likewise."""
+"""TensorFlow Serving's gRPC port, inside a container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """One model server: what the dispatcher calls, the launcher starts, the supervisor sizes.
+    """One model server: the dispatcher calls it, the launcher starts it, the supervisor sizes it.
 
     `cgroup` is its path below the cgroup mount, `container` the name of its container; without
     either its cores cannot be controlled. `min_cores` and `max_cores` bound its allocation; both
@@ -37,20 +37,20 @@ class Executable:
     max_cores: float
     container: str | None = None
     grpc: tuple[str, int] | None = None
-    """Host and port of its gRPC, if it is to be called so."""
+    """Host and port of its gRPC; None if it is not called by gRPC."""
     token: Path | None = None
-    """File with the secret that a planned device asks for."""
+    """File with the secret that a planned device requires."""
     socket: str | None = None
-    """Path of the Unix socket of its REST, which is then not at `host` and `port`."""
+    """Path of the Unix socket of its REST API, which then replaces `host` and `port`."""
 
     @property
     def name(self) -> str:
-        """Its name, unique in the deployment."""
+        """The executable's name, unique in the deployment."""
         return self.spec.name
 
     @property
     def url(self) -> str:
-        """Its REST address; a planned device has none, `host` and `port` take its actions."""
+        """Its REST address. A planned device has none: it takes actions at `host` and `port`."""
         assert not self.spec.is_planned, f"{self.name} has no URL"
         if self.socket is not None:
             return UNIX + self.socket
@@ -58,13 +58,13 @@ class Executable:
 
     @property
     def controlled(self) -> bool:
-        """Whether its cores can be set."""
+        """True if its cores can be set."""
         on_cpu = self.spec.device is Device.CPU
         return on_cpu and (self.cgroup is not None or self.container is not None)
 
     @property
     def concurrency(self) -> int:
-        """Most requests that its in-flight limit can ever let in (1 on a GPU)."""
+        """Highest value that its in-flight limit can reach (1 on a GPU)."""
         if self.spec.device is Device.GPU:
             return 1
         return self.spec.in_flight or max(1, math.ceil(self.max_cores / self.spec.threads))
@@ -86,10 +86,10 @@ def on_worker(config: Config, worker: WorkerConfig) -> list[Executable]:
 
 
 def _started(config: Config, worker: WorkerConfig) -> list[Executable]:
-    """Return those that ROMA starts, as REST calls them."""
+    """Return the executables that ROMA starts, with their REST addresses."""
     found = []
     for model in config.placed[worker.name]:
-        # The GPUs' ports come first: a model that is added later moves none.
+        # The GPUs' ports come first, so that adding a model later moves none of them.
         place = worker.gpus + config.slots[model]
         if worker.backend is Backend.DOCKER:
             container = container_name(config, worker, model)
@@ -115,7 +115,7 @@ def container_name(config: Config, worker: WorkerConfig, what: str) -> str:
 
 
 def _address(worker: WorkerConfig, container: str, place: int) -> tuple[str, int]:
-    """Return where a container is called: by name in its network, else at its published port."""
+    """Return a container's address: its name in its network, else its published port."""
     docker = worker.containers
     if docker.network is not None:
         return container, CONTAINER_PORT
@@ -123,7 +123,7 @@ def _address(worker: WorkerConfig, container: str, place: int) -> tuple[str, int
 
 
 def _grpc_address(worker: WorkerConfig, executable: Executable, offset: int) -> tuple[str, int]:
-    """Return where gRPC calls one that ROMA starts: it goes by the port that is published."""
+    """Return the gRPC address of an executable that ROMA starts, from its published port."""
     if worker.backend is Backend.DOCKER and worker.containers.network is not None:
         return executable.host, CONTAINER_GRPC_PORT
     return executable.host, executable.port + offset
@@ -157,7 +157,7 @@ def _listed(config: Config, worker: WorkerConfig) -> list[Executable]:
 
 
 def _place(listed: ExecutableConfig) -> tuple[str, int, str | None]:
-    """Return host and port, or instead of them the path of a Unix socket."""
+    """Return host and port, or the path of a Unix socket in their place."""
     url = listed.url or ""
     if url.startswith(UNIX):
         return "localhost", 0, url.removeprefix(UNIX)
@@ -166,7 +166,7 @@ def _place(listed: ExecutableConfig) -> tuple[str, int, str | None]:
 
 
 def _planned(executable: Executable, listed: ExecutableConfig) -> Executable:
-    """Return a GPU as one that takes actions."""
+    """Return a listed GPU as a planned device."""
     return replace(executable, spec=replace(executable.spec, is_planned=True), token=listed.token)
 
 
@@ -179,7 +179,7 @@ def _gpu(
     port: int,
     container: str | None = None,
 ) -> Executable:
-    """One executable per GPU, with all models (paper §2.2)."""
+    """Return the executable of a GPU, which serves all models (paper §2.2)."""
     spec = ExecutorSpec(f"gpu{i}@{worker.name}", Device.GPU, tuple(config.models), worker.name)
     paths = {name: m.path for name, m in config.models.items() if m.path is not None}
     return Executable(spec, host, port, paths, None, 0.0, 0.0, container)

@@ -1,7 +1,7 @@
-"""The `plant` section of roma.yaml: what the simulator puts in the place of the world.
+"""The `plant` section of roma.yaml: the simulator's model of costs, loads and faults.
 
-Costs come from a profile (`profile:` of the file, written by `roma profile`) or are given here;
-what is given here wins. Times are seconds, CPU is cores, cost is core-seconds per request.
+Costs come from a profile (`profile:` of the file, written by `roma profile`) or from this section,
+which takes precedence. Times are seconds, CPU is cores, cost is core-seconds per request.
 """
 
 from enum import StrEnum
@@ -23,12 +23,12 @@ Spell = Annotated[float, Field(ge=0.1, le=10_000_000, allow_inf_nan=False)]
 
 
 def _as_text(value: object) -> object:
-    """A single rate is a number in YAML."""
+    """Return a single rate, which YAML reads as a number, as text."""
     return f"{value:g}" if isinstance(value, (int, float)) else value
 
 
 class LoadKind(StrEnum):
-    """Which shape a load has."""
+    """Shape of a load."""
 
     PROFILE = "profile"
     ON_OFF = "on_off"
@@ -36,7 +36,7 @@ class LoadKind(StrEnum):
 
 
 class LoadConfig(Section):
-    """When requests of one model come: exactly one of `profile`, `on_off`, `trace`."""
+    """Load of one model: exactly one of `profile`, `on_off`, `trace`."""
 
     profile: Annotated[str, BeforeValidator(_as_text), Field(max_length=1_000_000)] | None = None
     """Rates in req/s, one per step, joined by dashes: 20-20-80-80."""
@@ -47,11 +47,11 @@ class LoadConfig(Section):
     trace: FilePath | None = None
     """A trace file, relative to roma.yaml; it repeats when it ends."""
     kind: TraceKind = TraceKind.COUNTS
-    """What a line of the trace is."""
+    """Meaning of a line of the trace."""
     column: str | None = None
     """Column of a CSV trace."""
     process: Process = Process.POISSON
-    """How requests are spread over the rate of a profile or of a burst."""
+    """Arrival process that spreads requests over the rate of a profile or of a burst."""
 
     @model_validator(mode="after")
     def _check(self) -> "LoadConfig":
@@ -69,7 +69,7 @@ class LoadConfig(Section):
 
 
 class ModelPlant(Section):
-    """What a request of one model costs in the simulated world; see `ModelProfile`."""
+    """Cost of a request of one model in the simulation; see `ModelProfile`."""
 
     cost: Positive | None = None
     """Core-seconds per request; default: the profile's."""
@@ -78,17 +78,17 @@ class ModelPlant(Section):
     parallelism: Annotated[float, Field(ge=0.1, le=256)] | None = None
     """Cores that one request can keep busy."""
     overhead: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] | None = None
-    """Seconds of a request that no core shortens."""
+    """Seconds of a request that more cores do not shorten."""
     gpu_time: Positive | None = None
     """P_G: seconds of one request on a GPU."""
     gpu_noise: Share | None = None
     """Coefficient of variation of P_G (lognormal)."""
     load: LoadConfig | None = None
-    """Its requests; default: none."""
+    """Load of the model; default: none."""
 
 
 class PlantConfig(Section):
-    """The simulated world: costs, loads and the faults of the actuation path."""
+    """The simulated plant: costs, loads and the faults of the actuation path."""
 
     models: dict[str, ModelPlant] = Field(default_factory=dict)
     duration: Duration = 300.0
@@ -96,13 +96,13 @@ class PlantConfig(Section):
     actuation_delay: Annotated[float, Field(ge=0, le=60)] = 0.0
     """Seconds from a decision to the quota it sets."""
     burst: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Unused quota that a period may inherit, as a share of the quota; default: what is applied,
-    `control.cfs_burst`."""
+    """Unused quota that a period may inherit, as a share of the quota; default:
+    `control.cfs_burst`, which real quotas use."""
     usage_error: Annotated[float, Field(ge=0.1, le=10)] = 1.0
-    """Factor by which CPU usage is misread, and with it every cost estimate."""
+    """Factor by which CPU usage, and with it every cost estimate, is misread."""
 
     def relative_to(self, base: Path) -> "PlantConfig":
-        """Return the section with its trace files below `base`."""
+        """Return the section with its trace files resolved against `base`."""
         models = {name: m.model_copy(update=_based(m, base)) for name, m in self.models.items()}
         return self.model_copy(update={"models": models})
 

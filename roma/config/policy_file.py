@@ -1,8 +1,8 @@
-"""A learned policy as a file: what it was trained for, its weights, and where they come from.
+"""A learned policy as a file: the setup it was trained for, its weights and their origin.
 
-JSON, written by `roma qos train`, read by the GPU policy `qos-rl`. A policy is worth nothing where
-variants or devices are others than in its training, so the file says which they were, and whoever
-serves it refuses what differs. Times are seconds.
+JSON, written by `roma qos train`, read by the GPU policy `qos-rl`. A policy is useless with
+variants or devices other than those of its training, so the file records them and the reader
+refuses any difference. Times are seconds.
 """
 
 import json
@@ -19,11 +19,11 @@ from roma.domain.errors import ConfigError
 from roma.domain.variants import Variant
 
 FORMAT: Final = 1
-"""Changes whenever an older reader would misread a file."""
+"""Version of the format; it changes whenever an older reader would misread a file."""
 
 TOLERANCE: Final = 0.2
-"""A device is of a trained type if each of its batch times is within this share of that type's:
-machines of one kind measure a few percent apart, and kinds that differ by less act alike."""
+"""A device is of a trained type if each of its batch times is within this share of that type's.
+Machines of one type measure a few percent apart, and types that differ by less behave alike."""
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
@@ -47,12 +47,12 @@ class PolicyDevice(_PolicySection):
 
     name: str
     count: Count
-    """How many there were."""
+    """Number of devices of this type in training."""
     seconds: dict[str, Annotated[dict[Count, Positive], Field(min_length=1)]]
-    """Of a batch, by variant and batch size."""
+    """Seconds of a batch, by variant and batch size."""
 
     def differs(self, models: Mapping[str, ModelCapabilities]) -> str | None:
-        """Return how an offer is not of this type: the first field, its value and its bound."""
+        """Return how a device differs from this type: the first field, its value and its bound."""
         for name, seconds in self.seconds.items():
             if name not in models:
                 return f"models = {', '.join(sorted(models))}: must have {name}"
@@ -71,7 +71,7 @@ class PolicyDevice(_PolicySection):
 
 
 class PolicyAction(_PolicySection):
-    """Run `batch` requests by a variant; 0 by none: wait."""
+    """An action: run `batch` requests with a variant. A `batch` of 0 without a variant waits."""
 
     batch: Annotated[int, Field(ge=0, le=4096)]
     variant: str | None = None
@@ -92,16 +92,16 @@ class PolicyLayer(_PolicySection):
 
 
 class PolicyTraining(_PolicySection):
-    """Where the weights come from; for people to read."""
+    """Origin of the weights; for people to read."""
 
     command: str
     seed: int
     hours: str
     rounds: int
     score: Number
-    """Mean quality of answers on the stretches that chose among rounds."""
+    """Mean quality of answers on the validation stretches, which select among training rounds."""
     teacher: Number
-    """That of the heuristic that it first imitated, on the same stretches."""
+    """Mean quality of the heuristic that it first imitated, on the same stretches."""
 
 
 class Policy(_PolicySection):
@@ -112,26 +112,26 @@ class Policy(_PolicySection):
     """The most accurate first."""
     devices: Annotated[tuple[PolicyDevice, ...], Field(min_length=1)]
     utility: str
-    """How the value of late answers fell."""
+    """Shape by which the value of late answers falls."""
     bin: Positive
-    """Δt."""
+    """Δt: width of a bin."""
     before: Count
     """N_pre: bins of deadlines that have passed."""
     after: Count
     """N_post: bins from the current one on."""
     wait: Positive
-    """How long batch size 0 waits before the policy is asked again."""
+    """Time that batch size 0 waits before the policy is evaluated again."""
     actions: Annotated[tuple[PolicyAction, ...], Field(min_length=1)]
     mean: Row
     scale: Row
-    """A feature x enters the network as (x - mean) / scale."""
+    """Scale of each feature: a feature x enters the network as (x - mean) / scale."""
     hidden: PolicyLayer
     output: PolicyLayer
     training: PolicyTraining
 
     @property
     def inputs(self) -> int:
-        """How many features there are: bins, how many wait, rate, type, a rest per device."""
+        """Number of features: bins, number waiting, rate, type, remaining time per device."""
         devices = sum([d.count for d in self.devices])
         return self.before + self.after + 2 + len(self.devices) + devices
 
@@ -163,7 +163,7 @@ class Policy(_PolicySection):
         return self
 
     def check(self, variants: Sequence[Variant], *, width: float, utility: str) -> None:
-        """Raise ConfigError if it was not trained for a model's variants or an order of these."""
+        """Raise ConfigError unless it was trained for these variants, bin width and utility."""
         found = [(v.name, v.accuracy) for v in self.variants]
         wanted = [(v.name, v.accuracy) for v in variants]
         if found != wanted:
@@ -176,7 +176,7 @@ class Policy(_PolicySection):
             )
 
     def type_of(self, models: Mapping[str, ModelCapabilities]) -> int | None:
-        """Return which type of device offers this: the first that it does not differ from."""
+        """Return the index of the first device type that matches these models, or None."""
         for i, device in enumerate(self.devices):
             if device.differs(models) is None:
                 return i

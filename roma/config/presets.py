@@ -1,6 +1,6 @@
-"""Presets: named sets of defaults, each a system of the literature in one line of roma.yaml.
+"""Presets: named sets of defaults, each selecting a system of the literature by one key.
 
-A preset fills in the keys that a file leaves out; a key that the file has wins over it.
+A preset fills in the keys that a file leaves out; a key in the file takes precedence.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ _SLA: Final[Mapping[str, Any]] = {"statistic": "mean"}
 
 
 def filled(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a file's data with what its preset says of the keys that it leaves out.
+    """Return a file's data with the keys that it leaves out filled in from its preset.
 
-    What has not the form of a section is returned as it is, for validation to refuse.
+    Data that does not have the form of a section is returned unchanged, for validation to refuse.
     """
     if data.get("preset") != "paper":
         return data
@@ -42,7 +42,7 @@ def filled(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _section(own: Mapping[str, Any], preset: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a section with its preset, whose gains are for its law alone."""
+    """Return a section merged with its preset; the preset's gains apply only with its law."""
     chosen = {key: value for key, value in own.items() if value is not None}
     rest = dict(preset)
     if chosen.get("law", rest.get("law")) != rest.get("law") or "gains_file" in chosen:

@@ -1,7 +1,7 @@
-"""What a request of each model costs: measured by `roma profile`, used by config and simulator.
+"""Profile: the cost of a request of each model, as `roma profile` measures it.
 
-One YAML file, so that a cost measured once serves three: the law's prior, the simulator's plant
-and people. Times are seconds, CPU is cores, cost is core-seconds per request.
+One YAML file serves three purposes: the law's prior, the simulator's plant, and a record for
+people. Times are seconds, CPU is cores, cost is core-seconds per request.
 """
 
 from pathlib import Path
@@ -30,11 +30,11 @@ class Point(_ProfileSection):
     response_time: Positive
     """Median seconds of one request alone."""
     requests: Annotated[int, Field(ge=1)]
-    """How many requests the medians are taken over."""
+    """Number of requests over which the medians are taken."""
 
 
 class ModelProfile(_ProfileSection):
-    """One model: the numbers that laws and simulator use, and the points behind them."""
+    """One model: the numbers that laws and simulator use, and the points they come from."""
 
     cost: Positive
     """Core-seconds per request of one input: the median over the points of batch 1."""
@@ -43,15 +43,15 @@ class ModelProfile(_ProfileSection):
     parallelism: Annotated[float, Field(ge=0.1, le=256)] = 1.0
     """Cores that one request can keep busy."""
     overhead: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
-    """Seconds of a request on a CPU that no core shortens: transport, the gateway in front."""
+    """Seconds of a request on a CPU that more cores do not shorten: transport and gateway."""
     gpu_time: Positive | None = None
-    """P_G: seconds of one request on a GPU; none where there is no GPU."""
+    """P_G: seconds of one request on a GPU; None without a GPU."""
     gpu_noise: Share = 0.0
     points: tuple[Point, ...] = ()
 
 
 class MachineProfile(_ProfileSection):
-    """Where it was measured: a cost is a property of a model *on a machine*."""
+    """Machine of the measurement: a cost is a property of a model *on a machine*."""
 
     cpu: str
     cores: Positive

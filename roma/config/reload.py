@@ -1,8 +1,8 @@
-"""What has changed in roma.yaml while everything runs.
+"""Reloading of roma.yaml at run time.
 
-The launcher watches the file; it tells the programs that it started by SIGHUP, as anybody may who
-started them otherwise. A file that is wrong, or that takes a restart, is an error in the log and
-changes nothing.
+The launcher watches the file and sends SIGHUP to the programs that it started; programs started in
+another way can be sent SIGHUP by hand. A file that is invalid, or that needs a restart, is logged
+as an error and changes nothing.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class ConfigWatch:
-    """Looks at the file for the launcher; `config` is what is in force."""
+    """The launcher's watch on the file; `config` is the configuration in force."""
 
     def __init__(self, file: Path, config: Config) -> None:
         self._file = file
         self._config = self._started = config
-        # The file may have changed since it was read: an image may have been pulled meanwhile.
+        # The file may have changed since it was read: pulling an image takes time.
         self._seen: Stamp | None = None
 
     def look(self) -> Config | None:
-        """Return the configuration anew if the file has changed and can be taken over."""
+        """Return the new configuration if the file has changed and needs no restart."""
         seen = stamp(self._file)
         if seen in (self._seen, None):
             return None
@@ -40,20 +40,20 @@ class ConfigWatch:
 
 
 async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
-    """Yield the configuration anew after each SIGHUP; `config` is the one in force."""
+    """Yield the new configuration after each SIGHUP; `config` is the one in force."""
     told, started = asyncio.Event(), config
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
     while True:
         await told.wait()
         told.clear()
-        # In a thread: a file of a thousand models takes longer to read than requests can wait.
+        # In a thread: reading a file with a thousand models takes longer than requests can wait.
         if (new := await asyncio.to_thread(_changed, file, config, started)) is not None:
             config = new
             yield config
 
 
 def _changed(file: Path, config: Config, started: Config) -> Config | None:
-    """Return what the file says now if that differs and takes no restart."""
+    """Return the file's configuration if it differs and needs no restart."""
     try:
         new = load(file)
         change = compare(config, new, started)

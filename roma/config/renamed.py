@@ -1,4 +1,4 @@
-"""Keys and values of roma.yaml that have a new name: each is refused with one line that has it."""
+"""Renamed keys and values of roma.yaml: each is refused with one line that gives the new name."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,10 +8,13 @@ KEYS: Final = {
     ("gateway", "worker_port"): "gateway.process_port",
     ("control", "story"): "control.decision_log",
 }
-"""By section and old key."""
+"""New key by section and old key."""
 
 VALUES: Final = {("scheduling", "gpu", "advantage"): "gpu_savings_first"}
-"""By section, key and old value."""
+"""New value by section, key and old value."""
+
+EXPERIMENTS: Final = {"hindsight": "clairvoyant-bound"}
+"""New name of an experiment by its old one."""
 
 
 def faults(data: Mapping[str, Any]) -> Iterator[str]:

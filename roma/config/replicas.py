@@ -1,6 +1,6 @@
-"""Which workers run a CPU executable of which model: a pure function of names and numbers.
+"""Assignment of CPU executables to workers: a pure function of names and numbers.
 
-Never two replicas of a model on one worker (paper §2.2): a replica that needs more gets more cores.
+A worker never has two replicas of a model (paper §2.2): a replica that needs more gets more cores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from enum import StrEnum
 
 
 class Placement(StrEnum):
-    """Which workers get a model's replicas."""
+    """Strategy for choosing the workers of a model's replicas."""
 
     BALANCE = "balance"
-    """Those with the fewest executables."""
+    """The workers with the fewest executables."""
     PACK = "pack"
-    """The first ones, until each has `per_worker` executables."""
+    """The first workers, until each has `per_worker` executables."""
 
 
 def assign(
@@ -24,8 +24,8 @@ def assign(
 ) -> dict[str, list[str]]:
     """Return the models of each worker; `None` replicas means one on every worker.
 
-    Models are placed in the order of the file, those with the most replicas first, since they have
-    the least choice. Raises ValueError naming the model that does not fit.
+    Models with the most replicas are placed first, since they have the least choice; ties keep the
+    order of the file. Raises ValueError naming the model that does not fit.
     """
     placed: dict[str, list[str]] = {worker: [] for worker in workers}
     wanted = {m: len(workers) if n is None else n for m, n in replicas.items()}

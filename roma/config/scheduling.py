@@ -1,4 +1,4 @@
-"""The `scheduling` section of roma.yaml: what runs next where. Times are seconds."""
+"""The `scheduling` section of roma.yaml: GPU and CPU policies. Times are seconds."""
 
 from typing import Annotated, Literal
 
@@ -14,24 +14,24 @@ PLANNED = ("clockwork", "clockwork_paper", *QUALITY)
 
 
 class QualityConfig(Section):
-    """What `fixed`, `qos` and `qos-rl` go by (docs/howto/variants.md)."""
+    """Parameters of the policies `fixed`, `qos` and `qos-rl` (docs/howto/variants.md)."""
 
     utility: Literal["linear", "step", "convex"] = "linear"
-    """How an answer's value falls from 1 at the soft deadline, the model's response_time, to 0 at
-    the hard one, its deadline: evenly, at once, or quickly at first."""
+    """Shape by which an answer's value falls from 1 at the soft deadline (the model's
+    response_time) to 0 at the hard one (its deadline): evenly, at once, or quickly at first."""
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """α of `qos`: weight of the requests that will come against those that wait."""
+    """α of `qos`: weight of future requests against waiting ones."""
     beta: Annotated[float, Field(gt=0, le=10)] = 0.5
-    """β of `qos`: what its batches are multiplied by."""
+    """β of `qos`: factor on its batch sizes."""
     bin: Annotated[float, Field(ge=0.001, le=10)] = 0.2
-    """Δt: requests are in order of their deadlines up to so many seconds."""
+    """Δt in seconds: width of the bins by which requests are ordered by deadline."""
     policy: FilePath | None = None
-    """What `qos-rl` learned: a file of `roma qos train`, relative to roma.yaml. It serves the
-    variants and the devices that it was trained for, and no others."""
+    """Learned policy for `qos-rl`: a file written by `roma qos train`, relative to roma.yaml. It
+    works only with the variants and the devices that it was trained for."""
 
 
 class SchedulingConfig(Section):
-    """What runs next where."""
+    """Scheduling policies and their parameters."""
 
     gpu: Literal[
         "roma",
@@ -46,23 +46,23 @@ class SchedulingConfig(Section):
         "qos-opt",
         "qos-rl",
     ] = "gpu_savings_first"
-    """`gpu_savings_first` gives a GPU to the model that a CPU would pay most for (decision 4),
-    `roma` to the one with the largest error (paper Alg. 1). `clockwork` plans batches and loads
-    models on GPUs with `actions`, and on no others; `clockwork_paper` takes the paper's order where
-    ours would let a larger batch go first. `qos` and its kin choose batch size and variant
-    there."""
+    """GPU policy. `gpu_savings_first` gives a GPU to the model that would cost a CPU most (decision
+    4); `roma` gives it to the model with the largest error (paper Alg. 1). `clockwork` plans
+    batches and loads models, only on GPUs with `actions`; `clockwork_paper` keeps the paper's order
+    where ours would let a larger batch go first. `fixed`, `qos`, `qos-opt` and `qos-rl` also choose
+    batch size and variant on such GPUs."""
     cpu: Literal["round_robin", "balance"] = "balance"
-    """`balance` takes the executable whose cores have the least work; `round_robin`, the next one,
-    is the paper's."""
+    """CPU policy. `balance` takes the executable whose cores have the least work; `round_robin`
+    takes the next one, as the paper does."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of expected against measured response time in the GPU policy `roma`."""
     spill: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """θ: a CPU gets a request only if no GPU can reach it before θ·SLA. 0 is the paper's."""
+    """θ: a CPU gets a request only if no GPU can start it before θ·SLA. The paper uses 0."""
     ahead: Annotated[float, Field(ge=0.0005, le=1)] = 0.005
-    """Seconds of work that a planned GPU is given before it needs it. More bridges a slower
-    network or a gateway that is late; less decides later, with more requests to choose from."""
+    """Seconds of work that a planned GPU is sent ahead of time. A larger value bridges a slower
+    network or a late gateway; a smaller one decides later, with more requests to choose from."""
     latency: Annotated[float, Field(ge=0, le=0.1)] = 0.0005
-    """Seconds that a message takes to a planned GPU, and back again."""
+    """Seconds that a message takes to a planned GPU; the same again for the way back."""
     quality: QualityConfig = QualityConfig()
 
     @model_validator(mode="after")
@@ -75,10 +75,10 @@ class SchedulingConfig(Section):
 
     @property
     def is_planned(self) -> bool:
-        """Whether the GPU policy gives planned devices actions."""
+        """True if the GPU policy sends actions to planned devices."""
         return self.gpu in PLANNED
 
     @property
     def has_variants(self) -> bool:
-        """Whether the GPU policy chooses among a model's variants."""
+        """True if the GPU policy chooses among a model's variants."""
         return self.gpu in QUALITY

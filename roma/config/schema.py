@@ -47,18 +47,18 @@ from roma.domain.variants import Variant
 from roma.telemetry import logs
 
 DEFAULT_BUDGET: Final = 0.02
-"""Share of the requests that may be late, where the file does not say."""
+"""Default share of the requests that may be late."""
 
 
 LATE_SHARE: Final = "late_share"
 DEFAULT_LAW: Final = LATE_SHARE
-"""The control law, where the file does not say."""
+"""Default control law."""
 
 LEAST_MINIMUM, DEFAULT_MINIMUM = 0.02, 0.1
-"""Cores that an idle executable keeps, with `late_share` and with other laws."""
+"""Default cores that an idle executable keeps, with `late_share` and with other laws."""
 
 SHORT_PERIOD, LONG_PERIOD = 0.2, 1.0
-"""Control periods in seconds where a quota is a cgroup file, and elsewhere."""
+"""Default control periods in seconds, where a quota is a cgroup file and elsewhere."""
 
 
 class SlaConfig(Section):
@@ -69,8 +69,8 @@ class SlaConfig(Section):
     budget: Annotated[float, Field(gt=0, le=0.5)] | None = None
     """Share of the requests that may be late, refused or failed; default: 0.02."""
     statistic: Statistic | None = None
-    """Instead of a budget: `p95` and `p99` are budgets of 0.05 and 0.01, `each` is one of 0.001
-    whose deadline is the response time; `mean` bounds the mean (the ROMA paper's promise)."""
+    """Alternative to a budget: `p95` and `p99` mean budgets of 0.05 and 0.01, `each` a budget of
+    0.001 whose deadline is the response time; `mean` bounds the mean (the ROMA paper's promise)."""
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     """Set point as a share of a promise on the mean; default: 0.8 (paper §5)."""
     deadline: Seconds | None = None
@@ -115,19 +115,21 @@ class CpuConfig(Section):
     """Bounds of a model's CPU allocation, per executable."""
 
     min: Cores | None = None
-    """Cores it keeps when idle; default: 0.02 (with other laws than `late_share` 0.1), and once it
-    is known what a request costs, enough for one request in time, unless GPUs serve the model."""
+    """Cores it keeps when idle; default: 0.02 (0.1 with laws other than `late_share`). Once the
+    cost of a request is known, the default is at least enough for one request in time, unless GPUs
+    serve the model."""
     max: Cores | None = None
     """Most cores it can use; default: what its worker can allocate."""
     initial: Cores | None = None
-    """Cores at start, before the first measurement; default: max. Loading and warming up a model
-    is the most expensive thing it does; beside models that serve it has no more than they leave."""
+    """Cores at start, before the first measurement; default: max. Loading and warming up are the
+    most expensive operations of a model server; they get only the cores that serving models leave
+    free."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads that one request can use; also sizes the model server's intra-op pool."""
     in_flight: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Most requests in flight per executable; default: it follows the cores,
-    max(1, ceil(cores / threads)). A fixed limit only queues inside the model server, where no
-    scheduler can reorder: `roma experiment run ablation` shows what that costs."""
+    """Most requests in flight per executable; default: it follows the cores, max(1, ceil(cores /
+    threads)). A fixed limit only moves the queue into the model server, where no scheduler can
+    reorder it: `roma experiment run ablation` shows the cost."""
 
     @model_validator(mode="after")
     def _check(self) -> "CpuConfig":
@@ -142,14 +144,14 @@ class CpuConfig(Section):
 
 
 class VariantConfig(Section):
-    """One version of a model, under the name that workers have it by."""
+    """One version of a model, under the name by which planned devices hold it."""
 
     accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-    """κ: what one of its answers is worth, beside those of the best one. 1 for the best."""
+    """κ: value of one of its answers relative to those of the best variant, which has 1."""
 
 
 class ModelConfig(Section):
-    """A model: where it is, what it is promised, what it may use."""
+    """A model: its files, its SLA and its limits."""
 
     path: FilePath | None = None
     """Directory with numbered version directories (a SavedModel each). Relative to roma.yaml.
@@ -162,8 +164,8 @@ class ModelConfig(Section):
     """Relative weight of its share when the worker is short of cores; `control.sharing: max_min`
     only."""
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """CPU executables, each on a worker of its own; default: one on every worker. Workers of
-    backend `static` do not count."""
+    """Number of CPU executables, each on a different worker; default: one on every worker. Workers
+    of backend `static` do not count."""
     memory: Annotated[ByteSize, Field(ge=64 * 2**20)] | None = None
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -173,17 +175,17 @@ class ModelConfig(Section):
     max_answer_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31 - 1)] | None = None
     """Largest answer of its model servers; default: `gateway.max_answer_bytes`."""
     slot: Annotated[int, Field(ge=0, le=60_000)] | None = None
-    """Its executables listen on port base_port + gpus + slot; default: the first number that no
-    other model has. `roma models remove` writes it where the default would change."""
+    """Number that sets its executables' port: base_port + gpus + slot; default: the first number
+    that no other model has. `roma models remove` writes it where the default would change."""
     profile: profiles.ModelProfile | None = None
-    """What one request costs; default: its entry in the file `profile`, if there is one."""
+    """Cost of one request; default: its entry in the file `profile`, if there is one."""
     variants: dict[Name, VariantConfig] = Field(default_factory=dict)
     """Versions of the model that may answer for it; default: the model itself. For scheduling.gpu
-    `qos` and its kin, on workers that have all of them."""
+    `fixed`, `qos`, `qos-opt` and `qos-rl`, on planned devices that hold all of them."""
 
     @property
     def ordered_variants(self) -> tuple[Variant, ...]:
-        """The variants, the most accurate first."""
+        """The variants, most accurate first."""
         found = [Variant(name, v.accuracy) for name, v in self.variants.items()]
         return tuple(sorted(found, key=lambda v: -v.accuracy))
 
@@ -192,83 +194,89 @@ class ControlConfig(Section):
     """The control loop."""
 
     law: Literal["captain", "late_share", "paper", "pi", "rules", "static", "usage"] = DEFAULT_LAW
-    """`late_share` holds the share of late requests at its budget (decision 20). `pi` takes gains
-    of `roma design tune`. Others are what comparisons are made with: the ROMA paper by the letter
+    """Control law. `late_share` holds the share of late requests at its budget (decision 20). `pi`
+    takes gains from `roma design tune`. The others are baselines: the ROMA paper to the letter
     (`paper`, `rules`, `static`), Autothrottle's `captain`, HPA's `usage`."""
     gains: dict[str, float | str] = Field(default_factory=dict)
     """Gains of the law by name, e.g. {error: log, K: 0.5, a: 0.8} for pi; defaults otherwise."""
     gains_file: FilePath | None = None
-    """A file written by `roma design tune`, relative to roma.yaml; `gains` win over it."""
+    """A file written by `roma design tune`, relative to roma.yaml; `gains` take precedence."""
     period: ControlPeriod | None = None
-    """Control period in seconds. Default: with `late_share` 0.2 where a quota is a cgroup file,
-    which costs 0.1 core-ms a change, and 1 through the Docker engine, where it costs 12; with other
-    laws 1, for which their gains are. `workers[].period` sets it for one worker."""
+    """Control period in seconds. Default with `late_share`: 0.2 where a quota is a cgroup file,
+    which costs 0.1 core-ms a change, and 1 through the Docker engine, where a change costs 12.
+    Default with other laws: 1, the period that their gains assume. `workers[].period` sets it for
+    one worker."""
     window: Seconds | None = None
-    """Window of the response-time statistics in seconds; default: the longest control period, with
-    `late_share` at least 1."""
+    """Window of the response-time statistics in seconds; default: the longest control period, and
+    at least 1 with `late_share`."""
     sharing: Sharing = Sharing.MAX_MIN
     """Rule for sharing a worker's cores when demands exceed them. `max_min`: a demand below the
     fair share is met in full; `proportional`: the same part of each (η·u, paper Alg. 2)."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.0
     """γ: share of the spare cores handed out on top of the demands (paper Alg. 2)."""
     cfs_period: Annotated[float, Field(ge=0.01, le=1)] = 0.1
-    """Period of the CPU quota in seconds. A spent quota stalls a model until the next period."""
+    """Period of the CPU quota in seconds. A model that has used up its quota stalls until the next
+    period."""
     cfs_burst: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Most unused quota that a period inherits from those before it, as a share of the quota; 0
-    turns it off. So a model may use up to twice its quota in one period."""
+    """Most unused quota that a period inherits from earlier ones, as a share of the quota; 0 turns
+    this off. At 1 a model may use up to twice its quota in one period."""
     dry_run: bool = False
     """Compute and log allocations, apply none."""
     host: Host = "127.0.0.1"
     port: Port = 8502
-    """Where the first worker's supervisor answers about its state; the next ones count up."""
+    """Port at which the first worker's supervisor reports its state; further workers count up from
+    it."""
     tls: TlsConfig | None = None
     """Certificate of the supervisors' listeners; default: no TLS."""
     insecure: bool = False
-    """Listen there beyond this machine though a token is missing."""
+    """Accept connections there from other machines although a token is missing."""
     dispatchers: tuple[PeerUrl, ...] = ()
     """Admin addresses of the dispatchers; default: the gateway of this file."""
     decision_log: FilePath | None = None
-    """Directory that takes every decision and every model's every second as lines of JSON, for
-    `roma report`; relative to roma.yaml. Two files of 64 MiB per worker at most. Default: none."""
+    """Directory for the decision log, relative to roma.yaml: every decision, and a record per model
+    and second, as lines of JSON for `roma report`. At most two files of 64 MiB per worker. Default:
+    none."""
 
 
 class LogConfig(Section):
-    """What the programs write to standard error."""
+    """Logging of the programs to standard error."""
 
     format: logs.Format = "console"
-    """`json`: an object per line, for machines."""
+    """Format of the lines. `json`: one object per line, for machines."""
     level: logs.Level = "info"
     requests: Literal["none", "failed", "all"] = "failed"
-    """Requests that get a line. `failed`: those that failed or were rejected, of each model and
-    reason at most one line a second, with a count of the others. `all`: each one, answered ones
-    too, without a limit."""
+    """Requests that get a line. `failed`: failed and rejected requests, at most one line a second
+    for each model and reason, with a count of the others. `all`: every request, answered ones
+    included, without a limit."""
 
 
 class Config(Section):
     """The whole file."""
 
     preset: Preset | None = None
-    """Defaults of a system of the literature: `paper` is that of the ROMA paper, its policies, law,
-    gains, period and promise on the mean. Single keys win over it."""
+    """Defaults of a system of the literature. `paper` is the ROMA paper's: its policies, law,
+    gains, period and promise on the mean. Keys set in the file take precedence."""
     name: Name = "roma"
-    """Names this deployment: its cgroups live below this name."""
+    """Name of this deployment; its cgroups are below this name."""
     models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
     profile: FilePath | None = None
-    """A file written by `roma profile`, relative to roma.yaml: what a request of each model costs.
-    It spares the laws their first guess and gives the simulator its plant."""
+    """A file written by `roma profile`, relative to roma.yaml, with the cost of a request of each
+    model. It gives the laws their prior and the simulator its plant."""
     workers: tuple[WorkerConfig, ...]
     placement: Placement = Placement.BALANCE
-    """Which workers get a model's replicas; never two of one model on one worker (paper §2.2)."""
+    """Choice of the workers for a model's replicas; never two of one model on one worker (paper
+    §2.2)."""
     per_worker: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Most CPU executables per worker that ROMA starts; default: no limit."""
     scheduling: SchedulingConfig = SchedulingConfig()
     control: ControlConfig = ControlConfig()
     gateway: GatewayConfig = GatewayConfig()
     tokens: TokensConfig = TokensConfig()
-    """Files with the secrets of the admin port, the exchange and /metrics; default: none asked."""
+    """Files with the secrets of the admin port, the exchange and /metrics; default: none
+    required."""
     log: LogConfig = LogConfig()
     plant: PlantConfig | None = None
-    """What `roma simulate` puts in the place of the world; nothing else reads it."""
+    """The plant that `roma simulate` simulates; nothing else reads it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -299,7 +307,7 @@ class Config(Section):
         return self
 
     def _check_models(self) -> None:
-        """Refuse bounds of a model that others make void."""
+        """Refuse limits of a model that contradict each other or have no effect."""
         smallest = units.min_cores(self.control.cfs_period)
         for name, model in self.models.items():
             least = self.minimum(name)
@@ -316,7 +324,7 @@ class Config(Section):
                 raise Fault(f"models.{name}.max_body_bytes", model.max_body_bytes, bound)
 
     def _check_served(self) -> None:
-        """Refuse a model that nothing serves, and two executables at one address."""
+        """Refuse a model without an executable, and two executables at one address."""
         listed = [e for worker in self.workers for e in worker.executables]
         for key in ("url", "actions", "grpc"):
             addresses = [value for e in listed if (value := getattr(e, key)) is not None]
@@ -332,9 +340,10 @@ class Config(Section):
                 raise Fault(f"models.{name}", name, "served by an executable of a worker")
 
     def _check_planned(self) -> None:
-        """Refuse planned GPUs beside other executables, or with a policy that is not theirs.
+        """Refuse planned GPUs beside other executables, or with a policy that cannot plan them.
 
-        Their policy refuses what they cannot answer in time, also if a CPU still could.
+        A planning policy refuses requests that planned GPUs cannot answer in time, even if a CPU
+        still could.
         """
         listed = {
             f"workers.{i}.executables.{k}": executable
@@ -360,7 +369,7 @@ class Config(Section):
                 raise Fault(f"{key}.url", executable.url, f"absent: {planned[0]} has actions")
 
     def _check_variants(self) -> None:
-        """Refuse variants that no policy would choose, and a name that stands for two things."""
+        """Refuse variants that no policy would choose, and ambiguous names."""
         if self.scheduling.quality.policy is not None and len(self.models) != 1:
             raise Fault("models", len(self.models), "exactly one where scheduling.gpu is qos-rl")
         taken: dict[str, str] = {}
@@ -380,7 +389,7 @@ class Config(Section):
                 taken[variant] = name
 
     def _check_several(self) -> None:
-        """Refuse several dispatchers where one alone may know what is sent, or writes."""
+        """Refuse several dispatchers where a single one must track or write all state."""
         count = self.gateway.processes
         if count == 1:
             return
@@ -400,7 +409,7 @@ class Config(Section):
             raise Fault("control.decision_log", str(control.decision_log), bound)
 
     def _check_ports(self) -> None:
-        """Refuse two listeners on one port, and ports that count up beyond the last one."""
+        """Refuse two listeners on one port, and counted ports beyond the highest port number."""
         g = self.gateway
         taken = {g.port: "gateway.port"}
         others = [("gateway.admin_port", g.admin_port)]
@@ -456,9 +465,9 @@ class Config(Section):
 
     @cached_property
     def placed(self) -> dict[str, list[str]]:
-        """Return by worker the models of which ROMA starts a CPU executable there."""
+        """Return, by worker, the models whose CPU executables ROMA starts there."""
         workers = [w.name for w in self.workers if w.backend is not Backend.STATIC]
-        # Somebody else starts the executables of static workers, wherever those are.
+        # The executables of static workers are started outside ROMA.
         replicas = {name: m.replicas for name, m in self.models.items()} if workers else {}
         try:
             return assign(replicas, workers, self.placement, self.per_worker)
@@ -470,7 +479,7 @@ class Config(Section):
 
     @cached_property
     def slots(self) -> dict[str, int]:
-        """Return the place of each model's port among those of a worker."""
+        """Return each model's offset among the ports of a worker."""
         pinned = {name: m.slot for name, m in self.models.items() if m.slot is not None}
         for name, slot in pinned.items():
             if list(pinned.values()).count(slot) > 1:
@@ -494,7 +503,7 @@ class Config(Section):
         ]
 
     def minimum(self, model: str) -> float:
-        """Return the least cores that an executable of a model ever has."""
+        """Return the fewest cores that an executable of a model ever has."""
         chosen = self.models[model].cpu.min
         if chosen is not None:
             return chosen
@@ -514,7 +523,8 @@ class Config(Section):
         """Window of the response-time statistics, in seconds."""
         longest = max(self.period(worker) for worker in self.workers)
         if self.control.law == LATE_SHARE:
-            # It goes by counts; what looks at times wants more of them than a short period has.
+            # This law uses counts; response-time statistics need more samples than a short period
+            # has.
             longest = max(LONG_PERIOD, longest)
         return self.control.window or longest
 
@@ -530,7 +540,7 @@ class Config(Section):
 
     @property
     def dispatcher_urls(self) -> tuple[str, ...]:
-        """Where supervisors exchange."""
+        """URLs of the dispatchers for the supervisors' exchange."""
         g = self.gateway
         tls = g.admin_tls is not None
         here = tuple(reachable(*address, tls=tls) for address in g.exchange_addresses)
@@ -538,7 +548,7 @@ class Config(Section):
 
     @property
     def supervisor_urls(self) -> dict[str, str]:
-        """Where each worker's supervisor answers."""
+        """URL of each worker's supervisor, by worker."""
         control, named = self.control, self.gateway.supervisors
         return {
             w.name: named.get(w.name)
@@ -548,7 +558,7 @@ class Config(Section):
 
 
 def _check_source(key: str, model: ModelConfig, backend: Backend) -> None:
-    """Refuse a model that a backend cannot find, and what only containers can have."""
+    """Refuse a model that a backend cannot find, and keys that only containers support."""
     if backend is not Backend.DOCKER:
         for name in ("memory", "volume"):
             if (value := getattr(model, name)) is not None:
@@ -614,7 +624,7 @@ _POLICY = "scheduling.quality.policy"
 def learned_policy(
     quality: QualityConfig, models: Sequence[ModelSpec]
 ) -> policy_file.Policy | None:
-    """Read what `qos-rl` learned; raise `ConfigError` if it was for other variants than these."""
+    """Read the policy of `qos-rl`; raise `ConfigError` if it was trained for other variants."""
     if quality.policy is None:
         return None
     with naming(_POLICY):
@@ -629,7 +639,7 @@ def learned_policy(
 
 
 class _GainsFile(BaseModel):
-    """What `roma design tune` writes; where the gains come from is for people to read."""
+    """A file written by `roma design tune`; the origin of the gains is for people to read."""
 
     model_config = ConfigDict(extra="forbid")
 

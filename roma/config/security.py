@@ -1,7 +1,7 @@
-"""Sections of roma.yaml that say who may connect, and how either side proves who it is.
+"""Sections of roma.yaml on authentication: permitted clients, TLS and shared secrets.
 
-Files are relative to roma.yaml. roma.yaml itself holds no secret, only the names of the files that
-do: it may be shown to anybody.
+Files are relative to roma.yaml. roma.yaml itself holds no secrets, only the names of the files that
+hold them, so it may be shown to anyone.
 """
 
 import ipaddress
@@ -15,25 +15,25 @@ from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain.model import Priority
 
 PeerUrl = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
-"""Where one of ROMA's own programs reaches another."""
+"""URL under which one of ROMA's own programs reaches another."""
 
 WebUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#@]{1,2000}$")]
 
 Scope = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | Literal["*"]
-"""The models that a caller may use: their names, or all."""
+"""Models that a caller may use: their names, or `*` for all."""
 
 
 class Limits(Section):
-    """What one caller may do, among those who may call."""
+    """Limits of one caller."""
 
     rate: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
-    """Requests per second in the long run; default: no limit."""
+    """Most requests per second in the long run; default: no limit."""
     burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Requests at once; default: those of a second, at least one."""
+    """Most requests at once; default: the requests of one second, at least one."""
     concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Most requests that wait or run at once; default: no limit."""
+    """Most requests waiting or running at once; default: no limit."""
     priority: Priority = Priority.INTERACTIVE
-    """The highest it may use."""
+    """Highest priority that the caller may use."""
 
     @model_validator(mode="after")
     def _check_burst(self) -> "Limits":
@@ -48,10 +48,10 @@ class Limits(Section):
 
 
 class _Files(Section):
-    """A section whose fields are files, or nothing."""
+    """A section whose fields are file paths or None."""
 
     def relative_to(self, base: Path) -> Self:
-        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return self.model_copy(
             update={name: base / path for name, path in found.items() if path is not None}
@@ -59,48 +59,48 @@ class _Files(Section):
 
 
 class TlsConfig(_Files):
-    """A listener's certificate. Files are read anew when they change, for new connections."""
+    """A listener's certificate. Changed files are read again and apply to new connections."""
 
     certificate: FilePath
-    """PEM: the certificate, then those that lead to its authority."""
+    """PEM: the certificate, followed by its chain of intermediates."""
     key: FilePath
     """PEM, without a password."""
     client_ca: FilePath | None = None
-    """PEM with authorities: callers must show a certificate of one of them (mutual TLS)."""
+    """PEM with authorities: callers must present a certificate of one of them (mutual TLS)."""
     ca: FilePath | None = None
-    """PEM with the authority by which ROMA's own programs know this listener; default: the
-    system's."""
+    """PEM with the authority by which ROMA's own programs verify this listener; default: the
+    system's authorities."""
 
 
 class TokensConfig(_Files):
-    """Files with the secrets that ROMA's own programs and people share; see `roma keys token`."""
+    """Files with the secrets shared by ROMA's programs and people; see `roma keys token`."""
 
     admin: FilePath | None = None
-    """Opens the live page and what it reads: as bearer token, or as password in a browser."""
+    """Secret for the dashboard and its data: a bearer token, or a password in a browser."""
     exchange: FilePath | None = None
-    """Dispatchers and supervisors know each other by it."""
+    """Secret by which dispatchers and supervisors authenticate each other."""
     metrics: FilePath | None = None
-    """Opens /metrics."""
+    """Secret for /metrics."""
 
 
 class OidcConfig(Limits):
     """Bearer tokens of an identity provider, by OpenID Connect; needs the extra `oidc`.
 
-    The limits are those of each subject.
+    The limits apply to each subject.
     """
 
     issuer: WebUrl
-    """Exactly as the tokens say it."""
+    """Issuer, exactly as in the tokens."""
     audience: Annotated[str, Field(min_length=1, max_length=256)]
-    """What tokens for this gateway are issued for."""
+    """Audience of the tokens for this gateway."""
     jwks_url: WebUrl | None = None
-    """Where its public keys are; default: what the issuer's discovery document says."""
+    """URL of the public keys; default: from the issuer's discovery document."""
     models_claim: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """Claim that lists the models a token may call; default: none, `models` holds for all."""
+    """Claim that lists the models a token may call; default: none, `models` applies to all."""
     models: Scope = ()
     """Models that a token without that claim may call, or "*"."""
     refresh: Annotated[float, Field(ge=10, le=86400)] = 300.0
-    """Seconds between two looks at the keys."""
+    """Seconds between two fetches of the keys."""
 
     @model_validator(mode="after")
     def _check(self) -> "OidcConfig":
@@ -109,13 +109,13 @@ class OidcConfig(Limits):
         for name in ("issuer", "jwks_url"):
             url = getattr(self, name)
             if url is not None and url.startswith("http://") and not is_loopback(_host(url)):
-                # Whoever can change the keys on their way issues tokens.
+                # An attacker who can change the keys in transit can issue tokens.
                 raise Fault(name, url, "https, or on this machine")
         return self
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a listener on this address."""
+    """Return whether a listener on this address can be reached only from this machine."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -127,7 +127,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable(host: str, port: int, *, tls: bool) -> str:
-    """Return the URL under which a program of this machine reaches a listener."""
+    """Return the URL under which a program on this machine reaches a listener."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,4 +1,4 @@
-"""Unix sockets: how an address of roma.yaml is reached, and the file that a server listens at."""
+"""Unix sockets: clients for addresses of roma.yaml, and the file that a server listens on."""
 
 import contextlib
 import errno
@@ -12,9 +12,9 @@ from roma.config.workers import UNIX
 
 
 def reached(url: str, *, limit: int = 100) -> tuple[str, aiohttp.BaseConnector]:
-    """Return the root of an address's URLs, and the connector to them.
+    """Return the base URL of an address, and a connector for it.
 
-    `limit` bounds its connections, 0 does not. To be called in a running loop.
+    `limit` bounds its connections; 0 means no limit. Must be called in a running loop.
     """
     if url.startswith(UNIX):
         return "http://localhost", aiohttp.UnixConnector(url.removeprefix(UNIX), limit=limit)
@@ -22,7 +22,7 @@ def reached(url: str, *, limit: int = 100) -> tuple[str, aiohttp.BaseConnector]:
 
 
 def refuse_taken(path: Path) -> None:
-    """Raise OSError if a server answers at `path`: asyncio and gRPC would take it away from it."""
+    """Raise OSError if a server listens at `path`: asyncio and gRPC would take over its socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         if probe.connect_ex(str(path)) in (0, errno.EAGAIN):  # the latter: its backlog is full
@@ -30,7 +30,7 @@ def refuse_taken(path: Path) -> None:
 
 
 def refusal(path: Path) -> OSError | None:
-    """Return why nobody can listen at `path`, by trying it; None if one could."""
+    """Try to listen at `path`; return the error, or None if it works."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(str(path))
@@ -41,14 +41,14 @@ def refusal(path: Path) -> OSError | None:
 
 
 class SocketFile:
-    """The file of a Unix socket that this process listens at."""
+    """The file of a Unix socket that this process listens on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._inode = path.stat().st_ino
 
     def remove(self) -> None:
-        """Delete it, unless a successor listens at its path."""
+        """Delete the file, unless a successor listens at its path."""
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()

@@ -1,7 +1,8 @@
-"""Reasons why model servers cannot run, from those that know to those that tell.
+"""Start failures: the reasons of model servers that cannot run, passed to the dispatchers.
 
-A program that gives up leaves its reason in the file that `FAULT_FILE` names. The launcher, which
-sees it end, keeps one file with the reasons of all that do not run; dispatchers watch that.
+A program that gives up writes its reason to the file that `FAULT_FILE` names. The launcher, which
+notices its end, keeps one file with the reasons of all programs that do not run; dispatchers watch
+that file.
 """
 
 import os
@@ -14,14 +15,14 @@ from roma.config.watched_file import Watched
 from roma.domain.errors import ConfigError, RomaError
 
 FAULT_FILE = "ROMA_FAULT_FILE"
-"""Environment variable: the file for the reason of a program that gives up."""
+"""Environment variable with the file for the reason of a program that gives up."""
 
 MOST = 500
-"""Characters of a reason."""
+"""Most characters of a reason."""
 
 
 def leave(error: RomaError) -> None:
-    """Leave a reason for whoever started this program, if somebody did who wants it."""
+    """Write a reason to the file that this program's parent asked for, if any."""
     path = os.environ.get(FAULT_FILE)
     if path:
         try:
@@ -31,7 +32,7 @@ def leave(error: RomaError) -> None:
 
 
 def left(path: Path) -> str:
-    """Return the reason that a program left, in one line; an empty string if it left none."""
+    """Return the reason that a program wrote, in one line; an empty string if there is none."""
     try:
         return " ".join(path.read_text(errors="replace").split())[:MOST]
     except OSError:
@@ -39,14 +40,14 @@ def left(path: Path) -> str:
 
 
 def write(faults: Mapping[str, str], file: Path) -> None:
-    """Write the reasons by executable, whole or not at all."""
+    """Write the reasons by executable, atomically."""
     scratch = file.with_suffix(".new")
     scratch.write_bytes(orjson.dumps(dict(faults)))
     scratch.replace(file)
 
 
 def watched(file: Path | None) -> Watched[Mapping[str, str]] | None:
-    """Return the reasons that a launcher keeps in a file; raise ConfigError if it holds none."""
+    """Return the reasons that a launcher keeps in a file; raise ConfigError if it is invalid."""
     return None if file is None else Watched([file], lambda: _read(file))
 
 

@@ -1,7 +1,7 @@
-"""What files say, read anew when they change; what was good last stands until they are good again.
+"""Watched files: content is read again on change; the last valid content stays in force.
 
-The new content is read and validated whole, off the event loop, and taken over by one assignment:
-nobody sees half of it.
+New content is read and validated as a whole, off the event loop, and takes effect by one
+assignment: no reader sees half of it.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from roma.domain.errors import ConfigError, naming
 log = logging.getLogger(__name__)
 
 LOOK = 1.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 Stamp = tuple[int, int, int]
 
@@ -23,20 +23,21 @@ T = TypeVar("T")
 
 
 class Looks(Protocol):
-    """What looks at its files when it is told to."""
+    """An object that checks its files on request."""
 
     def look(self) -> bool:
-        """Read the files if they have changed; return whether something new holds."""
+        """Read the files if they have changed; return whether new content is in force."""
 
 
 class Watched(Generic[T]):
-    """The content of files; `read` raises ConfigError, at construction too, after `key`."""
+    """The content of files. Errors of `read` (ConfigError, also at construction) begin with
+    `key`."""
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T], key: str = "") -> None:
         self._paths = tuple(paths)
         self._make = read
         self._key = key
-        # Before they are read: what changes meanwhile is seen at the next look.
+        # Before they are read: a change in the meantime is seen at the next check.
         self._seen = self._stamps()
         self.value = self._read()
 
@@ -45,7 +46,7 @@ class Watched(Generic[T]):
         return f"<Watched {', '.join(map(str, self._paths))}>"
 
     def look(self) -> bool:
-        """Read the files if they have changed; return whether something new holds."""
+        """Read the files if they have changed; return whether new content is in force."""
         stamps = self._stamps()
         if stamps == self._seen:
             return False
@@ -67,10 +68,10 @@ class Watched(Generic[T]):
 
 
 async def keep_looking(watched: Sequence[Looks], period: float = LOOK) -> None:
-    """Look once a period until cancelled."""
+    """Check the files once a period until cancelled."""
     while watched:
         await asyncio.sleep(period)
-        # In a thread: a file of ten thousand keys takes longer to read than requests can wait.
+        # In a thread: reading a file with ten thousand keys takes longer than requests can wait.
         await asyncio.to_thread(_look, watched)
 
 
@@ -83,7 +84,7 @@ def _look(watched: Sequence[Looks]) -> None:
 
 
 def stamp(path: Path) -> Stamp | None:
-    """Return what tells one version of a file from another; None while there is none."""
+    """Return a stamp that identifies a version of a file; None while the file does not exist."""
     try:
         found = path.stat()
     except OSError:

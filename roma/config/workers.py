@@ -1,4 +1,4 @@
-"""The `workers` section of roma.yaml: hosts, who runs model servers there, and how.
+"""The `workers` section of roma.yaml: hosts and the backends that run model servers there.
 
 Times are seconds, CPU is cores.
 """
@@ -40,10 +40,10 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 UNIX: Final = "unix://"
-"""How the address of a Unix socket begins, as Docker writes it; its absolute path follows."""
+"""Prefix of the address of a Unix socket, as Docker writes it; the absolute path follows."""
 
 _LONGEST: Final = 107
-"""Bytes of a path that the kernel takes for one (unix(7), `sun_path`)."""
+"""Most bytes of a socket's path that the kernel accepts (unix(7), `sun_path`)."""
 
 
 def check_socket(key: str, address: str) -> None:
@@ -56,31 +56,31 @@ def check_socket(key: str, address: str) -> None:
 
 
 class Backend(StrEnum):
-    """Who starts the model servers of a worker."""
+    """Backend that starts the model servers of a worker."""
 
     PROCESS = "process"
     """`roma up`: one local process per model, in its own cgroup."""
     DOCKER = "docker"
     """The Docker engine: one container per model, and one per GPU with all models."""
     STATIC = "static"
-    """Somebody else; roma.yaml lists their addresses."""
+    """Started outside ROMA; roma.yaml lists their addresses."""
 
 
 class ExecutableConfig(Section):
-    """A model server that somebody else started (backend `static`)."""
+    """A model server started outside ROMA (backend `static`)."""
 
     url: Url | None = None
     """Its TensorFlow Serving REST address, http://host:port, or unix:///path on this machine."""
     actions: Address | None = None
-    """Instead of `url`, the address of a `roma device`, host:port: a GPU that works exclusively for
-    this gateway (scheduling.gpu `clockwork`)."""
+    """Instead of `url`, the address of a `roma device`, host:port: a planned device, a GPU that
+    works only for this gateway (scheduling.gpu `clockwork`)."""
     token: FilePath | None = None
-    """File with the secret that this worker asks for, relative to roma.yaml; default: none."""
+    """File with the secret that this device requires, relative to roma.yaml; default: none."""
     grpc: Address | None = None
-    """Its gRPC address, host:port, for clients of gateway.grpc_port; default: it has none."""
+    """Its gRPC address, host:port, for clients of gateway.grpc_port; default: none."""
     device: Device = Device.CPU
     model: str | None = None
-    """The model it serves; none for a GPU, which serves all."""
+    """The model it serves; unset for a GPU, which serves all models."""
     cgroup: GroupPath | None = None
     """Its cgroup, below the cgroup mount; without it its cores cannot be controlled."""
 
@@ -114,12 +114,12 @@ class ExecutableConfig(Section):
                 raise Fault(key, value, "absent where actions is set")
 
     def relative_to(self, base: Path) -> "ExecutableConfig":
-        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
         return self if self.token is None else self.model_copy(update={"token": base / self.token})
 
 
 class ServerKind(StrEnum):
-    """Which program a model server's image runs: it decides the arguments."""
+    """Program that a model server's image runs, which determines its arguments."""
 
     TENSORFLOW_SERVING = "tensorflow_serving"
     ROMA = "roma"
@@ -127,7 +127,7 @@ class ServerKind(StrEnum):
 
 
 class DockerConfig(Section):
-    """How a worker of backend `docker` runs its model servers."""
+    """Docker settings of a worker of backend `docker`."""
 
     host: EngineUrl = "unix:///var/run/docker.sock"
     """The engine: unix:///path, tcp://host:port (needs `tls`) or ssh://[user@]host[:port]."""
@@ -139,24 +139,24 @@ class DockerConfig(Section):
     gpu_image: Image = "tensorflow/serving:2.19.1-gpu"
     """Image of the GPU containers."""
     network: Name | None = None
-    """Docker network of the containers, which are then called by name; default: their ports are
-    published on `address`."""
+    """Docker network of the containers, which are then called by name; default: none, and their
+    ports are published on `address`."""
     address: Host = "127.0.0.1"
-    """Where published ports are bound and called: an address of the engine's host; no default for
-    engines of other hosts."""
+    """Address of the engine's host on which ports are published and called; required for engines on
+    other hosts."""
     cpuset: CpuSet | None = None
     """CPUs of the worker's model pool, e.g. 0-5: TensorFlow sizes its thread pools by them."""
     run_dir: Path = Path("/run/roma")
     """Directory of the broker's sockets."""
     callers: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """User ids that may call the broker besides its own."""
+    """User ids that may call the broker, besides its own."""
     direct: bool = False
-    """Give the supervisor the engine's socket instead of a broker. The socket is root on the host
-    for whoever holds it."""
+    """Give the supervisor the engine's socket instead of a broker. Access to the socket is
+    equivalent to root on the host."""
     lease: Annotated[float, Field(ge=1.5, le=60)] = 3.0
-    """Seconds for which a broker believes in a silent supervisor; then safe shares are granted."""
+    """Seconds of a supervisor's silence after which the broker grants safe shares."""
     cgroup_root: Path | None = None
-    """Where the host's cgroup file system is mounted, if not where this process has its own."""
+    """Mount point of the host's cgroup file system, if it differs from this process's own."""
 
     @model_validator(mode="after")
     def _check(self) -> "DockerConfig":
@@ -170,7 +170,7 @@ class DockerConfig(Section):
 
     @property
     def remote(self) -> bool:
-        """Whether the engine may be on another host, whose files are not here."""
+        """True if the engine may be on another host, whose files are not accessible here."""
         return not self.host.startswith("unix://")
 
 
@@ -180,25 +180,25 @@ class WorkerConfig(Section):
     name: Name = "local"
     backend: Backend = Backend.PROCESS
     cores: Cores
-    """MC: cores of the worker that ROMA may count on."""
+    """MC: cores of the worker that ROMA may use."""
     reserved: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """GC: cores kept back for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
+    """GC: cores reserved for GPUs, gateway and others; MC - GC is allocated (paper Alg. 2)."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     """GPUs of the worker; the process backend has none."""
     period: ControlPeriod | None = None
     """Control period of this worker in seconds; default: `control.period`."""
     base_port: Port = 8600
-    """First port of the model servers that ROMA starts; one port each, counting up."""
+    """First port of the model servers that ROMA starts; each takes one port, counting up."""
     grpc_offset: Annotated[int, Field(ge=1, le=65534)] | None = None
-    """Each of them also speaks gRPC, on its port plus this, e.g. 1000; default: no gRPC. Backends
-    `process` and `docker`."""
+    """Offset of the gRPC port of each of them from its REST port, e.g. 1000; default: no gRPC.
+    Backends `process` and `docker`."""
     sockets: AbsolutePath | None = None
-    """Absolute directory in which the REST of those is a Unix socket each, in place of a port: the
-    fastest way to a model server. Backend `process` only."""
+    """Absolute directory for Unix sockets of their REST APIs, one each, in place of ports: the
+    fastest connection to a model server. Backend `process` only."""
     executables: tuple[ExecutableConfig, ...] = ()
-    """Backend `static` only."""
+    """Model servers started outside ROMA. Backend `static` only."""
     docker: DockerConfig | None = None
-    """Backend `docker` only; default: the local engine with TensorFlow Serving."""
+    """Docker settings. Backend `docker` only; default: the local engine with TensorFlow Serving."""
 
     @property
     def containers(self) -> DockerConfig:
@@ -217,7 +217,7 @@ class WorkerConfig(Section):
         return self.cores - self.reserved
 
     def relative_to(self, base: Path) -> "WorkerConfig":
-        """Return it with its paths taken from `base`, the directory of roma.yaml."""
+        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
         update: dict[str, object] = {
             "executables": tuple(e.relative_to(base) for e in self.executables)
         }

@@ -1,7 +1,7 @@
-"""YAML text in, plain data out; and faults of its validation as one line each.
+"""Strict YAML reader: text in, plain data out; each validation fault is one line.
 
-Strict, because what YAML and pydantic forgive is what people misspell: duplicate keys are refused,
-`yes` is no number and `1:30` is not 90, and every fault names its key, its value (shortened, on one
+Strict, because YAML and pydantic accept common typing errors: here duplicate keys are refused,
+`yes` is not a number and `1:30` is not 90. Every fault names its key, its value (shortened, on one
 line) and the bound.
 """
 
@@ -22,7 +22,7 @@ _short.maxstring = _short.maxother = _short.maxlong = 60
 
 _HIDDEN = "…"
 _LONGEST_KEY = 32
-"""Characters of a key of a secret file that are shown; tokens are longer."""
+"""Longest key of a secret file that is shown, in characters; tokens are longer."""
 
 
 def _without_nul(path: Path) -> Path:
@@ -32,18 +32,18 @@ def _without_nul(path: Path) -> Path:
 
 
 FilePath = Annotated[Path, AfterValidator(_without_nul)]
-"""A path that the operating system can be asked about."""
+"""A path without a NUL, which the operating system would reject."""
 
 
 class Section(BaseModel):
-    """A section of a file that people write: a misspelt key must not silently mean its default."""
+    """A section of a hand-written file: a misspelt key must not silently mean its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
     def _check_booleans(cls, data: Any) -> Any:
-        """Refuse `true` where a number is meant: pydantic takes it for 1."""
+        """Refuse `true` where a number is expected: pydantic would read it as 1."""
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None:
@@ -66,7 +66,7 @@ class Fault(ValueError):
 def read(text: str, *, source: str, secret: bool = False) -> Any:
     """Return the data of a YAML text; raise `ConfigError` with one line that names the source.
 
-    Of a `secret` text the message says where the fault is, and nothing of what stands there.
+    For a `secret` text the message gives the position of the fault and none of its content.
     """
     try:
         # _UniqueKeys extends yaml's SafeLoader.
@@ -78,7 +78,7 @@ def read(text: str, *, source: str, secret: bool = False) -> Any:
         # The cause quotes the text too.
         raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        # What yaml's own constructors raise for `2020-99-99`, `!!int abc` and the like.
+        # Raised by yaml's own constructors for `2020-99-99`, `!!int abc` and the like.
         said = "a value is not what its form says" if secret else _one_line(str(error))
         raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
     except RecursionError:
@@ -88,11 +88,11 @@ def read(text: str, *, source: str, secret: bool = False) -> Any:
 def describe(error: ValidationError, source: str, *, secret: bool = False) -> list[str]:
     """Return pydantic's faults as lines: `source: key = value: bound`.
 
-    Of a `secret` file no value is shown, and no key that is long enough to be one.
+    For a `secret` file no value is shown, and no key long enough to be a secret.
     """
     lines = []
     for found in error.errors(include_url=False):
-        # "[key]" marks a fault in a mapping's key; it is no key of the file.
+        # "[key]" marks a fault in a mapping's key; it is not a key of the file.
         parts = [str(part) for part in found["loc"] if part != "[key]"]
         key = ".".join(_HIDDEN if secret and len(part) > _LONGEST_KEY else part for part in parts)
         cause = found.get("ctx", {}).get("error")
@@ -114,13 +114,13 @@ def describe(error: ValidationError, source: str, *, secret: bool = False) -> li
 
 
 MOST_KEYS = 10_000
-"""Keys of one mapping, with what it merges: a few lines of merges would make billions."""
+"""Most keys of one mapping, merged ones included: a few lines of merges could make billions."""
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice; YAML would keep the last one silently.
+    """YAML loader that refuses a mapping with a duplicate key; YAML keeps the last one silently.
 
-    Plain words are read as in YAML 1.2, but for octal numbers: `yes` and `1:30` are texts.
+    Plain scalars are read as in YAML 1.2, except octal numbers: `yes` and `1:30` are strings.
     """
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -155,7 +155,7 @@ _REPLACED = {
         "-+0123456789.",
     ),
 }
-"""Of plain words: what they look like as a whole, and what they begin with."""
+"""Resolvers of plain scalars: the pattern of the whole scalar, and its first characters."""
 
 _UniqueKeys.yaml_implicit_resolvers = {
     first: [(tag, form) for tag, form in forms if tag not in _REPLACED]
@@ -166,7 +166,7 @@ for _tag, (_form, _first) in _REPLACED.items():
 
 
 def _show(value: object) -> str:
-    """Return a value for people: words as they are, structures shortened."""
+    """Return a value as text for people: scalars as they are, structures shortened."""
     return _one_line(value if isinstance(value, str) else _short.repr(value))
 
 

@@ -1,1 +1,1 @@
-"""Starting and stopping what a configuration asks for."""
+"""Starts and stops the programs that a configuration describes."""

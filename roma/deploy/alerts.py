@@ -1,7 +1,7 @@
-"""What Prometheus computes ahead and warns of: a promise that burns its budget, a part that fails.
+"""Prometheus recording and alerting rules: SLO burn rates, and failures of ROMA's programs.
 
-The promises are watched as Google's "The Site Reliability Workbook", chapter 5, proposes: many
-windows, many burn rates. A long window says that it matters, a short one that it still goes on.
+The rules follow chapter 5 of Google's "The Site Reliability Workbook": several windows, each with
+its burn rate. The long window shows that the burn is significant, the short one that it continues.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BUDGET = "max by (model) (roma_sla_budget_ratio)"
-"""The share of requests that may be late, by model; nothing of promises on a mean."""
+"""The share of requests that may be late, by model; promises on a mean have no budget."""
 
 MAX_THRESHOLD = 0.9
 """More than this share of late requests always fires: a burn rate times a wide budget exceeds 1."""
@@ -36,7 +36,7 @@ BURNS = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A query that always has data, and when it is bad: `value` and a comparison."""
+    """A query that always has data, and the comparison, against `value`, that makes it bad."""
 
     value: str
     bad: str
@@ -44,7 +44,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What is wrong if all `conditions` hold for `hold`, in words that say what to do."""
+    """An alert that fires once all `conditions` have held for `hold`; its text says what to do."""
 
     name: str
     conditions: Sequence[Condition]
@@ -56,7 +56,7 @@ class Alert:
 
 
 def recorded(window: str) -> str:
-    """Return the name under which a window's share of violations is kept."""
+    """Return the name under which a window's share of violations is recorded."""
     return f"model:roma_violations:ratio_rate{window}"
 
 
@@ -89,7 +89,7 @@ ALERTS = (
     *map(_burning, BURNS),
     Alert(
         "RomaControlStalled",
-        # Ticks that were done of those that were due.
+        # Ticks completed, as a share of the ticks that were due.
         [Condition("rate(roma_ticks_total[2m]) * roma_control_period_seconds", "< 0.5")],
         "1m",
         "page",

@@ -1,4 +1,4 @@
-"""A program that is kept running: restarted with back-off, stopped in order, never orphaned."""
+"""A supervised program: restarted with back-off, stopped in order, never orphaned."""
 
 import asyncio
 import contextlib
@@ -19,24 +19,24 @@ log = logging.getLogger(__name__)
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
-"""Seconds before a restart: doubled after each quick death."""
+"""Longest delay before a restart, in seconds; the delay doubles after each early exit."""
 
 STEADY = 30.0
-"""Seconds of life after which a death no longer counts as quick."""
+"""Seconds of uptime after which an exit no longer counts as early."""
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL; a dispatcher gets its drain timeout on top."""
 
 FATAL = 2
-"""Exit status of a program whose configuration or port is wrong: no restart can help."""
+"""Exit status for a wrong configuration or a port in use: a restart cannot help."""
 
 
 class Child:
-    """Program that is kept running.
+    """A program that is restarted whenever it exits.
 
-    `on_start(pid)` runs after each start, `fatal` holds why it gave up. One that `keeps_trying`
-    never gives up: whatever was wrong may be put right, and the others do not depend on it. The
-    program leaves its reason in `fault_file` (roma/config/start_failures.py).
+    `on_start(pid)` runs after each start. `fatal` holds the reason why it gave up. A child with
+    `keeps_trying` never gives up: its fault may be repaired, and the others do not depend on it.
+    The program writes its reason to `fault_file` (roma/config/start_failures.py).
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """The process id while it runs."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process is not None else None
 
     @property
     def fault(self) -> LaunchError | None:
-        """Why it cannot run; None while it does."""
+        """The reason why it cannot run; None while it does."""
         return self._fault if self.pid is None else None
 
     @property
     def trouble(self) -> str:
-        """Why it did not stay up, until it has run for `STEADY` seconds; else an empty string."""
+        """The reason of its last early exit, until it has run for `STEADY` seconds; else empty."""
         is_steady = self.pid is not None and time.monotonic() - self._started > STEADY
         return "" if is_steady else self._trouble
 
@@ -116,7 +116,7 @@ class Child:
             await self._process.wait()
 
     def last_words(self) -> str:
-        """Return its reason, or the last line of the log, where there is one: it says why."""
+        """Return its own reason, or else the last line of its log."""
         if self._fault_file is not None and (reason := start_failures.left(self._fault_file)):
             return f": {reason}"
         if self._log_dir is None:
@@ -147,7 +147,7 @@ class Child:
                 if not self._keeps_trying:
                     self.fatal.set_result(self._fault)
                     return
-                if str(before) != str(self._fault):  # once per fault, not once per trial
+                if str(before) != str(self._fault):  # once per fault, not once per attempt.
                     log.error("%s; trying again every %g s", self._fault, LONGEST_DELAY)
                 await asyncio.sleep(LONGEST_DELAY)
                 self.restarts += 1

@@ -1,10 +1,11 @@
-"""`roma render compose`: a deployment as a Compose file, from the very bodies that `roma up` sends.
+"""`roma render compose`: a deployment as a Compose file, from the bodies that `roma up` sends.
 
 Model servers, dispatcher, supervisor and broker are containers in one network. Only the broker
-holds the engine's socket. It opens no launcher socket, since Compose makes the containers; their
-labels let it move their quotas. Beside the Compose file go the roma.yaml that the containers
-read (the user's, with what containers need filled in), the `.env` that users may change, what
-Prometheus and Grafana read, and secrets (`launch/secrets.py`): each container sees its own.
+holds the engine's socket. It opens no launcher socket, since Compose creates the containers; their
+labels let it change their quotas. Beside the Compose file go: the roma.yaml that the containers
+read (the user's, completed with what containers need), the `.env` that users may edit, the files of
+Prometheus and Grafana, and the secrets (`roma/deploy/secrets.py`). Each container sees only its
+own.
 """
 
 from pathlib import Path
@@ -29,7 +30,7 @@ DEPLOYED = "deployed.yaml"
 """Name of the roma.yaml that the containers read."""
 
 SETTINGS = ".env"
-"""Name of the file that Compose reads variables from; people edit it, so it is never replaced."""
+"""Name of the file that Compose reads variables from; users edit it, so it is never overwritten."""
 
 _VARIABLES = {
     "ROMA_ADDRESS": "127.0.0.1",
@@ -75,7 +76,7 @@ OTEL = (
 """Variables that the dispatcher gets from Compose's environment when it traces."""
 
 VOLUMES = ("sockets", "metrics", "dashboards")
-"""Of our own, beside those that hold models."""
+"""Volumes of the deployment itself, beside those that hold models."""
 
 _CONFINED: dict[str, Any] = {
     "read_only": True,
@@ -172,7 +173,7 @@ def _check_engine(worker: WorkerConfig) -> None:
 
 
 def _deployed(config: Config, worker: WorkerConfig) -> Config:
-    """Return the configuration as it must be inside the containers."""
+    """Return the configuration as the containers must see it."""
     docker = worker.containers.model_copy(
         update={
             "host": f"unix://{SOCKET}",
@@ -205,7 +206,7 @@ def _deployed(config: Config, worker: WorkerConfig) -> Config:
 def _model_server(
     config: Config, deployed: Config, executable: Executable, out: Path
 ) -> dict[str, Any]:
-    """Translate the engine's create call into Compose's words."""
+    """Translate the engine's create call into Compose's keys."""
     inside = deployed.workers[0]
     body = specification(deployed, inside, executable)
     host = body["HostConfig"]
@@ -249,7 +250,7 @@ _WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
 
 
 def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, Any]:
-    """Return dispatcher, supervisor and broker; each sees only what it needs."""
+    """Return dispatcher, supervisor and broker; each gets only the files it needs."""
     gateway, control = config.gateway, config.control
     common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
     file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
@@ -266,7 +267,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
                 *_grpc_published(gateway.grpc_port),
                 _published("ROMA_PAGE_PORT", gateway.admin_port, "ROMA_PAGE_ADDRESS"),
             ],
-            # With TLS by the other port of the same event loop: no certificate is needed there.
+            # With TLS, on the other port of the same event loop, which needs no certificate.
             "healthcheck": _healthcheck(gateway.admin_port if gateway.tls else gateway.port),
             "stop_grace_period": f"{gateway.drain_timeout + 5:g}s",
         },
@@ -299,7 +300,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
 
 
 def _monitoring() -> dict[str, Any]:
-    """Return Prometheus and Grafana, which anybody who reaches them may read and nobody change."""
+    """Return Prometheus and Grafana: readable by anyone who can reach them, writable by nobody."""
     provisioning = "/etc/grafana/provisioning"
     return {
         "prometheus": {
@@ -359,22 +360,22 @@ def _healthcheck(port: int) -> dict[str, Any]:
 
 
 def _source(model: ModelConfig, out: Path) -> str:
-    """Return what Compose shall mount: a directory is relative if it lies below the file."""
+    """Return the path for Compose to mount, relative if it is below the Compose file."""
     if model.volume is not None:
         return model.volume
-    assert model.path is not None  # config sees to it
+    assert model.path is not None  # guaranteed by config.
     below = model.path.resolve()
     base = out.resolve()
     return f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
 
 
 def _escaped(text: str) -> str:
-    """Compose replaces variables where it sees a dollar sign; two of them stand for one."""
+    """Escape dollar signs: Compose substitutes variables at `$`, and `$$` stands for one."""
     return text.replace("$", "$$")
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes a list again where it comes again: people read these files."""
+    """YAML dumper without anchors: repeated lists are written out, since people read them."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

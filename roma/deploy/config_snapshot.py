@@ -1,7 +1,7 @@
-"""A configuration as a file of its own: complete, with absolute paths, for the programs started.
+"""A snapshot of the accepted configuration, complete and with absolute paths, for the programs.
 
-They can be started again at any time, and must find what was accepted then, not what somebody is
-just writing.
+A program may restart at any time. It must then read the configuration that was accepted, not a file
+that is being edited.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from roma.config.schema import Config
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """Return a loaded configuration as roma.yaml would say it; what it was read from is in it."""
+    """Return a loaded configuration as roma.yaml would express it, with its source files."""
     complete = config.model_copy(
         update={
             "profile": None,
@@ -25,7 +25,7 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def write(config: Config, file: Path) -> None:
-    """Write a configuration, whole or not at all."""
+    """Write a configuration atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_suffix(".new")
     scratch.write_text(yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))

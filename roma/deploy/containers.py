@@ -1,7 +1,7 @@
-"""A worker's broker and its containers: made when a deployment starts, removed when it ends.
+"""A worker's broker and its containers: created when a deployment starts, removed when it ends.
 
-If the launcher is killed the containers stay and go on serving; the next `roma up` of the same
-deployment keeps those that still are what roma.yaml asks for.
+If the launcher is killed, the containers keep serving. The next `roma up` of the same deployment
+keeps those that still match roma.yaml.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from supervisor.broker.engine import connected
 from supervisor.broker.server import LAUNCHER, run_dir
 
 BROKER_TIMEOUT = 20.0
-"""Seconds until a broker listens; one to an engine behind ssh has to connect first."""
+"""Seconds until a broker listens; for an engine behind ssh it has to connect first."""
 
 
 class _Owner(Protocol):
-    """Whoever makes containers: a broker, or a client of it."""
+    """The owner of containers: a broker, or a client of it."""
 
     async def containers(self) -> Mapping[str, Container]: ...
 
@@ -52,7 +52,7 @@ class WorkerContainers:
         self._made: dict[str, tuple[str, ...]] = {}
 
     async def create(self) -> None:
-        """Make what `config` asks for; a GPU's container is made anew for a new model."""
+        """Create what `config` asks for; a GPU container is recreated for a new model."""
         await self._remove_others()
         wanted = {e.name: e.spec.models for e in self._placed()}
         new = [name for name, models in wanted.items() if {*models} - {*self._made.get(name, ())}]
@@ -60,12 +60,12 @@ class WorkerContainers:
         self._made |= {name: wanted[name] for name in new}
 
     async def remove(self) -> None:
-        """Remove them all, also those of a change that was only half made."""
+        """Remove all of them, including those of a half-finished change."""
         found = await self._owner.containers()
         await _each(self._owner.remove, {*found, *(e.name for e in self._placed())})
 
     async def follow(self, config: Config) -> None:
-        """Remove and make what another configuration asks for; tried again, it does the rest."""
+        """Apply another configuration: remove and create containers. A retry completes the rest."""
         self._config = config
         if isinstance(self._owner, Broker):
             self._owner.follow(config)
@@ -75,7 +75,7 @@ class WorkerContainers:
         await self.create()
 
     async def _remove_others(self) -> None:
-        """Remove what this deployment has made once and the file no longer asks for."""
+        """Remove containers that this deployment created and the file no longer asks for."""
         found = await self._owner.containers()
         wanted = {e.name for e in self._placed()}
         others = [name for name in found if name not in wanted]
@@ -84,7 +84,7 @@ class WorkerContainers:
             self._made.pop(name, None)
 
     async def _until_known(self) -> None:
-        """Wait until the broker has read what shall be."""
+        """Wait until the broker has read the new configuration."""
         wanted = {e.name: list(e.spec.models) for e in self._placed()}
         deadline = asyncio.get_running_loop().time() + BROKER_TIMEOUT
         while await self._owner.known() != wanted:
@@ -102,7 +102,7 @@ async def containers(
 ) -> AsyncIterator[WorkerContainers]:
     """Run a worker's containers until the block ends.
 
-    Raises LaunchError if the broker does not start, or if a container cannot be made.
+    Raises LaunchError if the broker does not start, or if a container cannot be created.
     """
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -156,7 +156,7 @@ async def _until_it_answers(broker: Child, client: BrokerClient) -> None:
 
 
 async def _each(act: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
-    """Act on every executable at once; raise the first error when all have ended."""
+    """Act on every executable concurrently; raise the first error once all have finished."""
     results = await asyncio.gather(*(act(name) for name in names), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,7 +1,8 @@
-"""Who loads beside others that serve goes last: a low CPU weight until its models are available.
+"""Low CPU weight for executables that load beside others that serve, until models are available.
 
-A quota bounds what loading takes, not when: TensorFlow starts on all cores at once, and requests of
-the others would wait for its turns. A model server that dies and loads again keeps its weight.
+A quota bounds how much CPU loading takes, not when it takes it: TensorFlow starts on all cores at
+once, and requests of other models would wait for those bursts. A model server that dies and loads
+again keeps its weight.
 """
 
 import asyncio
@@ -18,17 +19,17 @@ from supervisor.cgroups import Group
 log = logging.getLogger(__name__)
 
 LAST = 0.002
-"""Weight of a group that loads; one that serves has 1, the kernel's default."""
+"""Weight of a group while it loads; one that serves has 1, the kernel's default."""
 
 LONGEST = 120.0
-"""Seconds for which it goes last: where others leave nothing at all it must come to its end."""
+"""Longest time in seconds at the low weight: loading must finish even where others leave no CPU."""
 
 LOOK = 0.25
-"""Seconds between two looks at a model server that loads."""
+"""Seconds between two checks of a model server that loads."""
 
 
 async def last_until_ready(executable: Executable, group: Group) -> None:
-    """Give a group the least weight, and its usual one when its models are available."""
+    """Give a group the low weight, and its usual one once its models are available."""
     try:
         group.set_weight(LAST)
         try:
@@ -43,7 +44,7 @@ async def last_until_ready(executable: Executable, group: Group) -> None:
             )
         finally:
             group.set_weight(1.0)
-    except ActuationError as error:  # removed meanwhile, say
+    except ActuationError as error:  # for example, the group was removed meanwhile.
         log.debug("executable %s: no weight: %s", executable.name, error)
 
 

@@ -10,10 +10,10 @@ REFRESH = "5s"
 DATASOURCE = {"type": "prometheus", "uid": "roma"}
 
 WIDTH, HEIGHT = 12, 8
-"""Of a chart; Grafana's grid is 24 wide."""
+"""Width and height of a chart; Grafana's grid is 24 wide."""
 
 Queries = Sequence[tuple[str, str]]
-"""PromQL and legend."""
+"""Pairs of PromQL query and legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ ROWS = (
             Panel(
                 "Demand that is met, share",
                 "percentunit",
-                # Without a demand the ratio is infinite, which no axis shows.
+                # Without a demand the ratio is infinite, which no axis can show.
                 (("clamp_max(roma_worker_demand_met_ratio, 1)", "{{worker}}"),),
             ),
         ),

@@ -1,7 +1,7 @@
-"""Safe shares for processes: what a broker does for containers, the launcher does for its groups.
+"""Safe shares for processes: the launcher's counterpart of the broker's lease for containers.
 
-A supervisor that dies is started again within seconds; one that hangs would leave every model at
-the cores of a moment long past.
+A supervisor that dies is restarted within seconds. One that hangs would leave every model with
+allocations from a moment long past.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from supervisor.cgroups import Group
 log = logging.getLogger(__name__)
 
 LEASE = 3.0
-"""Seconds for which a silent supervisor is believed in; longer if its periods are."""
+"""Seconds after which a silent supervisor loses control; longer if its control period is."""
 
 LOOK = 0.5
-"""Seconds between two looks at it."""
+"""Seconds between two checks of the supervisor."""
 
 
 async def keep_safe(
     worker: str, config: Callable[[], Config], groups: Callable[[], Mapping[str, Group]]
 ) -> None:
-    """Grant safe shares whenever a worker's supervisor has stopped ticking; never ends.
+    """Grant safe shares whenever a worker's supervisor has stopped ticking; never returns.
 
-    `config` and `groups` return what is in force: models come and go. Before its first tick a
-    supervisor is starting, and initial cores stand.
+    `config` and `groups` return the current values, since models come and go. Until its first tick
+    a supervisor is starting, and the initial cores stay in force.
     """
     loop = asyncio.get_running_loop()
     seen: int | None = None
@@ -50,7 +50,7 @@ async def keep_safe(
                     file.look()
             present = config()
             control, here = present.control, present.worker(worker)
-            # On this machine, whatever name others call it by.
+            # On this machine, whatever address others use for it.
             at = reachable(control.host, present.control_port(here), tls=control.tls is not None)
             ticks = await _ticks(session, f"{at}/control/v1/state", token)
             if ticks is not None and ticks != seen:
@@ -66,7 +66,7 @@ async def keep_safe(
 async def _ticks(
     session: aiohttp.ClientSession, url: str, token: Watched[Token] | None
 ) -> int | None:
-    """Return how many control periods the supervisor has done, None if it does not say."""
+    """Return the number of control periods the supervisor has completed; None without an answer."""
     try:
         async with session.get(url, headers=sent(token)) as response:
             return int((await response.json())["ticks"])

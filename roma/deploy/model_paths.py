@@ -1,4 +1,4 @@
-"""Whether the model directories that this machine is to serve hold anything to serve."""
+"""Check that the model directories this machine is to serve contain a model."""
 
 from roma.config.placement import on_worker
 from roma.config.schema import Config
@@ -8,7 +8,7 @@ from roma.serving.versions import find
 
 
 def unservable(config: Config) -> dict[str, str]:
-    """Return, by model, why `roma up` cannot serve it on this machine."""
+    """Return, by model, the reason why `roma up` cannot serve it on this machine."""
     paths = {
         model: path
         for worker in config.workers

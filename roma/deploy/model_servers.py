@@ -1,4 +1,4 @@
-"""Model servers, each in a cgroup of its own: what `roma up` and `roma profile` start alike."""
+"""Model servers, each in a cgroup of its own, as both `roma up` and `roma profile` start them."""
 
 import asyncio
 import contextlib
@@ -18,24 +18,24 @@ from supervisor.cgroups import Group, Hierarchy
 log = logging.getLogger(__name__)
 
 _TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
-"""Environment of model servers, unless ours says otherwise. Without a GPU TensorFlow calls it an
-error that there is none; what fails a request or a model is an exception, at any level."""
+"""Environment of model servers, unless ours overrides it. Without a GPU, TensorFlow logs its
+absence as an error; real failures of a request or a model raise an exception, at any log level."""
 
 
 @contextlib.asynccontextmanager
 async def cgroups(
     config: Config, hierarchy: Hierarchy, local: Iterable[Executable], *, waiting: bool = False
 ) -> AsyncIterator[dict[str, Group]]:
-    """Make one cgroup per executable, with its initial cores; remove them when the block ends.
+    """Create one cgroup per executable, with its initial cores; remove them when the block ends.
 
-    `waiting`: with its least cores, until a supervisor knows what the others leave.
+    With `waiting`, an executable gets its minimum until a supervisor knows what the others leave.
 
-    They go also when this process is killed, and whatever is left in them with them. Raises
+    The groups are also removed when this process is killed, with any process left in them. Raises
     LaunchError if the deployment already runs, or if a quota cannot be set.
     """
     limited = [(e, e.cgroup) for e in local if e.cgroup is not None]
     _refuse_running(config, hierarchy, [path for _, path in limited])
-    # The reaper first: whatever fails from here on, it removes what was made.
+    # The reaper first: whatever fails from here on, it removes what was created.
     reaper = await _start_reaper([path for _, path in limited])
     try:
         yield _made(config, hierarchy, limited, waiting=waiting)
@@ -54,7 +54,7 @@ def model_server(
 ) -> Child:
     """Return the program that serves an executable's models, not started yet.
 
-    Raises LaunchError if its socket has no place.
+    Raises LaunchError if the directory of its socket cannot be created.
     """
 
     def limit(pid: int) -> None:
@@ -90,7 +90,7 @@ def model_server(
 
 
 def _where(executable: Executable) -> list[str]:
-    """Return where its REST listens; make the directory of its socket."""
+    """Return the address arguments of its REST server; create the directory of its socket."""
     if executable.socket is None:
         return [f"--port={executable.port}"]
     directory = Path(executable.socket).parent

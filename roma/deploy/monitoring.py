@@ -1,4 +1,4 @@
-"""Prometheus and Grafana beside a Compose deployment: what to scrape, to warn of and to show."""
+"""Configuration of Prometheus and Grafana for a Compose deployment: targets, rules, dashboard."""
 
 import json
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _PROVISIONED: dict[str, dict[str, Any]] = {
 def files(targets: Mapping[str, str], credentials: str | None = None) -> dict[str, str]:
     """Return Prometheus' and Grafana's files by name; `targets` are host:port by job.
 
-    `credentials` names the file, as Prometheus sees it, whose token it shows.
+    `credentials` is the path, inside Prometheus' container, of the file with its token.
     """
     shown = {} if credentials is None else {"authorization": {"credentials_file": credentials}}
     scraped = {
@@ -53,7 +53,7 @@ def files(targets: Mapping[str, str], credentials: str | None = None) -> dict[st
             for job, target in targets.items()
         ],
     }
-    # JSON is YAML, and what nobody edits needs no other form.
+    # JSON is valid YAML; nobody edits these files.
     found = {PROMETHEUS: _json(scraped), ALERTS: _json(rules())}
     found |= {f"{GRAFANA}/{name}": _json(content) for name, content in _PROVISIONED.items()}
     return found | {f"{GRAFANA}/dashboards/roma.json": _json(dashboard())}

@@ -1,4 +1,4 @@
-"""Announcement of the models that are served: `ready: 2 models`, or which of them cannot be."""
+"""Readiness report at start: `ready: 2 models`, or the models that cannot be served."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ from roma.security.tokens import sent
 LIVE = ("idle", "busy")
 
 LOOK = 0.5
-"""Seconds between two looks at a dispatcher until all models are served."""
+"""Seconds between two polls of a dispatcher until all models are served."""
 
 log = logging.getLogger(__name__)
 
 
 async def announce(config: Config, children: Mapping[str, Child]) -> None:
-    """Log when each model is served or known not to be; return when all are served."""
+    """Log when each model is served or known to be unservable; return when all are served."""
     g, tls = config.gateway, config.gateway.admin_tls is not None
     url = f"{reachable(*g.exchange_addresses[0], tls=tls)}/control/v1/report"
     token, said = peers.exchange_token(config), ""
@@ -34,7 +34,7 @@ async def announce(config: Config, children: Mapping[str, Child]) -> None:
                 async with session.get(url, headers=sent(token)) as response:
                     reply = exchange.parse_reply(await response.read())
             except (aiohttp.ClientError, OSError, TimeoutError, ExchangeError):
-                pass  # it starts, or is started again
+                pass  # it is starting or restarting.
             else:
                 states = {e.executor: e.state for e in reply.executors}
                 text, is_complete = summary(config, states, children)
@@ -49,9 +49,9 @@ async def announce(config: Config, children: Mapping[str, Child]) -> None:
 def summary(
     config: Config, states: Mapping[str, str], children: Mapping[str, Child]
 ) -> tuple[str, bool]:
-    """Return what to say, nothing while a model may still load, and whether all are served.
+    """Return the message (empty while a model may still load) and True if all models are served.
 
-    `states` are those of the executables, as a dispatcher has them.
+    `states` are those of the executables, as a dispatcher reports them.
     """
     troubles: dict[str, list[str]] = {model: [] for model in config.models}
     served = set()

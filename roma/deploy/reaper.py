@@ -1,7 +1,7 @@
-"""Removes cgroups when the launcher is gone, however it went: `python -m roma.deploy.reaper`.
+"""Removes cgroups once the launcher has exited, for any reason: `python -m roma.deploy.reaper`.
 
 It waits for the end of its standard input, which the kernel closes when the launcher exits or is
-killed, then kills what is left in the groups and removes them.
+killed. Then it kills the remaining processes in the groups and removes the groups.
 """
 
 import signal

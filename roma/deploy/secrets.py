@@ -1,14 +1,14 @@
-"""The secrets of a Compose deployment: made once, kept from then on, each seen by who needs it.
+"""The secrets of a Compose deployment: created once, then kept, each mounted only where needed.
 
-    secrets/admin/token      dispatcher         the page's password
-    secrets/exchange/token   dispatcher and supervisor know each other by it
+    secrets/admin/token      dispatcher         the dashboard's password
+    secrets/exchange/token   dispatcher and supervisor authenticate each other with it
     secrets/metrics/token    dispatcher, supervisor and Prometheus
-    secrets/keys/keys.yaml   dispatcher         who may call
-    secrets/client.token     nobody             the first key's token, for the host's user
+    secrets/keys/keys.yaml   dispatcher         API keys of the callers
+    secrets/client.token     no container       the first key's token, for the host's user
 
-The directory is its owner's alone (0700); what is below can be read by every user, since the users
-of containers are others than the host's. Directories are mounted, not files: a file that is
-replaced would stay the old one in its container.
+The directory is accessible to its owner alone (0700). What is below it is readable by every user,
+since the users inside containers differ from the host's. Directories are mounted, not files: a file
+that is replaced would stay the old one in its container.
 """
 
 import os
@@ -54,7 +54,7 @@ def token_files() -> TokensConfig:
 
 
 def gateway(config: Config) -> dict[str, Any]:
-    """Return what of the gateway's section is different inside."""
+    """Return the keys of the gateway's section that differ inside the containers."""
     g = config.gateway
     found: dict[str, Any] = {}
     if g.keys is not None or _makes_keys(g):
@@ -66,7 +66,7 @@ def gateway(config: Config) -> dict[str, Any]:
 
 
 def of_dispatcher(config: Config) -> list[str]:
-    """Return what the dispatcher's container mounts."""
+    """Return the mounts of the dispatcher's container."""
     g = config.gateway
     mounts = [_mount(name, INSIDE) for name in TOKENS]
     if _makes_keys(g):
@@ -76,17 +76,17 @@ def of_dispatcher(config: Config) -> list[str]:
 
 
 def of_supervisor() -> list[str]:
-    """Return what the supervisor's container mounts."""
+    """Return the mounts of the supervisor's container."""
     return [_mount(name, INSIDE) for name in ("exchange", "metrics")]
 
 
 def of_prometheus() -> list[str]:
-    """Return what Prometheus' container mounts."""
+    """Return the mounts of Prometheus' container."""
     return [f"./{FOLDER}/metrics:{PROMETHEUS}:ro"]
 
 
 def write(config: Config, out: Path) -> Iterator[Path]:
-    """Make what is not there yet; yield what was made."""
+    """Create the missing secrets; yield the files created."""
     base = out / FOLDER
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     base.chmod(0o700)
@@ -102,7 +102,7 @@ def write(config: Config, out: Path) -> Iterator[Path]:
 
 
 def _makes_keys(g: GatewayConfig) -> bool:
-    """Return whether nothing else says who may call, or that anybody may."""
+    """Return True unless the configuration already says who may call, or that anyone may."""
     return not (g.keys or g.oidc or g.insecure or (g.tls and g.tls.client_ca))
 
 
@@ -113,7 +113,7 @@ def _own(g: GatewayConfig) -> list[tuple[str, Path]]:
 
 
 def _tls(tls: TlsConfig) -> list[tuple[str, Path]]:
-    # `ca` is for callers: nobody calls the clients' port from inside.
+    # `ca` is for callers: nothing inside calls the clients' port.
     named = (("certificate", tls.certificate), ("key", tls.key), ("client_ca", tls.client_ca))
     return [(name, path) for name, path in named if path is not None]
 
@@ -129,7 +129,7 @@ def _mount(name: str, inside: Path) -> str:
 def _written(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     mounted = path.parent.name != FOLDER
-    path.parent.chmod(0o755 if mounted else 0o700)  # whatever the umask is
+    path.parent.chmod(0o755 if mounted else 0o700)  # independent of the umask.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as out:
         os.fchmod(descriptor, 0o644 if mounted else 0o600)

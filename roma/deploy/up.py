@@ -1,8 +1,9 @@
 """`roma up`: executables, dispatcher and supervisors on this machine, started and stopped together.
 
-Each is a program of its own: a pause or a crash of one never stops the others. Whatever ends the
-launcher, no process and no cgroup stays behind: the kernel kills its children, the reaper removes
-their cgroups. Containers go when it stops; if it is killed, they stay (`launch/containers.py`).
+Each is a program of its own: a pause or a crash of one never stops the others. However the launcher
+ends, no process and no cgroup stays behind: the kernel kills its children, and the reaper removes
+their cgroups. Containers are removed when it stops; if it is killed, they stay
+(`roma/deploy/containers.py`).
 """
 
 import asyncio
@@ -40,13 +41,13 @@ from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 log = logging.getLogger(__name__)
 
 TELL = 0.5
-"""Seconds between two looks at what model servers fail of."""
+"""Seconds between two checks for model servers that failed."""
 
 
 class Deployment:
-    """The running programs of one configuration, by name; `follow` takes over another's models.
+    """The running programs of one configuration, by name; `follow` switches to another's models.
 
-    `file` is what they read: the configuration that was accepted.
+    `file` is the configuration they read: the one that was accepted.
     """
 
     def __init__(
@@ -82,12 +83,12 @@ class Deployment:
 
     @property
     def children(self) -> list[Child]:
-        """In the order in which they are stopped: clients first, model servers last."""
+        """The programs in the order of shutdown: clients' ports first, model servers last."""
         return [*self.dispatchers, *self.supervisors.values(), *self.executables.values()]
 
     @property
     def _is_alone(self) -> bool:
-        """Whether no model server but those that it starts serves anything."""
+        """True if this deployment starts every model server itself."""
         return all(w.backend is Backend.PROCESS for w in self.config.workers)
 
     async def start(self) -> None:
@@ -112,30 +113,31 @@ class Deployment:
         await asyncio.gather(*(child.stop() for child in self.dispatchers))
         await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
         for group in self._groups.values():
-            group.lift()  # nobody waits for a model server to end on a tenth of a core
+            group.lift()  # nobody waits for a model server to stop on a tenth of a core.
         await asyncio.gather(*(child.stop() for child in self.executables.values()))
         await self._cgroups.aclose()
 
     async def failed(self) -> LaunchError:
-        """Wait until a program gives up for good, or no model server can run; return why."""
+        """Wait until a program gives up for good, or no model server can run; return the reason."""
         brokers = [c.broker for c in self.containers if c.broker is not None]
         while True:
-            # Again and again: programs come and go.
+            # Repeatedly: programs come and go.
             fatal = [child.fatal for child in (*self.children, *brokers)]
             faults = [c.fault for c in self.executables.values() if c.fault is not None]
             if faults and len(faults) == len(self.executables) and self._is_alone:
                 return faults[0]
             for lease in self._leases:
                 if lease.done():
-                    lease.result()  # a bug ended it: be seen
+                    lease.result()  # raise the bug that ended it.
             done, _ = await asyncio.wait(fatal, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 return done.pop().result()
 
     async def follow(self, config: Config) -> None:
-        """Run the models of `config`, which the file holds now; the others notice nothing.
+        """Switch to the models of `config`, the file's new content, without disturbing the others.
 
-        The dispatchers first: they send nothing more to what goes. Raises LaunchError.
+        The dispatchers go first, so that they send nothing more to what is removed. Raises
+        LaunchError.
         """
         write(config, self._file)
         self.config = config
@@ -144,7 +146,7 @@ class Deployment:
         await _until_serving(config)
         for supervisor in self.supervisors.values():
             supervisor.signal(signal.SIGHUP)
-        # What is there is compared with what shall be: a step that failed is tried again.
+        # The present state is compared with the wanted one: a failed step is retried.
         local = _local(config)
         wanted = {e.name for e in local}
         await self._remove([name for name in self.executables if name not in wanted])
@@ -158,7 +160,7 @@ class Deployment:
         log.info("models: %s", ", ".join(config.models))
 
     async def _tell_faults(self) -> None:
-        """Keep the file from which dispatchers learn why model servers do not run."""
+        """Maintain the file from which dispatchers learn why model servers do not run."""
         known: dict[str, str] = {}
         while True:
             found = {n: child.trouble for n, child in self.executables.items() if child.trouble}
@@ -171,7 +173,7 @@ class Deployment:
             await asyncio.sleep(TELL)
 
     async def _add(self, local: Sequence[Executable], *, waiting: bool = False) -> None:
-        """Start executables; `waiting`: at their least cores, for others serve beside them."""
+        """Start executables; `waiting`: at their minimum cores, since others serve beside them."""
         if self._hierarchy is not None and local:
             made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
             self._groups |= await self._cgroups.enter_async_context(made)
@@ -202,7 +204,7 @@ class Deployment:
             group.remove()
 
     def _dispatchers(self) -> list[Child]:
-        """Return the programs at the clients' ports: `dispatcher`, or `dispatcher.1` and so on."""
+        """Return the programs that serve clients: `dispatcher`, or `dispatcher.1` and so on."""
         g, base = self.config.gateway, ["dispatcher", str(self._file), *self._options]
         base += ["--faults", str(self._faults)]
         grace = g.drain_timeout + GRACE
@@ -223,11 +225,11 @@ async def deployed(
     config: Config, *, log_dir: Path | None = None, insecure: bool = False
 ) -> AsyncIterator[Deployment]:
     """Run everything that `config` puts on this machine until the block ends."""
-    # Before anything is started; each program warns of its own listeners.
+    # Before anything is started; each program warns about its own listeners.
     exposure.check(exposure.of_all(config), insecure=insecure)
     async with contextlib.AsyncExitStack() as stack:
         local = any(worker.backend is Backend.PROCESS for worker in config.workers)
-        # Programs that are started again must not read a file that nobody has accepted.
+        # A program that restarts must not read a file that was not accepted.
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
         file = scratch / config.name / "roma.yaml"
         write(config, file)
@@ -243,14 +245,14 @@ async def deployed(
 
 
 async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
-    """Run a deployment until SIGTERM or SIGINT, or until a program of it gives up.
+    """Run a deployment until SIGTERM or SIGINT, or until one of its programs gives up.
 
     When the file changes, its models come and go without a restart.
     """
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    # A task of its own: also what takes long to start, an image to pull say, can be given up.
+    # In a task of its own, so that slow starts (an image pull, for example) can be cancelled too.
     serving = asyncio.create_task(_serve(config, file, insecure))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -263,7 +265,7 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
 
 
 async def _serve(config: Config, file: Path, insecure: bool) -> None:
-    """Run a deployment until cancelled; raise LaunchError if a program of it gives up."""
+    """Run a deployment until cancelled; raise LaunchError if one of its programs gives up."""
     async with deployed(config, insecure=insecure) as deployment:
         g = config.gateway
         log.info("models: %s/v1/models/{%s}", g.url, ",".join(config.models))
@@ -283,7 +285,7 @@ async def _serve(config: Config, file: Path, insecure: bool) -> None:
 
 
 async def _announce(deployment: Deployment) -> None:
-    """Say when the models are served, again when they are others."""
+    """Log when the models are served, and again when the set of models changes."""
     while True:
         config = deployment.config
         saying = asyncio.create_task(announce(config, deployment.executables))
@@ -296,7 +298,7 @@ async def _announce(deployment: Deployment) -> None:
 
 
 async def _follow(deployment: Deployment, file: Path) -> None:
-    """Take over the file's models when it changes; what fails is said once, and tried again."""
+    """Apply the file's models when it changes; log a failure once, and retry."""
     watch = ConfigWatch(file, deployment.config)
     pending: Config | None = None
     said = ""
@@ -329,7 +331,7 @@ async def _until_serving(config: Config) -> None:
 
 async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: str) -> None:
     wanted, url = sorted(config.models), f"{at}/control/v1/report"
-    # It drains what goes, as models and then as executables.
+    # It drains removed models first, then their executables.
     deadline = asyncio.get_running_loop().time() + 2 * config.gateway.drain_timeout + GRACE
     token = peers.exchange_token(config)
     while asyncio.get_running_loop().time() < deadline:
@@ -354,7 +356,7 @@ def _local(config: Config) -> list[Executable]:
 
 
 def _permitted() -> Hierarchy | None:
-    """Return where quotas may be set; where they may not, say so once and go on without."""
+    """Return the hierarchy for quotas; without permission, log it once and return None."""
     try:
         return find_hierarchy()
     except ActuationNotPermitted as error:

@@ -163,7 +163,7 @@ class _Link(asyncio.Protocol):
 
     def __repr__(self) -> str:
         peer = self._transport.get_extra_info("peername") or ("?", 0)
-        return f"{self._name or 'a stranger'} at {peer[0]}:{peer[1]}"
+        return f"{self._name or 'an unknown dispatcher'} at {peer[0]}:{peer[1]}"
 
     def connection_made(self, transport: Any) -> None:
         loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
-"""Actions: what a dispatcher may ask of a planned device, and what it is told of them.
+"""Actions: what a dispatcher may ask of a planned device, and the outcomes it gets back.
 
-A device that works alone on one thing at a time is predictable as long as nobody else chooses for
-it. So its worker chooses nothing: every action says when it may begin, and one that cannot begin
-in time is not begun at all (Clockwork, §4.4). Times are points on the worker's own clock, in
-seconds; whoever sends actions from another host knows how the clocks differ.
+A device that does one thing at a time is predictable as long as only one program schedules it. So
+the device schedules nothing: every action carries the window in which it may begin, and one that
+cannot begin in time is skipped (Clockwork, §4.4). Times are points on the device's own clock, in
+seconds; a sender on another host corrects for the difference between the clocks.
 """
 
 import math
@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 BATCHES = (1, 2, 4, 8, 16)
-"""Batch sizes that are profiled and run unless a worker is told others, smallest first (§5.1)."""
+"""Default batch sizes that a device profiles and runs, smallest first (§5.1)."""
 
 MOST_BATCH = 64
-"""The largest batch size that a worker can be told."""
+"""The largest batch size that a device can be configured for."""
 
 PAGE = 16 * 2**20
-"""Bytes of a page. A model's weights fill whole pages, so that a count says all there is to know
-of a device's memory (§5.2)."""
+"""Bytes of a page. A model's weights fill whole pages, so one count describes all of a device's
+memory (§5.2)."""
 
 
 def pages_of(weights: float) -> int:
-    """Return the pages that weights of this many bytes fill; a model has one at least."""
+    """Return the pages that weights of this many bytes fill; at least one."""
     return max(1, math.ceil(weights / PAGE))
 
 
 class ActionStatus(StrEnum):
-    """How an action ended."""
+    """Status with which an action ended."""
 
     OK = "ok"
     MISSED = "missed"
@@ -39,9 +39,9 @@ class ActionStatus(StrEnum):
     NO_PAGES = "no_pages"
     """The device has too few free pages for the weights; nothing was done."""
     ENDING = "ending"
-    """The worker is about to end; nothing was done."""
+    """The device server is shutting down; nothing was done."""
     BUSY = "busy"
-    """The model is being used, or loaded; nothing was done."""
+    """The model is in use or being loaded; nothing was done."""
     INVALID = "invalid"
     """The inputs do not fit the model."""
     ERROR = "error"
@@ -71,7 +71,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Free a model's pages, at once."""
+    """Free a model's pages immediately."""
 
     id: int
     model: str
@@ -82,7 +82,7 @@ Action = Infer | Load | Unload
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """What became of an action: when it began and ended; both are its end if it never began."""
+    """Outcome of an action. `began` and `ended` are the same point if it never began."""
 
     id: int
     status: ActionStatus
@@ -98,9 +98,9 @@ class ActionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ModelCapabilities:
-    """A model as a worker measured it: `load` and `executions` (by batch size) in seconds.
+    """A model as a device measured it: `load` and `executions` (by batch size) in seconds.
 
-    `any_batch`: it runs batches of every size up to the largest of these, not of these alone.
+    `any_batch`: it runs batches of every size up to the largest of these, not only of these sizes.
     """
 
     pages: int
@@ -109,9 +109,9 @@ class ModelCapabilities:
     any_batch: bool = False
 
     def seconds(self, batch: int) -> float:
-        """Return the seconds of a batch: on the line between the sizes around it, if not of them.
+        """Return the seconds of a batch; sizes that were not measured are interpolated linearly.
 
-        Raises KeyError beyond the largest one.
+        Raises KeyError beyond the largest measured size.
         """
         if batch in self.executions:
             return self.executions[batch]
@@ -127,7 +127,7 @@ class ModelCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a device can do: its pages, its models, and which of them are loaded now."""
+    """Capabilities of a device: its pages, its models, and the models that are loaded now."""
 
     pages: int
     models: Mapping[str, ModelCapabilities]

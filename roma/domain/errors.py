@@ -1,27 +1,27 @@
-"""Everything ROMA raises, split by who can react.
+"""Errors that ROMA raises, split by who can react.
 
     RomaError
     ├── ConfigError              the author of roma.yaml: a key, its value and its bound
-    ├── InvalidTransition        a bug in ROMA: an illegal life-cycle step, with its story
+    ├── InvalidTransition        a bug in ROMA: an illegal life-cycle step
     ├── ActuationError           the operator: cores could not be applied
     │   ├── ActuationNotPermitted
-    │   ├── EngineError          a container engine did not do what it was asked
-    │   └── BrokerRefused        the broker does not do this for this caller
+    │   ├── EngineError          a container engine refused, failed or did not answer
+    │   └── BrokerRefused        the broker refuses this caller, container or core count
     ├── LaunchError              the operator: a program could not be started
     ├── TakenError               the operator: another supervisor controls the same cores
-    ├── ModelUnavailable         the operator: a model server runs, or is tried, and cannot serve it
+    ├── ModelUnavailable         the operator: a running model server cannot serve the model
     ├── ExchangeError            the next control period: a peer did not answer
-    ├── StoryError               whoever reads it: a record of decisions is not one
-    ├── WireError                the operator: a peer of the action protocol says something else
-    ├── TensorError              the client: its tensors are not what the model takes
+    ├── StoryError               the reader: a decision log is missing or malformed
+    ├── WireError                the operator: a peer violates the action protocol
+    ├── TensorError              the client: its tensors do not fit the model
     └── BackendError             the gateway: an executable failed a request
-        ├── BackendUnreached     the request never reached it; another may run it
-        │   └── BackendSilent    nobody answered when a connection was asked for
+        ├── BackendUnreachable   the request never reached it; another may run it
+        │   └── BackendSilent    the connection attempt got no answer
         ├── BackendLost          the connection broke after the request was sent
         ├── BackendTimeout       no answer within the limit
         └── BackendTooLarge      an answer beyond its limit
 
-Domain errors know no HTTP: the gateway maps them to status codes.
+Domain errors know nothing of HTTP: the gateway maps them to status codes.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ class ConfigError(RomaError):
 
 @contextlib.contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Put the configuration key that names a file before each fault of that file; "" puts none."""
+    """Prefix each fault of a file with the configuration key that names it; "" adds no prefix."""
     try:
         yield
     except ConfigError as error:
         if not key:
             raise
         lines = "\n".join(f"{key}: {line}" for line in str(error).splitlines())
-        # The cause may quote a secret: it stays away where it was kept away before.
+        # The cause may quote a secret: keep it suppressed where it was suppressed before.
         raise ConfigError(lines) from error.__cause__
 
 
@@ -66,7 +66,7 @@ class EngineError(ActuationError):
 
 
 class BrokerRefused(ActuationError):
-    """The broker does not do this: not for this caller, this container or these cores."""
+    """The broker refused: this caller, this container or these cores are not allowed."""
 
 
 class LaunchError(RomaError):
@@ -86,11 +86,11 @@ class ExchangeError(RomaError):
 
 
 class StoryError(RomaError):
-    """A record of what was decided cannot be read."""
+    """A decision log cannot be read."""
 
 
 class WireError(RomaError):
-    """Bytes that are no message of the action protocol, or what cannot be sent by it."""
+    """Bytes that are not a message of the action protocol, or a value that it cannot carry."""
 
 
 class TensorError(RomaError):
@@ -106,7 +106,7 @@ class BackendUnreachable(BackendError):
 
 
 class BackendSilent(BackendUnreachable):
-    """Nobody took or refused the connection in time: it is gone, or packets were lost."""
+    """The connection was neither accepted nor refused in time: host down, or packets lost."""
 
 
 class BackendLost(BackendError):

@@ -1,8 +1,9 @@
 """The closed vocabulary that crosses the dispatcher core's border.
 
-The driver feeds `Event`s in and carries `Command`s out; nobody changes one, and every `match` over
-them ends in `assert_never`, so a type checker lists what a new member still lacks. Those that every
-request makes are not frozen and make themselves: see `roma.domain.model.Request`.
+The driver feeds `Event`s in and carries `Command`s out. Both are immutable by convention. Every
+`match` over them ends in `assert_never`, so a type checker lists the places that do not yet handle
+a new member. Members created for every request are not frozen dataclasses and have a hand-written
+constructor: see `roma.domain.model.Request`.
 """
 
 import math
@@ -14,31 +15,33 @@ from roma.domain.model import ExecutorSpec, ModelSpec, Request
 
 
 class Result(StrEnum):
-    """How an execution ended, as far as the promise is concerned."""
+    """Result of an execution with respect to the promise."""
 
     OK = "ok"
     INVALID = "invalid"
-    """Answered, but the client's input was wrong: says nothing about the model's speed."""
+    """Answered, but the client's input was wrong: no evidence of the model's speed."""
     FAILURE = "failure"
-    """A broken promise, however fast it came, of a server that works and says what failed."""
+    """A broken promise, however fast the answer: the server works and reports a failure."""
     ERROR = "error"
-    """A broken promise of a server that may not work: five in a row take it out of rotation."""
+    """A broken promise of a server that may be broken: five in a row take it out of rotation."""
     TIMEOUT = "timeout"
     """No answer within `gateway.backend_timeout`; the executable may still be computing."""
 
 
 class Reason(StrEnum):
-    """Which rule rejected a request."""
+    """Rule that rejected a request."""
 
     QUEUE_FULL = "queue_full"
     PREDICTED_LATE = "predicted_late"
-    """At admission, or at the head of the queue: predicted to miss the promise (of a mean, and of
-    low priority: the deadline)."""
+    """At admission, or at the head of the queue: predicted to miss the promise. For a promise on
+    the
+    mean and for low priority: predicted to miss the deadline."""
     DEADLINE = "deadline"
     """In the queue: age plus predicted service exceeds the deadline."""
     NO_EXECUTABLE = "no_executable"
     TOO_LARGE = "too_large"
-    """At admission: alone, predicted to take longer than is promised, and far longer than usual."""
+    """At admission: predicted to take longer than promised even alone, and far longer than
+    usual."""
 
 
 # Events
@@ -63,9 +66,9 @@ class RequestCancelled:
 
 @dataclass(slots=True, init=False)
 class ExecutionEnded:
-    """An executable answered or failed; an execution already given up is ignored.
+    """An executable answered or failed; an execution that was already abandoned is ignored.
 
-    `duration` is what a planned device measured itself, in seconds.
+    `duration` is the time that a planned device measured itself, in seconds.
     """
 
     execution: int
@@ -80,17 +83,18 @@ class ExecutionEnded:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionMissed:
-    """A planned device could not begin an execution in its window: it never ran."""
+    """A planned device could not begin an execution within its window: it never ran."""
 
     execution: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoadEnded:
-    """A planned device has loaded a model, or has not; one already given up is ignored.
+    """A planned device finished or failed a load; a load that was already abandoned is ignored.
 
     `duration` in seconds; None if nothing was copied. `is_missed`: it could not begin in time,
-    which says nothing of the next one.
+    which
+    is no evidence about the next load.
     """
 
     load: int
@@ -103,7 +107,7 @@ class LoadEnded:
 class ExecutionUnreachable:
     """The executable never received the requests: they may run elsewhere, once.
 
-    `gone` if it refused the connection; if nobody answered, a packet may have been lost.
+    `gone` if it refused the connection. If there was no answer, a packet may have been lost.
     """
 
     execution: int
@@ -119,9 +123,9 @@ class ExecutorAdded:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReady:
-    """The executable is loaded, warmed up and reachable, or so again after a suspicion.
+    """The executable is loaded, warmed up and reachable, or is so again after a suspicion.
 
-    `offer` is what a planned device says of itself.
+    `offer` holds the capabilities that a planned device reported.
     """
 
     executor: str
@@ -130,21 +134,21 @@ class ExecutorReady:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSuspected:
-    """An answer broke off: the executable takes nothing more until it proves ready or lost."""
+    """An answer broke off: the executable gets no more work until it is known ready or down."""
 
     executor: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorLost:
-    """The executable is gone; what it was running has failed."""
+    """The executable is down; its running executions have failed."""
 
     executor: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorRemoved:
-    """The executor is no longer part of the deployment; what it was running has failed."""
+    """The executor left the deployment; its running executions have failed."""
 
     executor: str
 
@@ -153,7 +157,7 @@ class ExecutorRemoved:
 class ModelAdded:
     """A new model exists; its executors follow.
 
-    GPUs hold every model (paper §2.2): they are removed before, and added with it after.
+    GPUs hold every model (paper §2.2): they are removed first, then added again with the new model.
     """
 
     spec: ModelSpec
@@ -161,16 +165,16 @@ class ModelAdded:
 
 @dataclass(frozen=True, slots=True)
 class ModelRemoved:
-    """The model is no longer served; what still waits is refused, what runs has failed."""
+    """The model is no longer served: waiting requests are refused, running ones have failed."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True)
 class CoresApplied:
-    """The supervisor confirmed the cores an executable has now.
+    """The supervisor confirmed the cores that an executable has now.
 
-    `part` is the share of its slots that this dispatcher may take: others send to it as well.
+    `part` is the share of its slots that this dispatcher may use: others send to it as well.
     """
 
     executor: str
@@ -180,7 +184,7 @@ class CoresApplied:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """The time that `next_wakeup()` named has come."""
+    """The time returned by `next_wakeup()` has come."""
 
 
 ExecutorEvent = (
@@ -214,8 +218,9 @@ Event = (
 class Execute:
     """Run these requests of one model as one batch on one executor.
 
-    A planned device begins it within `window`, a first and a last point in time, or not at all;
-    it knows the model as `variant`, and runs a batch of `size`, which may be more than there are
+    A planned device begins it within `window` (earliest and latest point in time) or not at all.
+    The
+    device knows the model as `variant` and runs a batch of `size`, which may exceed the number of
     requests.
     """
 
@@ -233,7 +238,7 @@ class Execute:
         executor: str,
         model: str,
         requests: tuple[int, ...],
-        # Written out: mypyc takes a Final of two floats for one that was never set.
+        # Written out: mypyc treats a Final of two floats as never set.
         window: tuple[float, float] = (0.0, math.inf),
         *,
         variant: str | None = None,
@@ -250,7 +255,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Copy a model's weights to a planned device, beginning until `latest`, or not at all."""
+    """Copy a model's weights to a planned device, beginning by `latest` or not at all."""
 
     load: int
     executor: str
@@ -268,14 +273,14 @@ class UnloadModel:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """This execution's executor is lost, or its model removed; an answer is ignored."""
+    """Abandon an execution whose executor is down or whose model was removed; ignore its answer."""
 
     execution: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Refuse a request; `detail` has the numbers.
+    """Refuse a request; `detail` has the numbers behind the decision.
 
     `retry_after` is the predicted wait in seconds, None if waiting would not help.
     """
@@ -288,7 +293,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """A request's execution failed without an answer."""
+    """Fail a request whose execution ended without an answer."""
 
     request: int
     detail: str

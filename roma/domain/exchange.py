@@ -1,7 +1,7 @@
-"""What a supervisor and a dispatcher tell each other, once per control period.
+"""Messages that a supervisor and a dispatcher exchange once per control period.
 
-Counts are cumulative since the dispatcher started (`epoch` names that start), so a lost exchange
-loses nothing: the next one covers both periods. Times are seconds.
+Counts are cumulative since the dispatcher started (`epoch` identifies that start), so a lost
+exchange loses no data: the next one covers both periods. Times are seconds.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from roma.domain.errors import ExchangeError
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReading:
-    """Supervisor to dispatcher: what the kernel says of one executable.
+    """Supervisor to dispatcher: the kernel's accounting of one executable.
 
-    `usage` is cumulative core-seconds; `throttled` the share of quota periods of the last control
+    `usage` is cumulative core-seconds. `throttled` is the share of quota periods in the last
+    control
     period in which it ran out of quota. `share` is the part of `applied` that this dispatcher may
-    count on: others send to the same executable, and none of them may believe it to be his alone.
+    count on, because several dispatchers may send to the same executable.
     """
 
     executor: str
@@ -30,7 +31,7 @@ class ExecutorReading:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorId:
-    """A supervisor's process; `started` tells it from all others that had its pid."""
+    """A supervisor's process; `started` distinguishes it from earlier processes with its pid."""
 
     host: Annotated[str, Field(max_length=256)]
     pid: int
@@ -44,8 +45,7 @@ class SupervisorId:
 class ExchangeRequest:
     """A supervisor's side of an exchange.
 
-    `hello`: nothing was applied yet. `replaces` is the supervisor that the sender knows to have
-    ended.
+    `hello`: nothing was applied yet. `replaces` is a supervisor that the sender knows has ended.
     """
 
     worker: str
@@ -57,31 +57,31 @@ class ExchangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRefusal:
-    """Dispatcher to supervisor: `supervisor` is the one that speaks for this worker."""
+    """Dispatcher to supervisor: `supervisor` is the one that currently controls this worker."""
 
     error: str
     supervisor: SupervisorId
 
 
 def silence(period: float) -> float:
-    """Return the seconds after which a supervisor that is not heard has ended, for all we know.
+    """Return the seconds of silence after which a supervisor is presumed to have ended.
 
-    Five control periods, and five seconds: a busy machine delays more than one tick.
+    At least five control periods and five seconds: a busy machine delays more than one tick.
     """
     return max(5.0, 5 * period)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """Dispatcher to supervisor: one model.
+    """Dispatcher to supervisor: measurements of one model.
 
     `response_time` is the statistic that control uses over the window, None if nothing was answered
-    in it.
-    `mean_time` is the mean over the same window. `completed_…` count every answer, `invalid` those
-    of them that refused the client's input, `late` those that came after the promise; `rejected`
-    counts by reason, `rejected_by_client` those of them for which their client's own deadline or
-    size alone is the reason, `cancelled_late` those of `cancelled` that could not be in time any
-    more.
+    in it. `mean_time` is the mean over the same window.
+
+    `completed_…` count all answers, `invalid` the answers that refused the client's input, `late`
+    the answers that came after the promise. `rejected` counts rejections by reason,
+    `rejected_by_client` the rejections caused only by the client's own deadline or size.
+    `cancelled_late` counts the cancelled requests that could no longer be in time.
     """
 
     model: str
@@ -103,7 +103,7 @@ class ModelReport:
 
     @property
     def refused(self) -> int:
-        """Requests that were rejected, but for those for which their client is the reason."""
+        """Rejected requests, except those that the client itself caused."""
         return sum(self.rejected.values()) - self.rejected_by_client
 
     @property
@@ -115,8 +115,9 @@ class ModelReport:
     def ended(self) -> int:
         """Requests that count for the promise, kept or broken.
 
-        What the client alone caused does not: an input that was refused, a request that it took
-        back, or whose own deadline passed, while there was time.
+        Requests whose outcome the client alone caused do not count: a refused input, a request
+        cancelled while it could still be in time, or one rejected for the client's own deadline or
+        size.
         """
         answered = self.completed_cpu + self.completed_gpu - self.invalid
         return answered + self.refused + self.failed + self.cancelled_late
@@ -124,7 +125,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReport:
-    """Dispatcher to supervisor: one executable, as the dispatcher sees it."""
+    """Dispatcher to supervisor: the dispatcher's measurements of one executable."""
 
     executor: str
     state: str
@@ -134,7 +135,7 @@ class ExecutorReport:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeReply:
-    """One dispatcher's side of an exchange."""
+    """A dispatcher's side of an exchange."""
 
     epoch: str
     models: tuple[ModelReport, ...]
@@ -149,17 +150,17 @@ REFUSAL = TypeAdapter(ExchangeRefusal)
 
 
 def parse_request(body: bytes) -> ExchangeRequest:
-    """Parse a supervisor's message; raise `ExchangeError` naming the field at fault."""
+    """Parse a supervisor's message; raise `ExchangeError` naming the invalid field."""
     return _parse(REQUEST, body)
 
 
 def parse_reply(body: bytes) -> ExchangeReply:
-    """Parse a dispatcher's message; raise `ExchangeError` naming the field at fault."""
+    """Parse a dispatcher's message; raise `ExchangeError` naming the invalid field."""
     return _parse(REPLY, body)
 
 
 def parse_refusal(body: bytes) -> ExchangeRefusal:
-    """Parse a dispatcher's 409; raise `ExchangeError` naming the field at fault."""
+    """Parse a dispatcher's 409; raise `ExchangeError` naming the invalid field."""
     return _parse(REFUSAL, body)
 
 

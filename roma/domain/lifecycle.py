@@ -1,4 +1,4 @@
-"""Life cycles as tables: every legal step is listed, every other one raises and changes nothing."""
+"""Life cycles as tables: every legal step is listed; any other step raises, changing nothing."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,8 +13,8 @@ E = TypeVar("E", bound=StrEnum)
 class LifeCycle(dict[tuple[S, E], S], Generic[S, E]):
     """A named transition table: `table[state, step]` is the next state, or raises.
 
-    A plain look-up, because one is made several times per request; `step` has cheaper ones for the
-    steps that every request makes. The diagrams in `docs/architecture.md` are generated from these
+    A plain look-up, because each request makes several; `step` gives cheaper look-ups for the steps
+    that every request makes. The diagrams in `docs/architecture.md` are generated from these
     tables.
     """
 

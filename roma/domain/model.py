@@ -1,4 +1,4 @@
-"""What a model is promised and what runs it: the nouns that every part of ROMA shares.
+"""Models, SLAs, executors and requests: the nouns that every part of ROMA shares.
 
 Times are seconds, CPU is cores; both are floats. Everything here is immutable.
 """
@@ -27,20 +27,20 @@ class Sharing(StrEnum):
 
 
 class Priority(StrEnum):
-    """Which requests of a model go first."""
+    """Priority of a request within its model's queue."""
 
     INTERACTIVE = "interactive"
     LOW = "low"
-    """Runs in what interactive requests leave over, and has no promise."""
+    """Runs on the capacity that interactive requests leave free; has no promise."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Priority | None":
-        """Take `batch`, the name of `low` until 0.2."""
+        """Accept `batch`, the name of `low` until 0.2."""
         return cls.LOW if value == "batch" else None
 
 
 class Device(StrEnum):
-    """What an executable computes on."""
+    """Kind of device that an executable computes on."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -50,26 +50,27 @@ _INTERACTIVE = Priority.INTERACTIVE
 
 
 BUDGETS: Final = {Statistic.P95: 0.05, Statistic.P99: 0.01, Statistic.EACH: 0.001}
-"""The share of requests that may be late, where a statistic stands for it."""
+"""Share of requests that may be late, for the statistics that imply one."""
 
 WIDE_BUDGET: Final = 0.03
-"""From this budget on the law sees the 95th percentile, below it the 99th."""
+"""From this budget on, control uses the 95th percentile; below it, the 99th."""
 
 MEAN_ALPHA: Final = 0.8
-"""The set point of a promise on the mean, and of `each`, as a share of it (paper §5)."""
+"""Set point for a promise on the mean and for `each`, as a share of the promise (paper §5)."""
 
 BUDGET_ALPHA: Final = 0.5
-"""The set point of every other promise: of response times whose mean is there, few exceed twice
-it."""
+"""Set point for every other promise: if the mean response time is at the set point, few requests
+exceed twice that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sla:
     """A promise on response time (queue plus execution).
 
-    All requests but a share of `budget` are answered within `response_time`; a promise on the mean
-    has no budget. `statistic` is what the control law sees; `alpha` in (0, 1] sets its target below
-    the promise (paper §3, eq. 2). `own_budget` is for a budget that no statistic stands for.
+    All requests except a share of `budget` are answered within `response_time`; a promise on the
+    mean has no budget. `statistic` is the input of the control law; `alpha` in (0, 1] sets its
+    target below the promise (paper §3, eq. 2). `own_budget` holds a budget that no statistic
+    implies.
     """
 
     response_time: float
@@ -79,21 +80,22 @@ class Sla:
 
     @staticmethod
     def within(response_time: float, budget: float) -> "Sla":
-        """Return the promise that all requests but a share of `budget` are in time."""
+        """Return the promise that all requests except a share of `budget` are in time."""
         statistic = Statistic.P95 if budget >= WIDE_BUDGET else Statistic.P99
         return Sla(response_time, statistic, BUDGET_ALPHA, budget)
 
     @property
     def budget(self) -> float | None:
-        """The share of requests that may be late, in (0, 0.5]; None of a promise on the mean."""
+        """The share of requests that may be late, in (0, 0.5]; None for a promise on the mean."""
         return BUDGETS.get(self.statistic) if self.own_budget is None else self.own_budget
 
     @property
     def sheds_late_requests(self) -> bool:
-        """Whether a request that cannot be in time makes way for those that can.
+        """True if a request that cannot be in time is dropped in favour of those that can.
 
-        A late answer spends the budget as a refusal does, and the cores as well. It counts for
-        less in a mean; and where each request is promised, the deadline is the promise.
+        A late answer spends as much of the budget as a refusal, and it also spends cores. With a
+        promise on the mean a late answer costs less than a refusal; with a promise on each request
+        the deadline is the promise.
         """
         return self.budget is not None and self.statistic is not Statistic.EACH
 
@@ -108,8 +110,8 @@ class ModelSpec:
     """A model, its promise and the bounds of its queue.
 
     `deadline` is the longest useful response time, in seconds after arrival; `max_waiting` bounds
-    the queue by count. `variants` are what a request of it may be run by, the most accurate first;
-    none: the model itself.
+    the queue by count. `variants` lists the variants that may run its requests, most accurate
+    first; if empty, only the model itself may.
     """
 
     name: str
@@ -121,7 +123,7 @@ class ModelSpec:
 
     @property
     def served_as(self) -> tuple[str, ...]:
-        """The names by which planned devices have it: its variants', or its own."""
+        """The names under which planned devices hold it: those of its variants, or its own."""
         return tuple([variant.name for variant in self.variants]) or (self.name,)
 
 
@@ -129,8 +131,8 @@ class ModelSpec:
 class ExecutorSpec:
     """An executable as the dispatcher sees it: where it runs and what it can run.
 
-    `threads` is the parallelism that one request can use; `cores` the applied cores at start;
-    `in_flight` fixes the in-flight limit of a CPU executable, None lets it follow the cores.
+    `threads` is the parallelism that one request can use, `cores` the applied cores at start.
+    `in_flight` fixes the in-flight limit of a CPU executable; None lets it follow the cores.
     `is_planned`: it takes actions with windows and reports their times (`roma.domain.actions`).
     """
 
@@ -148,14 +150,15 @@ class ExecutorSpec:
 class Request:
     """One inference request: `arrived` and `deadline` are points on the core's clock.
 
-    Nobody changes one. It is not frozen, and makes itself, because each request makes it and three
-    or four events and commands: frozen, compiled ones cost thirty times as much.
+    Immutable by convention. It is not a frozen dataclass and has a hand-written constructor,
+    because each request creates one of these and three or four events and commands: compiled,
+    frozen ones cost thirty times as much.
 
-    `size` is that of its body in bytes, not compressed; 0 where that is not known.
+    `size` is the uncompressed size of its body in bytes; 0 if unknown.
 
-    `strict`: the deadline is the client's own. Nobody waits for an answer after it: what still runs
-    then is answered with 504, and keeps its slot until it ends. The model's own deadline lets it
-    be answered.
+    `strict`: the deadline is the client's own, and no one waits for an answer after it. A request
+    that is still running then is answered with 504 and keeps its slot until it ends. After the
+    model's deadline a running request is still answered.
     """
 
     id: int

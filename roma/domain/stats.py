@@ -1,7 +1,7 @@
 """Running statistics: constant work per sample, bounded memory, no clock.
 
-Sums of floats drift when terms are added and removed for days; every running sum here restarts
-from exact zero whenever it is empty, which bounds the drift to one busy period.
+A sum of floats drifts when terms are added and removed for days. Every running sum here restarts
+from exact zero when it is empty, which bounds the drift to one busy period.
 """
 
 import math
@@ -12,11 +12,11 @@ from functools import lru_cache
 from typing import Final
 
 MAX_WINDOW_SAMPLES: Final = 8192
-"""Bounds a window's memory; at higher rates the window keeps its newest samples."""
+"""Bound on a window's memory; at higher rates the window keeps its newest samples."""
 
 
 class SlidingWindow:
-    """Samples of the last `span` seconds, with an O(1) mean; reading forgets what is older."""
+    """Samples of the last `span` seconds, with an O(1) mean; reading drops older samples."""
 
     __slots__ = ("_samples", "_span", "_total")
 
@@ -49,7 +49,7 @@ class SlidingWindow:
         return quantile((value for _, value in self._samples), q)
 
     def _expire(self, now: float) -> None:
-        """Forget what is older than the span; amortised O(1)."""
+        """Drop samples older than the span; amortised O(1)."""
         samples, horizon = self._samples, now - self._span
         while samples and samples[0][0] <= horizon:
             self._total -= samples.popleft()[1]
@@ -72,11 +72,11 @@ class RollingQuantile:
         self._recent: list[float] = []
         self._oldest = 0
         self._order: list[float] = []
-        # Computed when a sample comes: one is added per request, but it is read several times.
+        # Computed on `add`: each request adds one sample but reads the value several times.
         self.value: float | None = None
 
     def add(self, value: float) -> None:
-        """Record a sample, forgetting the oldest when full."""
+        """Record a sample, dropping the oldest when full."""
         if len(self._recent) < self._size:
             self._recent.append(value)
             insort(self._order, value)
@@ -97,10 +97,10 @@ class RollingQuantile:
 
 
 class Histogram:
-    """Counts of samples by fixed, ascending upper bounds; a sample on a bound is within it.
+    """Counts of samples by fixed, ascending upper bounds; bounds are inclusive.
 
-    `counts` has one entry for each bound and one for what is above them all; `total` is the sum of
-    the samples.
+    `counts` has one entry for each bound and one for samples above all bounds; `total` is the sum
+    of the samples.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -116,7 +116,7 @@ class Histogram:
         self.total += value
 
     def add_twice(self, other: "Histogram", value: float) -> None:
-        """Record a sample here and in another one of the same bounds."""
+        """Record a sample here and in another histogram with the same bounds."""
         place = bisect_left(self.bounds, value)
         self.counts[place] += 1
         self.total += value
@@ -125,9 +125,9 @@ class Histogram:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Return the numbers 1, 2 and 5 times a power of ten from `low` to `high`, both positive.
+    """Return 1, 2 and 5 times each power of ten that lie between `low` and `high`, both positive.
 
-    Read from decimal text, so that each is the very float that people and Prometheus write.
+    Parsed from decimal text, so that each is exactly the float that people and Prometheus write.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     grid = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
@@ -136,11 +136,11 @@ def decades(low: float, high: float) -> list[float]:
 
 @lru_cache
 def bounds_around(promise: float) -> tuple[float, ...]:
-    """Return a histogram's bounds for times that should be below `promise`: it is one of them.
+    """Return histogram bounds for times that should be below `promise`, which is one of them.
 
-    Three decades below it, since an execution takes milliseconds of a promise of seconds; one
-    above it, since what took ten times as long is not told apart any more. Models of one promise
-    share them: thousands of copies would push one another out of the processor's caches.
+    Three decades below it, since an execution may take milliseconds under a promise of seconds; one
+    decade above it, since longer times need no distinction. Models with the same promise share one
+    tuple: thousands of copies would evict one another from the processor's caches.
     """
     return tuple(sorted({*decades(promise / 1000, promise * 10), promise}))
 
@@ -160,7 +160,7 @@ def _index(size: int, q: float) -> int:
 
 
 def _replace(ordered: list[float], old: float, new: float) -> None:
-    """Put a value where it belongs, and take out one that is there; the list is short."""
+    """Remove `old` and insert `new`, keeping the order; the list is short."""
     del ordered[ordered.index(old)]
     place = 0
     for other in ordered:
@@ -171,5 +171,5 @@ def _replace(ordered: list[float], old: float, new: float) -> None:
 
 
 def ewma(previous: float | None, value: float, weight: float) -> float:
-    """Return the exponentially weighted moving average; the first sample stands for itself."""
+    """Return the exponentially weighted moving average; the first sample is returned as it is."""
     return value if previous is None else previous + weight * (value - previous)

@@ -23,17 +23,17 @@ def period_us(period: float) -> int:
 def quota_us(cores: float, period: float) -> int:
     """Return the CFS quota, in microseconds per `period` seconds, that grants `cores`.
 
-    Rounded down, so that quotas never add up to more than the cores they stand for, and never
-    below the kernel's minimum of 1 ms.
+    Rounded down, so that quotas never add up to more than the cores they represent, but never below
+    the kernel's minimum of 1 ms.
     """
-    # 1e-6 undoes binary representation only: 0.29 cores of 100 ms are 29000 µs, not 28999.
+    # 1e-6 only undoes binary representation: 0.29 cores of 100 ms are 29000 µs, not 28999.
     return max(MIN_QUOTA_US, math.floor(cores * period * US_PER_S + 1e-6))
 
 
 def burst_us(quota: int, share: float) -> int:
     """Return a CFS burst in microseconds: the `share` of a quota that a period may inherit.
 
-    Never more than the quota itself, which the kernel would refuse.
+    At most the quota itself: the kernel refuses more.
     """
     return min(quota, math.floor(quota * share + 1e-6))
 
@@ -59,7 +59,7 @@ def seconds_from_us(microseconds: int) -> float:
 
 
 def milliseconds(seconds: float) -> float:
-    """Return seconds as milliseconds, for what people read."""
+    """Return seconds as milliseconds, for output that people read."""
     return seconds * MS_PER_S
 
 

@@ -1,7 +1,7 @@
-"""Variants of a model, and what a client may ask of the quality of its answer.
+"""Variants of a model, and request options on the quality of an answer.
 
-Not among the compiled modules: simulations are sent to other processes with these in them, and
-compiled classes that nobody may change cannot be.
+Not among the compiled modules: simulations that hold these are pickled to other processes, and
+frozen compiled classes cannot be pickled.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One of several versions of a model: executables have it under a name of its own.
+    """One of several versions of a model; executables hold it under its own name.
 
-    `accuracy` is κ in (0, 1], what one of its answers is worth when it is in time.
+    `accuracy` is κ in (0, 1], the value of one of its answers if it is in time.
     """
 
     name: str
@@ -20,10 +20,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a client asks of the quality of an answer, beyond what its model has for all.
+    """Options of a request on the quality of its answer, beyond its model's defaults.
 
-    `soft` is the point on the core's clock until which an answer has its full value; `variant` the
-    one that shall serve it, `accuracy` the least that one may have.
+    `soft` is the point on the core's clock until which an answer has its full value. `variant`
+    names the variant that must serve it; `accuracy` is the lowest accuracy that this variant may
+    have.
     """
 
     soft: float | None = None

@@ -72,13 +72,13 @@ def guard(
             return await handler(request)
         if not _known(request.headers.get(hdrs.HOST), known):
             why = "not known by this name: gateway.admin_names lists those that are"
-            said.log("doors: name", logging.WARNING, "%s: refused: %s", request.remote, why)
+            said.log("names", logging.WARNING, "%s: refused: %s", request.remote, why)
             return web.json_response({"error": why}, status=421)
         guard_ = default if path is None else guards.get(path, default)
         if not guard_.allows(request.headers.get(hdrs.AUTHORIZATION)):
             message = "%s: %s %s: no valid token"
             what = (request.remote, request.method, request.path)
-            said.log("doors: token", logging.WARNING, message, *what)
+            said.log("tokens", logging.WARNING, message, *what)
             challenge = {hdrs.WWW_AUTHENTICATE: guard_.challenge}
             return web.json_response({"error": "a token is needed"}, status=401, headers=challenge)
         return await handler(request)

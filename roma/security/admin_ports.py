@@ -111,7 +111,7 @@ class AdminPorts:
         if len(self.open) >= self.most:
             idle = [c for c in self.open if isinstance(c, Handshake) or not c.is_busy]
             what = "the one that was idle longest is closed" if idle else "one more is closed"
-            text = "%d connections of admin ports are open, as many as may be (ulimit -n): %s"
+            text = "%d connections of admin ports are open: limit reached (ulimit -n): %s"
             self._reached.log("connections", logging.WARNING, text, len(self.open), what)
             self.closed += 1
             if not idle:

@@ -1,1 +1,1 @@
-"""Ways to apply cores: one file each, all behind `base.Actuator`."""
+"""Actuators that apply cores: one file each, all behind `base.Actuator`."""

@@ -1,4 +1,4 @@
-"""The border between the supervisor core and whatever can grant CPU time."""
+"""The interface between the supervisor core and anything that can grant CPU time."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,12 +11,12 @@ class Actuator(Protocol):
     """Applies and reads the cores of executables, many at a time."""
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
-        """Grant `cores` by executable; return what each one has now, or why it failed.
+        """Grant `cores` by executable; return the cores each one has now, or why it failed.
 
-        Called once per period, with nothing if nothing is to change: a sign of life.
+        Called once per period, with an empty mapping if nothing is to change, as a keep-alive.
         """
         ...
 
     async def read(self) -> Mapping[str, Reading | None]:
-        """Read every executable back from the world; None where that is impossible now."""
+        """Read every executable's present state; None where that is impossible now."""
         ...

@@ -10,19 +10,19 @@ from supervisor.core import Reading
 
 
 class Meters(Protocol):
-    """Where readings come from (`supervisor/actuators/meters.py`)."""
+    """Source of readings (`supervisor/actuators/meters.py`)."""
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read every executable; None where that is impossible now."""
         ...
 
     def close(self) -> None:
-        """Do nothing more in the background."""
+        """Stop all background work."""
         ...
 
 
 class DockerActuator:
-    """`timeout` in seconds bounds what a tick waits for the engine."""
+    """Applies cores through a broker; `timeout` in seconds bounds a tick's wait for the engine."""
 
     def __init__(self, containers: Containers, meters: Meters, *, timeout: float) -> None:
         self._containers = containers
@@ -30,7 +30,7 @@ class DockerActuator:
         self._timeout = timeout
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
-        """Set quotas, all at once; asked for nothing, it still renews the broker's lease."""
+        """Set quotas concurrently; an empty call still renews the broker's lease."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await self._containers.grant(cores)

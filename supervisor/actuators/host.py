@@ -1,6 +1,6 @@
-"""Reads what a host's CPUs do and how long tasks wait for them: proc(5), the kernel's PSI.
+"""Readings of a host's CPUs and of how long tasks wait for them: proc(5), the kernel's PSI.
 
-What a container engine on another host runs cannot be read here.
+A container engine's host other than this one cannot be read here.
 """
 
 import os
@@ -13,11 +13,11 @@ PROC = Path("/proc")
 _TICK = os.sysconf("SC_CLK_TCK")
 
 _IDLE, _IOWAIT, _STEAL, _GUEST = 3, 4, 7, 8
-"""Columns of `cpu` in /proc/stat. Guests' time is in `user` and `nice` already."""
+"""Columns of `cpu` in /proc/stat. Guests' time is already in `user` and `nice`."""
 
 
 def read_host(proc: Path = PROC) -> HostReading | None:
-    """Return the host's present reading; None where there is no usable /proc/stat."""
+    """Return the host's present reading; None without a usable /proc/stat."""
     try:
         lines = (proc / "stat").read_text().splitlines()
         ticks = [int(number) for number in lines[0].split()[1 : _GUEST + 1]]
@@ -33,5 +33,5 @@ def read_host(proc: Path = PROC) -> HostReading | None:
 def _waited(proc: Path) -> float | None:
     try:
         return parse_some((proc / "pressure" / "cpu").read_text())
-    except OSError:  # no PSI, or switched off (psi=0)
+    except OSError:  # no PSI, or switched off (psi=0).
         return None

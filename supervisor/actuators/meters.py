@@ -1,7 +1,7 @@
-"""How much CPU time containers were granted and have used: from the kernel, or from their engine.
+"""Granted and used CPU time of containers, from the kernel or from their engine.
 
-On the engine's own host the cgroup files say it in 16 µs. An engine on another host is asked
-instead, in the background: a tick takes what has arrived and waits for nothing.
+On the engine's own host, reading the cgroup files takes 16 µs. An engine on another host is asked
+in the background: a tick takes the answers that have arrived and waits for none.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from supervisor.cgroups import Group, Hierarchy, container_group
 from supervisor.core import Reading
 
 ASK_AT = 0.75
-"""Share of a control period after which the engine is asked: what it says grows old until the next
-tick. A late answer is not lost: engine 20.10 collects statistics once a second, at times of its
-own, so there an answer takes up to that long."""
+"""Share of a control period after which the engine is asked: an answer ages until the next tick. A
+late answer is not lost: engine 20.10 collects statistics once a second, at times of its own, so
+there an answer takes up to that long."""
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class FileMeters:
     """Reads the host's cgroup files; `period` is the quota's, in seconds.
 
-    They are found by a container's id, which changes only when a container is made anew.
+    They are found by a container's id, which changes only when a container is recreated.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class FileMeters:
         self._looking: asyncio.Task[None] | None = None
 
     async def read(self) -> Mapping[str, Reading | None]:
-        """Read every container's group; one that is not known is looked for until the next tick."""
+        """Read every container's group; an unknown one is looked up until the next tick."""
         readings = {name: self._read(name) for name in self._executables}
         if None in readings.values() and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look())
         return readings
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking up containers."""
         if self._looking is not None:
             self._looking.cancel()
 
@@ -70,7 +70,7 @@ class FileMeters:
         try:
             found = await self._containers.containers()
         except ActuationError:
-            return  # the next tick looks again; an engine that is away is seen by `apply`
+            return  # the next tick retries; `apply` reports an unreachable engine.
         for name, container in found.items():
             if name in self._groups or not container.running:
                 continue
@@ -82,7 +82,7 @@ class FileMeters:
 class EngineMeters:
     """Asks the engine once per control period (seconds), or as often as it answers.
 
-    What it says counts for one tick: taken twice, it would say that nothing was used since.
+    An answer counts for one tick: used twice, it would show no usage in the second.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class EngineMeters:
         self._asking: asyncio.Task[None] | None = None
 
     async def read(self) -> Mapping[str, Reading | None]:
-        """Return what has arrived since the last tick."""
+        """Return the readings that have arrived since the last tick."""
         now = asyncio.get_running_loop().time()
         if self._asking is None:
             self._asking = asyncio.create_task(self._keep_asking(now + ASK_AT * self._period))
         elif self._asking.done():
-            self._asking.result()  # a bug ended it: be seen
+            self._asking.result()  # raise the bug that ended it.
         newest, self._newest = self._newest, {}
         age = now - self._arrived
         return {name: _aged(newest.get(name), age) for name in self._executables}
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -130,7 +130,7 @@ class EngineMeters:
         self._newest = {name: r for name, r in found.items() if isinstance(r, Reading)}
         for name, failed in found.items():
             if isinstance(failed, ActuationError) and name not in self._unread:
-                # Once, not once per second; `apply`, with nothing to change, would say nothing.
+                # Once, not once per second; `apply`, with nothing to change, would not report it.
                 log.warning("executable %s: holding: %s", name, failed)
         self._unread = set(found) - set(self._newest)
 

@@ -1,4 +1,4 @@
-"""Says what it would do and does nothing: dry-run, and hosts where no quota may be set."""
+"""An actuator that logs and applies nothing: for dry-run, and hosts where no quota may be set."""
 
 import logging
 from collections import deque
@@ -12,13 +12,13 @@ WORTH_A_LINE = 0.05
 """Cores by which an allocation must differ from the last one logged."""
 
 KEPT = 100
-"""Ticks whose allocations are kept."""
+"""Number of ticks whose allocations are kept."""
 
 log = logging.getLogger(__name__)
 
 
 class RecordingActuator:
-    """Keeps the last allocations it was asked for; `world`, if given, is still read."""
+    """Keeps the last requested allocations; `world`, if given, is still read."""
 
     def __init__(self, world: Actuator | None = None) -> None:
         self._world = world
@@ -36,5 +36,5 @@ class RecordingActuator:
         return {}
 
     async def read(self) -> Mapping[str, Reading | None]:
-        """Read what the wrapped actuator reads; nothing without one."""
+        """Read what the wrapped actuator reads; without one, nothing."""
         return await self._world.read() if self._world is not None else {}

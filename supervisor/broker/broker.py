@@ -1,8 +1,8 @@
-"""What may be done with a worker's containers: nothing that roma.yaml does not say.
+"""Operations on a worker's containers, limited to what roma.yaml describes.
 
 A caller names an executable and cores. Container, image, mounts and bounds come from the broker's
-own copy of roma.yaml, so whoever takes over a supervisor gains the right to move quotas within
-their bounds, and no other.
+own copy of roma.yaml. So whoever compromises a supervisor can only change quotas within their
+bounds.
 """
 
 import asyncio
@@ -38,25 +38,25 @@ ROUNDING = 1e-6
 """Cores by which a bound may be exceeded: floats on their way through JSON."""
 
 LEAST_LEASE = 3
-"""Control periods."""
+"""Shortest lease, in control periods."""
 
 WATCH = 0.25
-"""Seconds between two looks at the lease."""
+"""Seconds between two checks of the lease."""
 
 
 class Lease(Enum):
-    """Whether somebody controls, and if nobody does, what became of the safe shares."""
+    """State of the control lease and, once it has run out, of the safe shares."""
 
     KEPT = "kept"
-    """Somebody controls."""
+    """A supervisor controls."""
     STUCK = "stuck"
-    """Nobody does, and the engine grants nothing: said once, tried until it does."""
+    """No supervisor does, and the engine grants nothing: logged once, retried until it does."""
     SAFE = "safe"
     """Safe shares are granted."""
 
 
 class Containers(Protocol):
-    """What a supervisor needs: the broker itself, or a client of it."""
+    """The operations that a supervisor needs: the broker itself, or a client of it."""
 
     async def grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Set quotas, all at once; return the cores of each, or why it failed. Renews the lease."""
@@ -67,14 +67,14 @@ class Containers(Protocol):
         ...
 
     async def readings(self) -> Mapping[str, Reading | ActuationError]:
-        """Return what the engine says of each controlled executable, or why it says nothing."""
+        """Return the engine's reading of each controlled executable, or why there is none."""
         ...
 
 
 class Broker:
     """The containers of one worker. Silence of its supervisor beyond the lease means safe shares.
 
-    `clock` gives seconds that never decrease.
+    `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -86,24 +86,24 @@ class Broker:
         self._clock = clock
         self._executables = {e.name: e for e in on_worker(config, worker)}
         self._checked: dict[str, str] = {}
-        # Burst and quota of a container change together: of two changes at once, one's burst
-        # would be back before the other's quota is lower, which the kernel then refuses.
+        # Burst and quota of a container change together: with two concurrent changes, the burst
+        # of one would be back before the other's quota is lower, which the kernel then refuses.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: Counter[str] = Counter()
-        # One tick that is left out is no silence.
+        # One skipped tick is no silence.
         self._lease = max(worker.containers.lease, LEAST_LEASE * config.period(worker))
         self._bursts = Bursts(config, worker)
         self._renewed = clock()
         self._state = Lease.KEPT
 
     def follow(self, config: Config) -> None:
-        """Know the models of `config` from now on."""
+        """Use the models of `config` from now on."""
         self._config, self._worker = config, config.worker(self._worker.name)
         self._executables = {e.name: e for e in on_worker(config, self._worker)}
 
     @property
     def executables(self) -> Mapping[str, Executable]:
-        """What roma.yaml puts on this worker, by name."""
+        """The executables that roma.yaml puts on this worker, by name."""
         return self._executables
 
     async def grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
@@ -115,7 +115,7 @@ class Broker:
         return await self._grant(cores)
 
     async def containers(self) -> Mapping[str, Container]:
-        """Return the worker's containers by executable, also those that roma.yaml had once."""
+        """Return the worker's containers by executable, also those no longer in roma.yaml."""
         found = await self._engine.containers(owned(self._config, self._worker))
         return {c.executable: c for c in map(listed, found)}
 
@@ -124,13 +124,13 @@ class Broker:
         return {name: list(e.spec.models) for name, e in self._executables.items()}
 
     async def readings(self) -> Mapping[str, Reading | ActuationError]:
-        """Return what the engine says of each controlled executable, or why it says nothing."""
+        """Return the engine's reading of each controlled executable, or why there is none."""
         names = [e.name for e in self._executables.values() if e.controlled]
         found = await asyncio.gather(*(self._reading(name) for name in names))
         return dict(zip(names, found, strict=True))
 
     async def create(self, name: str) -> None:
-        """Make an executable's container and start it; one that fits roma.yaml is kept."""
+        """Create an executable's container and start it; one that matches roma.yaml is kept."""
         executable = self._known(name)
         assert executable.container is not None
         body = specification(self._config, self._worker, executable)
@@ -156,9 +156,9 @@ class Broker:
             await self._engine.create(container, body)
 
     async def remove(self, name: str) -> None:
-        """Stop and remove an executable's container, if it is there.
+        """Stop and remove an executable's container, if it exists.
 
-        Also one that roma.yaml no longer knows, as long as its labels say that it was ours.
+        This includes one that is no longer in roma.yaml, as long as its labels mark it as ours.
         """
         self._checked.pop(name, None)
         try:
@@ -172,7 +172,7 @@ class Broker:
         await self._engine.remove(found)
 
     async def watch_lease(self) -> None:
-        """Grant safe shares whenever the supervisor has been silent for too long; never ends."""
+        """Grant safe shares whenever the supervisor has been silent for too long; never returns."""
         while True:
             await asyncio.sleep(WATCH)
             if self._clock() - self._renewed <= self._lease or self._state is Lease.SAFE:
@@ -185,16 +185,16 @@ class Broker:
                 )
             renewed, problem = self._renewed, await self._share_safely()
             if self._renewed != renewed:
-                continue  # it came back while we were waiting for the engine
+                continue  # it came back while this call waited for the engine.
             if problem and self._state is not Lease.STUCK:
                 log.warning("worker %s: no safe shares yet: %s", self._worker.name, problem)
             self._state = Lease.STUCK if problem else Lease.SAFE
 
     async def _share_safely(self) -> str:
-        """Grant safe shares; return what is in the way, if anything."""
+        """Grant safe shares; return what prevents it, if anything."""
         shares = safe_shares(self._executables.values(), self._worker.allocatable)
         results = await self._grant(shares)
-        # What is not there needs no share; what could not be reached is tried again.
+        # What does not exist needs no share; what could not be reached is retried.
         failed = (
             str(result)
             for result in results.values()
@@ -216,7 +216,7 @@ class Broker:
             change = self._changes[name]
             async with self._changing[name]:
                 if change != self._changes[name]:
-                    # A slow engine must not be asked for what nobody wants any more.
+                    # A slow engine must not be asked for a grant that is out of date.
                     return ActuationError(f"executable {name}: a later change came first")
                 container = await self._container(name)
                 self._bursts.lower(container, quota)
@@ -225,7 +225,7 @@ class Broker:
                 )
                 self._bursts.restore(container, quota)
         except EngineError as error:
-            self._checked.pop(name, None)  # a container made anew must be looked at anew
+            self._checked.pop(name, None)  # a recreated container must be checked again.
             return error
         except ActuationError as error:
             return error
@@ -263,14 +263,14 @@ class Broker:
             # The quota last: statistics may take a second, in which it may have moved.
             return reading(await self._engine.inspect(container), stats)
         except EngineError as error:
-            self._checked.pop(name, None)  # a container made anew must be looked at anew
+            self._checked.pop(name, None)  # a recreated container must be checked again.
             return error
         except ActuationError as error:
             return error
 
 
 def safe_shares(executables: Iterable[Executable], capacity: float) -> dict[str, float]:
-    """Return what each gets while nobody controls: as much as it may, all cut alike to fit."""
+    """Return the shares without a supervisor: each maximum, all scaled down equally to fit."""
     controlled = [e for e in executables if e.controlled]
     wants = [CoreRequest(min(e.max_cores, capacity), e.min_cores) for e in controlled]
     granted = share(wants, capacity, sharing=Sharing.PROPORTIONAL).granted

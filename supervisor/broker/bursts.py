@@ -1,4 +1,4 @@
-"""Bursts of containers: the engine's API has none, so they are written beside it."""
+"""Bursts of containers, written to cgroup files: the engine's API does not cover them."""
 
 import logging
 from collections.abc import Callable
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class Bursts:
-    """Moves the burst of a container before and after the engine moves its quota.
+    """Changes the burst of a container before and after the engine changes its quota.
 
-    Where their files are not to be had (an engine on another host, a read-only mount) quotas are
-    set without.
+    Where their files are not accessible (an engine on another host, a read-only mount) quotas are
+    set without burst.
     """
 
     def __init__(self, config: Config, worker: WorkerConfig) -> None:
@@ -29,7 +29,7 @@ class Bursts:
     def lower(self, container: str, quota: int) -> None:
         """Lower the burst to what a quota of `quota` µs allows; call it before setting the quota.
 
-        If that fails the engine says whether the kernel takes the quota all the same.
+        If that fails, the engine reports whether the kernel still accepts the quota.
         """
         self._move(container, lambda group: group.lower_burst(quota))
 
@@ -44,7 +44,7 @@ class Bursts:
         try:
             move(group)
         except ActuationError as error:
-            if not self._failed:  # once, not once per container and second
+            if not self._failed:  # once, not once per container and second.
                 log.warning("quotas are set, bursts are not: %s", error)
             self._failed = True
 
@@ -65,7 +65,7 @@ class Bursts:
 
 
 def _hierarchy(worker: WorkerConfig) -> Hierarchy | None:
-    """Return where the containers' groups are, None if not here."""
+    """Return the hierarchy of the containers' groups; None if it is not on this host."""
     if worker.containers.remote:
         return None
     try:

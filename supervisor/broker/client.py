@@ -1,4 +1,4 @@
-"""The callers' side of a broker: what a supervisor and a launcher ask for over its sockets."""
+"""The callers' side of a broker: a supervisor's and a launcher's calls over its sockets."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from supervisor.broker.containers import Container
 from supervisor.core import Reading
 
 LAUNCH_TIMEOUT = 1900.0
-"""Seconds for making or removing a container: its image may have to be pulled first."""
+"""Seconds for creating or removing a container: its image may have to be pulled first."""
 
 READ_TIMEOUT = 5.0
 """Seconds for reading through the engine; 20.10 may need two."""
@@ -47,7 +47,7 @@ class BrokerClient:
         return {name: Container(**fields) for name, fields in found.items()}
 
     async def readings(self) -> Mapping[str, Reading | ActuationError]:
-        """Return what the engine says of each controlled executable, or why it says nothing."""
+        """Return the engine's reading of each controlled executable, or why there is none."""
         found = await self._call("GET", "/v1/readings", timeout=READ_TIMEOUT)
         return {
             name: ActuationError(r["error"]) if "error" in r else Reading(**r)
@@ -60,7 +60,7 @@ class BrokerClient:
         return found
 
     async def create(self, name: str) -> None:
-        """Make an executable's container and start it."""
+        """Create an executable's container and start it."""
         await self._call("PUT", f"/v1/executables/{quote(name, safe='')}", timeout=LAUNCH_TIMEOUT)
 
     async def remove(self, name: str) -> None:
@@ -94,7 +94,7 @@ class BrokerClient:
 
 @contextlib.asynccontextmanager
 async def calling(path: Path, timeout: float) -> AsyncIterator[BrokerClient]:
-    """Yield a client of the socket at `path`; `timeout` (seconds) bounds what sets or reads."""
+    """Yield a client of the socket at `path`; `timeout` (seconds) bounds calls that set or read."""
     connector = aiohttp.UnixConnector(str(path), limit=0)
     async with aiohttp.ClientSession(
         connector=connector, headers={"Content-Type": "application/json"}

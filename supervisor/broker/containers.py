@@ -1,8 +1,8 @@
-"""What a container of ours looks like: built from roma.yaml, recognised by its labels. No I/O.
+"""Specification of our containers: built from roma.yaml, recognised by its labels. No I/O.
 
 Traps handled here: quotas by period and quota, never `--cpus` (the engine then refuses to change
-them); the swap limit equals the memory limit, else half of a leak goes unseen; TensorFlow sizes
-its thread pools by CPU affinity, blind to quotas, so they are set; a CPU container sees no GPU.
+them); the swap limit equals the memory limit, else half of a leak goes unseen; TensorFlow sizes its
+thread pools by CPU affinity, blind to quotas, so they are set; a CPU container sees no GPU.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from supervisor.core import Reading
 
 MANAGED, WORKER, EXECUTABLE = "roma.managed", "roma.worker", "roma.executable"
 MODEL, SPECIFICATION = "roma.model", "roma.specification"
-"""Labels. `roma.managed` is the deployment's name; `roma.specification` tells whether a container
-is still what roma.yaml asks for."""
+"""Labels. `roma.managed` is the deployment's name; `roma.specification` shows whether a container
+still matches roma.yaml."""
 
 MODELS = "/models"
-"""Where a container finds its models, read-only."""
+"""The directory, inside a container, of its models, mounted read-only."""
 
 MOST_PROCESSES = 4096
-"""Threads included: a model server has hundreds."""
+"""Most processes, threads included: a model server has hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def check(found: Mapping[str, Any], config: Config, worker: WorkerConfig, name: 
 
 
 def reading(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Reading:
-    """Return what the engine knows of a container's cores: the quota it set, the kernel's counters.
+    """Return the engine's reading of a container: the quota it set, and the kernel's counters.
 
     Raises EngineError for one that does not run: its counters are all 0.
     """
@@ -135,7 +135,7 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         SPECIFICATION: digest,
     }
     if not on_gpu:
-        # Not in the digest: the supervisor moves it every second.
+        # Not in the digest: the supervisor changes it every second.
         period = config.control.cfs_period
         host["CpuPeriod"] = units.period_us(period)
         host["CpuQuota"] = units.quota_us(executable.spec.cores, period)
@@ -155,7 +155,7 @@ def _mount(name: str, model: ModelConfig) -> dict[str, Any]:
 
 def _environment(*, on_gpu: bool) -> list[str]:
     quiet = ["TF_CPP_MIN_LOG_LEVEL=2"]
-    # With NVIDIA's runtime as the engine's default every container would see every GPU.
+    # With NVIDIA's runtime as the engine's default, every container would see every GPU.
     return quiet if on_gpu else [*quiet, "NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES=-1"]
 
 

@@ -1,4 +1,4 @@
-"""The Docker Engine API, as far as ROMA needs it: asynchronous, over a socket, nothing cached.
+"""The part of the Docker Engine API that ROMA needs: asynchronous, over a socket, nothing cached.
 
 Paths have no version: the engine then answers in its own, and every call here has kept its shape
 since API 1.25, one-shot statistics since 1.41 (https://docs.docker.com/engine/api/).
@@ -28,9 +28,9 @@ PULL_TIMEOUT = 1800.0
 
 
 class Engine:
-    """One engine; make it with `connected`. Every call raises EngineError.
+    """One engine; create it with `connected`. Every call raises EngineError.
 
-    `explain` puts into words why a call did not come through.
+    `explain` returns the reason why a call failed.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Engine:
                 raise EngineError(f"engine {self._address}: image {image}: {report['error']}")
 
     async def start(self, container: str) -> None:
-        """Start a container; one that runs already is left alone."""
+        """Start a container; a running one is unchanged."""
         await self._call("POST", f"/containers/{_path(container)}/start")
 
     async def remove(self, container: str, *, grace: int = 10) -> None:
@@ -171,7 +171,7 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
             case "unix":
                 connector = aiohttp.UnixConnector(rest, limit=0)
             case "tcp":
-                assert docker.tls is not None  # config sees to it
+                assert docker.tls is not None  # guaranteed by config.
                 base, explain = f"https://{rest}", _about(docker.tls)
                 connector = aiohttp.TCPConnector(ssl=_tls(docker.tls), limit=0)
             case _:
@@ -197,10 +197,10 @@ def _tls(directory: Path) -> ssl.SSLContext:
 
 
 def _about(tls: Path) -> Callable[[Exception], str]:
-    """Return what explains failed calls of an engine with certificates."""
+    """Return a function that explains failed calls of an engine with certificates."""
 
     def explain(error: Exception) -> str:
-        # The cause says who refuses whose certificate; to aiohttp the connection was just lost.
+        # The cause says which side refused the certificate; aiohttp only saw the connection lost.
         if isinstance(error.__cause__, ssl.SSLError):
             return f"docker.tls = {tls}: {error.__cause__}"
         # In TLS 1.3 a client is refused after its handshake, and the reset may overtake the alert.
@@ -216,13 +216,13 @@ def _path(container: str) -> str:
 
 
 def _tagged(image: str) -> str:
-    """Return an image with its tag; without one the engine would fetch every tag there is."""
+    """Return an image with its tag; without one the engine would fetch every tag."""
     _, _, last = image.rpartition("/")
     return image if ":" in last or "@" in last else f"{image}:latest"
 
 
 def _message(text: str) -> str:
-    """Return what an error answer of the engine says."""
+    """Return the message in an error answer of the engine."""
     try:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,9 +1,10 @@
-"""`roma broker`: two unix sockets, one per role. Who may open one is the first check, not the last.
+"""`roma broker`: two unix sockets, one per role. The first check is who may open a socket.
 
     supervisor.sock    GET /v1/executables, /v1/readings; POST /v1/cores {"cores": {NAME: cores}}
     launcher.sock      the same, GET /v1/known, PUT and DELETE /v1/executables/NAME
 
-The kernel says which user calls (SO_PEERCRED, unix(7)); a caller cannot claim to be another.
+The kernel identifies the calling user (SO_PEERCRED, unix(7)), so a caller cannot claim to be
+another.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from supervisor.core import Reading
 SUPERVISOR, LAUNCHER = "supervisor.sock", "launcher.sock"
 
 MOST_BYTES = 1 << 20
-"""Of a request's body: ten thousand executables."""
+"""Most bytes of a request's body: enough for ten thousand executables."""
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +55,10 @@ def run_dir(config: Config, worker: WorkerConfig) -> Path:
 
 
 async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: bool) -> None:
-    """Serve until SIGTERM or SIGINT; what was granted stands.
+    """Serve until SIGTERM or SIGINT; granted quotas stay in force.
 
-    Without `launcher` there is no second socket: somebody else makes the containers. On SIGHUP
-    take over the models of `file`.
+    Without `launcher` there is no second socket: another program creates the containers. On SIGHUP,
+    switch to the models of `file`.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,13 +79,13 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: boo
             asyncio.create_task(_follow(broker, file, config)),
         ]
         if not config.control.dry_run:
-            # Where nobody applies anything nobody's silence means anything.
+            # In dry-run nothing is applied, so silence has no meaning.
             tasks.append(asyncio.create_task(broker.watch_lease()))
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
         for task in done:
-            task.result()  # a bug ended it: be seen, and be restarted
+            task.result()  # raise the bug that ended it, and get restarted.
 
 
 async def _follow(broker: Broker, file: Path, config: Config) -> None:
@@ -93,7 +94,7 @@ async def _follow(broker: Broker, file: Path, config: Config) -> None:
 
 
 def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Application:
-    """Return what a supervisor may do."""
+    """Return the application with a supervisor's calls."""
 
     async def executables(_: web.Request) -> web.Response:
         found = await broker.containers()
@@ -116,7 +117,7 @@ def supervisor_application(broker: Broker, callers: frozenset[int]) -> web.Appli
 
 
 def launcher_application(broker: Broker, callers: frozenset[int]) -> web.Application:
-    """Return what a launcher may do."""
+    """Return the application with a launcher's calls."""
 
     async def known(_: web.Request) -> web.Response:
         return _json(await broker.known())
@@ -147,7 +148,7 @@ async def _listening(
         try:
             _make_way(path)
             await web.UnixSite(runner, str(path)).start()
-            # Other users must be able to open it to be asked who they are.
+            # Other users must be able to connect before their identity can be checked.
             os.chmod(path, 0o600 if callers == {os.geteuid()} else 0o666)
         except OSError as error:
             raise LaunchError(f"docker.run_dir: cannot listen on {path}: {error}") from error
@@ -157,7 +158,7 @@ async def _listening(
 
 
 def _make_way(path: Path) -> None:
-    """Make the socket's directory; remove the socket of a broker that has died."""
+    """Create the socket's directory; remove the socket of a broker that has died."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if _answers(path):
         raise LaunchError(f"{path}: another broker listens there")
@@ -186,7 +187,7 @@ def _only(callers: frozenset[int]) -> Any:
 
 
 def _caller(request: web.Request) -> int | None:
-    """Return the user id of whoever is at the other end, None if it has gone."""
+    """Return the user id of the connected peer; None if it has disconnected."""
     transport = request.transport
     connection = None if transport is None else transport.get_extra_info("socket")
     if connection is None:

@@ -1,7 +1,7 @@
 """A local socket that leads to the engine of another host, by the user's own ssh and keys.
 
-It is kept up: an ssh that ends is started again, and says meanwhile why it ended. It never asks
-anybody for anything.
+It is kept up: an ssh that exits is restarted, and its reason is reported meanwhile. It never
+prompts for anything.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 from roma.telemetry.orphans import die_with_parent
 
 FIRST_TRY = 12.0
-"""Seconds to wait for the first connection; calls before it would fail."""
+"""Seconds to wait for the first connection; earlier calls would fail."""
 
 PAUSE = 1.0
 """Seconds between the end of one ssh and the start of the next."""
@@ -24,7 +24,7 @@ OPTIONS = {
     "ConnectTimeout": "10",
     "ExitOnForwardFailure": "yes",
     "LogLevel": "ERROR",
-    # A host that is gone is known to be gone after 15 seconds.
+    # A host that is gone is detected after 15 seconds.
     "ServerAliveInterval": "5",
 }
 
@@ -41,7 +41,7 @@ class Tunnel:
         self._target = target
 
     async def keep(self) -> None:
-        """Keep it up until cancelled."""
+        """Keep the tunnel up until cancelled."""
         while True:
             said = await self._once()
             if said != self.down:  # once per reason, not once per second
@@ -51,11 +51,11 @@ class Tunnel:
             await asyncio.sleep(PAUSE)
 
     def explain(self, error: Exception) -> str:
-        """Say why a call through it failed: it is down, or that is not the reason."""
+        """Return why a call through it failed: the tunnel's own fault, or else `error`."""
         return f"ssh {self._target}: {self.down}" if self.down else str(error)
 
     async def _once(self) -> str:
-        """Run ssh until it ends; return its last words."""
+        """Run ssh until it exits; return its last line of output."""
         self.socket.unlink(missing_ok=True)  # ssh leaves it behind, and then refuses to listen
         try:
             process = await asyncio.create_subprocess_exec(

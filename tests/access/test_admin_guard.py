@@ -205,10 +205,10 @@ async def test_a_supervisor_shows_its_token_and_a_replaced_one_goes_on(tmp_path)
     async with serving(tmp_path, tokens={"exchange": "exchange"}) as (loaded, session):
         (url,) = loaded.dispatcher_urls
         token = tokens.watched(tmp_path / "exchange")
-        peer, stranger = Peer(session, url, 5, token), Peer(session, url, 5)
+        peer, unknown = Peer(session, url, 5, token), Peer(session, url, 5)
         assert (await peer.report()).models[0].model == "m"
         await peer.confirm(ExchangeRequest("local", ()))
-        for call in (stranger.report(), stranger.confirm(ExchangeRequest("local", ()))):
+        for call in (unknown.report(), unknown.confirm(ExchangeRequest("local", ()))):
             with pytest.raises(ExchangeError, match="status 401"):
                 await call
         old = (tmp_path / "exchange").read_text()

@@ -191,7 +191,7 @@ async def test_a_probe_is_answered_while_a_crowd_holds_the_admin_port(authority,
             async with asyncio.timeout(20):
                 assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
             assert len(ports.open) == 4
-    assert "4 connections of admin ports are open, as many as may be" in caplog.text
+    assert "4 connections of admin ports are open: limit reached" in caplog.text
 
 
 async def test_who_is_being_answered_makes_no_room():

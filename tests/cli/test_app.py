@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import COMMANDS, app
+from roma.config import renamed
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -37,8 +38,8 @@ def test_help_lists_every_command_and_imports_none():
             "--story: is called --decision-log since 0.2",
         ),
         (
-            ("experiment", "run", "hindsight"),
-            "experiment = hindsight: is called clairvoyant-bound since 0.2",
+            ("experiment", "run", next(iter(renamed.EXPERIMENTS))),
+            r"experiment = \w+: is called clairvoyant-bound since 0\.2",
         ),
     ],
 )
@@ -46,7 +47,8 @@ def test_an_old_name_has_one_line_that_names_the_new_one(arguments, line):
     done = subprocess.run(
         [sys.executable, "-m", "roma", *arguments], check=False, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr.strip()) == (2, line)
+    assert done.returncode == 2
+    assert re.fullmatch(line, done.stderr.strip())
 
 
 def test_the_version_is_the_distributions():

@@ -135,7 +135,7 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         (
             "workers:",
             "gateway: {processes: 2, exchange_port: 8503}\nworkers:",
-            "gateway.exchange_port = 8503: must be absent where workers > 1 (2)",
+            "gateway.exchange_port = 8503: must be absent where processes > 1 (2)",
         ),
         (
             "workers:",

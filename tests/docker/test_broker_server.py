@@ -18,13 +18,13 @@ from supervisor.broker.server import LAUNCHER, SUPERVISOR, run_dir
 from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.up import write_config
 
-STRANGER = 65534
+OTHER_USER = 65534
 """The user `nobody`."""
 
 
 @pytest.fixture
 def sockets():
-    """A directory that strangers may enter; pytest's own they may not."""
+    """A directory that other users may enter; pytest's own they may not."""
     with tempfile.TemporaryDirectory(prefix="roma-") as directory:
         Path(directory).chmod(0o755)
         yield directory
@@ -137,7 +137,7 @@ def test_only_the_users_that_roma_yaml_names_may_call(file, serve):
     assert ours.stat().st_mode & 0o777 == 0o600
     assert curl(ours, "GET", "/v1/executables") == (200, {})
     ours.chmod(0o666)  # whatever the file's mode: the kernel says who calls
-    status, answer = curl(ours, "GET", "/v1/executables", user=STRANGER)
+    status, answer = curl(ours, "GET", "/v1/executables", user=OTHER_USER)
     assert (status, answer) == (
         403,
         {"error": "user 65534 may not call this broker (docker.callers)"},
@@ -145,8 +145,8 @@ def test_only_the_users_that_roma_yaml_names_may_call(file, serve):
 
 
 def test_a_named_user_may_call(file, serve):
-    theirs = serve(file(callers=[STRANGER])) / SUPERVISOR
-    assert curl(theirs, "GET", "/v1/executables", user=STRANGER) == (200, {})
+    theirs = serve(file(callers=[OTHER_USER])) / SUPERVISOR
+    assert curl(theirs, "GET", "/v1/executables", user=OTHER_USER) == (200, {})
 
 
 def test_a_second_broker_gives_way(file, serve):

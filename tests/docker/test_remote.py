@@ -49,7 +49,7 @@ def sshd(tmp_path, monkeypatch):
     directory.mkdir()
     tools.mkdir()
     (port,) = free_ports(1)
-    for name in ("server", "client", "stranger"):
+    for name in ("server", "client", "unknown"):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name]
         subprocess.run(keygen, check=True)
     server, client = ((directory / f"{name}.pub").read_text() for name in ("server", "client"))
@@ -147,7 +147,7 @@ async def test_a_container_that_does_not_run_has_no_reading(write, over_tls, hos
 @pytest.mark.parametrize(
     ("who", "why"),
     [
-        ("stranger", "alert bad certificate|the engine may refuse this certificate"),
+        ("unknown", "alert bad certificate|the engine may refuse this certificate"),
         ("misled", "certificate verify failed"),
     ],
 )
@@ -228,7 +228,7 @@ async def test_an_ssh_that_ends_is_started_again(over_ssh):
 
 async def test_a_key_that_is_refused_is_said_in_ssh_s_own_words(over_ssh, sshd, caplog):
     _, directory = sshd
-    (directory / "client").write_text((directory / "stranger").read_text())
+    (directory / "client").write_text((directory / "unknown").read_text())
     async with connected(DockerConfig(**over_ssh)) as engine:
         with pytest.raises(EngineError, match=r"ssh .*@127\.0\.0\.1:\d+: .*Permission denied"):
             await engine.containers({})

@@ -130,7 +130,7 @@ def test_every_law_takes_part_in_the_comparison():
 
 def test_the_played_bound_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatch):
     monkeypatch.setattr(workloads, "PARETO", SHORT)
-    (table,) = clairvoyant_bound.HINDSIGHT.run(Lab((1,))).tables
+    (table,) = clairvoyant_bound.CLAIRVOYANT_BOUND.run(Lab((1,))).tables
     assert [row[0] for row in table.rows] == [w.name for w in SHORT]
     for _, bound, played, late, ratio, ours, beside in table.rows:
         assert played >= bound

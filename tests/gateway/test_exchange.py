@@ -1,4 +1,4 @@
-"""The supervisor's door of a real dispatcher: reports and confirmations."""
+"""The supervisor's side of a real dispatcher's admin port: reports and confirmations."""
 
 import asyncio
 from dataclasses import replace

@@ -365,14 +365,14 @@ async def test_a_taken_port_is_named(harness):
 async def test_dispatchers_that_share_the_clients_port_share_this_one(harness):
     (port,) = free_ports(1)
     await harness.open(speaks_grpc=True)
-    doors = [GatewayGrpcServer(harness.service, harness.server, shared=True) for _ in range(2)]
-    for door in doors:
-        door.bind("127.0.0.1", port)
-        await door.start()
+    servers = [GatewayGrpcServer(harness.service, harness.server, shared=True) for _ in range(2)]
+    for server in servers:
+        server.bind("127.0.0.1", port)
+        await server.start()
     with pytest.raises(OSError, match="in use"):
         GatewayGrpcServer(harness.service, harness.server).bind("127.0.0.1", port)
-    for door in doors:
-        await door.close(0)
+    for server in servers:
+        await server.close(0)
 
 
 async def test_a_failure_is_in_the_log_with_its_status(harness, caplog):

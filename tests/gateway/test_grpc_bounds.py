@@ -133,7 +133,7 @@ async def test_a_call_without_a_message_is_told_so(harness):
 
 
 async def test_health_questions_that_are_held_back_make_room_for_others(guarded, raw, monkeypatch):
-    monkeypatch.setattr(call_limits, "BRIEF", 60.0)
+    monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 60.0)
     slow = []
     for path in [CHECK, WATCH] * (call_limits.UNAUTHENTICATED_CALLS // 2):
         slow.append(await raw())
@@ -173,7 +173,7 @@ async def test_who_watches_without_a_key_holds_nothing(guarded):
 
 
 async def test_a_health_question_has_little_time(guarded, raw, monkeypatch):
-    monkeypatch.setattr(call_limits, "BRIEF", 0.1)
+    monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 0.1)
     client = await raw()
     client.begin(CHECK)
     assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
@@ -199,9 +199,7 @@ async def test_messages_of_both_doors_together_are_bounded(harness):
         await harness.until(lambda: harness.server.buffered == 2 * len(message))
         code, _, text, trailing = await harness.call(PREDICT, message, channel=channel)
         assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
-        assert (
-            text == f"{3 * len(message)} bytes of requests and answers are held, as many as may be"
-        )
+        assert text == f"{3 * len(message)} bytes of requests and answers are held: limit reached"
         assert (await harness.predict(body=bytes(400_000)))[0] == 503
         assert harness.server.buffered == 2 * len(message)
         small = asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
@@ -353,7 +351,7 @@ async def test_open_calls_are_bounded_by_address_and_in_all(harness, raw):
         for path in (PREDICT, STATUS, CHECK, f"/{OIP}/ServerLive"):
             code, _, text, trailing = await harness.call(path, asking(PREDICT), channel=channel)
             assert (code, trailing["retry-after"]) == (Code.RESOURCE_EXHAUSTED, "1")
-            assert text == "2 calls of one address are open, as many as may be"
+            assert text == "2 calls of one address are open: limit reached"
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await reflection.ServerReflectionInfo(iter(())).read()

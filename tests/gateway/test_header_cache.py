@@ -211,7 +211,7 @@ async def test_an_answer_of_a_known_head_needs_no_parser():
     length = b"Inference-Header-Content-Length: 1"
     ended, _ = read([answer(b"[1]", length), answer(b"[2]", length)], pool)
     assert [result.body for result in ended] == [b"[1]", b"[2]"]
-    assert [result.kind is None for result in ended] == [True, False]
+    assert [result.template is None for result in ended] == [True, False]
     assert ended[0].more == ended[1].more == length.decode() + "\r\n"
 
 
@@ -223,7 +223,7 @@ async def test_clients_get_what_an_answer_says_beside_what_its_like_have_in_comm
         transport, one = Transport(), Connection(server)
         one.connection_made(transport)
         one.data_received(post(b"{}", *lines).replace(b"HTTP/1.1", b"HTTP/" + version))
-        one.respond(Response(200, "text/plain", None, b"[1]", more, kind=kind))
+        one.respond(Response(200, "text/plain", None, b"[1]", more, template=kind))
         one.connection_lost(None)
         return transport.written
 
@@ -244,7 +244,7 @@ async def test_the_answer_to_head_has_no_body_however_well_it_is_known():
         transport, one = Transport(), Connection(server)
         one.connection_made(transport)
         one.data_received(post(b"").replace(b"POST", method))
-        one.respond(Response(200, "text/plain", None, b"[1]", kind=kind))
+        one.respond(Response(200, "text/plain", None, b"[1]", template=kind))
         one.connection_lost(None)
     assert transport.written.endswith(b"Content-Length: 3\r\n\r\n")
 
@@ -256,7 +256,7 @@ async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
         transport, one = Transport(), Connection(server)
         one.connection_made(transport)
         one.data_received(post(b"{}"))
-        one.respond(Response(200, "text/plain", None, body, kind=kind))
+        one.respond(Response(200, "text/plain", None, body, template=kind))
         assert transport.written.endswith(body)
         assert transport.largest <= LARGE
         one.connection_lost(None)

@@ -35,7 +35,7 @@ class Host:
     """`url` and `tcp` lead to its engine, `address` to what its containers publish.
 
     `tls` is a folder of folders with ca.pem, cert.pem and key.pem: what `client` presents the
-    engine knows, what `stranger` presents it does not, and `misled` does not know the engine.
+    engine knows, what `unknown` presents it does not, and `misled` does not know the engine.
     """
 
     def __init__(self, scratch):
@@ -171,7 +171,7 @@ def _certificates(host):
     for name, signer, trusted, extensions in (
         ("engine", ours, ours, server),
         ("client", ours, ours, client),
-        ("stranger", other, ours, client),
+        ("unknown", other, ours, client),
         ("misled", ours, other, client),
     ):
         _certificate(host.tls / name, name, signer, *extensions)

@@ -48,7 +48,7 @@ class ScriptedRuntime:
     def unload(self, name):
         pass
 
-    def harness(self, name, inputs):
+    def stage(self, name, inputs):
         return inputs
 
     def execute(self, name, signature, staged):

@@ -288,10 +288,10 @@ async def test_a_token_lets_in_who_shows_it(working, hand, tmp_path):
     file.write_text(secret)
     async with working(hand, token=tokens.watched(file)) as connect:
         for wrong in ("", "x" * 43):
-            stranger = await connect(greet=False)
-            answer = await stranger.greet(wrong)
+            unknown = await connect(greet=False)
+            answer = await unknown.greet(wrong)
             assert answer == Refused("token: is not the one that this worker was given")
-            assert await stranger.read() is None
+            assert await unknown.read() is None
         link = await connect(greet=False)
         assert isinstance(await link.greet(secret), Hello)
 

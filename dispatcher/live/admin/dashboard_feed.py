@@ -1,4 +1,4 @@
-"""Keeps the board: once a second it looks at the core and asks every supervisor for its state.
+"""Updates the dashboard: reads the core and queries every supervisor once a second.
 
 Nothing here decides anything, and nothing waits for it: a supervisor that does not answer within
 half a second is shown as silent.
@@ -31,13 +31,13 @@ from roma.ui.dashboard.moments import Moment, record, refusal
 from roma.ui.dashboard.rows import DashboardView, Worker
 
 PERIOD = 1.0
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 
 ASK_LIMIT = 0.5
-"""Seconds that a supervisor may take to say how things are."""
+"""Seconds that a supervisor may take to return its state."""
 
 TELL_LIMIT = 3.0
-"""Seconds that it may take to tell what it decided: a quarter of an hour is a lot to tell."""
+"""Seconds that it may take to return its decisions: a quarter of an hour of them is a lot."""
 
 _WORKER = (
     "mode",
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class DashboardFeed:
-    """The board of one dispatcher, and who looks at it."""
+    """The dashboard of one dispatcher, and its followers."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class DashboardFeed:
 
     @property
     def view(self) -> DashboardView:
-        """What the last look saw."""
+        """The state at the last update."""
         return self.board.view
 
     @property
     def uncontrolled(self) -> Sequence[str]:
-        """Workers none of whose executables are controlled, though they were to be."""
+        """Workers that have no controlled executable although they should."""
         return [worker.worker for worker in self.view.workers if worker.uncontrolled]
 
     @property
@@ -103,7 +103,7 @@ class DashboardFeed:
         return list(self._driver.core.queues)
 
     async def run(self) -> None:
-        """Look once a second until cancelled."""
+        """Update once a second until cancelled."""
         clock = asyncio.get_running_loop().time
         due = clock()
         while True:
@@ -115,7 +115,7 @@ class DashboardFeed:
             await asyncio.sleep(due - clock())
 
     async def look(self) -> None:
-        """Look once, and wake everyone who follows."""
+        """Update once, and wake all followers."""
         states = await asyncio.gather(
             *(self._ask(worker, url) for worker, url in self._supervisors.items())
         )
@@ -136,7 +136,7 @@ class DashboardFeed:
         woken.set()
 
     async def close(self) -> None:
-        """Write down what happened since the last look."""
+        """Record what happened since the last update."""
         if self._decision_log is not None:
             await self.look()
             await self._decision_log.close()
@@ -150,7 +150,7 @@ class DashboardFeed:
 
     @property
     def json(self) -> bytes:
-        """The view as JSON, made once per look however many look at it."""
+        """The view as JSON, encoded once per update for all followers."""
         if self._json is None:
             self._json = orjson.dumps(self.view)
         return self._json
@@ -163,7 +163,8 @@ class DashboardFeed:
         return [refusal(at(time), reject) for time, reject in found]
 
     async def story(self, model: str | None, seconds: float) -> dict[str, Any]:
-        """Return what was decided for a model, or for all, in the last seconds, and by whom not."""
+        """Return the decisions of the last seconds for a model, or for all, and who did not answer.
+        """
         now = self._driver.clock()
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
         asked = self._asked(model)
@@ -200,7 +201,7 @@ class DashboardFeed:
     async def _get(
         self, url: str, what: str, query: Mapping[str, str], limit: float
     ) -> dict[str, Any] | str:
-        """Return what a supervisor answers, or why it does not."""
+        """Return a supervisor's answer, or why there is none."""
         try:
             async with self._session.get(
                 f"{url}/control/v1/{what}",
@@ -229,7 +230,7 @@ class DashboardFeed:
 async def watching(
     driver: Driver, config: Config, epoch: str, reasons: Reasons
 ) -> AsyncIterator[DashboardFeed]:
-    """Keep a board until the block ends."""
+    """Keep a dashboard up to date until the block ends."""
     context, token = peers.to_supervisors(config), peers.exchange_token(config)
     files = [file for file in (context, token) if file is not None]
     async with peers.session(context) as session:

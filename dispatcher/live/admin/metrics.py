@@ -121,7 +121,7 @@ def collect_gateway(
     )
     yield counter(
         "gateway_connections_refused",
-        "Connections turned away because as many as may be were open.",
+        "Connections turned away because the limit was reached.",
         [],
         [((), server.turned_away)],
     )
@@ -257,7 +257,7 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
     )
     yield gauge(
         "executable_ejected",
-        "1 if the executable failed too often in a row and is left alone for a while.",
+        "1 if the executable failed too often in a row and is out of rotation.",
         _EXECUTABLE,
         (((e.spec.name,), float(e.ejected)) for e in found),
     )

@@ -97,7 +97,7 @@ class Page:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if self._streams >= STREAMS:
-            error = f"{self._streams} pages are open, as many as may be"
+            error = f"{self._streams} pages are open: limit reached"
             return web.json_response({"error": error}, status=503)
         response = web.StreamResponse(
             headers={

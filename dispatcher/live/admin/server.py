@@ -1,14 +1,15 @@
-"""The admin port. Its first use is the supervisors': one exchange per period, in two halves.
+"""The admin port: exchange with supervisors (one per period, in two halves), metrics, live page.
 
     GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
     POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
 
-Two halves, because in-flight limits must follow an allocation at once, not a period later. Beside
-them GET /metrics, for Prometheus, /healthz, and the live page (dispatcher/live/admin/page.py), and
+There are two halves because in-flight limits must follow an allocation at once, not a period later.
+The port also serves GET /metrics, for Prometheus, /healthz, the live page
+(dispatcher/live/admin/page.py), and
 
-    POST /control/v1/reload    take over what roma.yaml says now: 200, or 409 and why not
+    POST /control/v1/reload    load roma.yaml again: 200, or 409 and the reason
 
-Page, exchange and metrics have a token each, and can have a listener each.
+The page, the exchange and the metrics have a token each, and can have a listener each.
 """
 
 import asyncio
@@ -42,14 +43,14 @@ REPORT, APPLIED, METRICS = "/control/v1/report", "/control/v1/applied", "/metric
 RELOAD = "/control/v1/reload"
 
 Part = Callable[[web.Application], object]
-"""Adds its routes to an application."""
+"""Adds the routes of a part to an application."""
 
 Collect = Callable[[], Iterable[Metric]]
-"""Tells what a scrape is answered with."""
+"""Returns the metrics for a scrape."""
 
 
 class Admin:
-    """What is answered there."""
+    """The handlers of the admin port."""
 
     def __init__(
         self,
@@ -59,24 +60,24 @@ class Admin:
         epoch: str,
         collect: Collect,
     ) -> None:
-        """`epoch` names the dispatcher's start."""
+        """Take the parts of the dispatcher; `epoch` names the dispatcher's start."""
         self._supervisors = supervisors
         self._driver = driver
         self._page = Page(watch)
         self._epoch = epoch
         self._collect = collect
         self.heard: set[str] = set()
-        """Workers whose supervisors have said what was applied."""
+        """Workers whose supervisors have reported what was applied."""
         self.reloading: Reloading | None = None
-        """Takes over a changed roma.yaml; None where nobody may ask for it."""
+        """Loads a changed roma.yaml; None where reloading is not available."""
         self.is_open = False
-        """Clients are let in."""
+        """True while clients are admitted."""
         self.ports: AdminPorts | None = None
-        """The listeners and their connections, while there are any."""
+        """The listeners and their connections; None while the port is closed."""
 
     @contextlib.asynccontextmanager
     async def listening(self, config: Config) -> AsyncIterator[None]:
-        """Serve the admin port, and those of its parts that have one of their own."""
+        """Serve the admin port, and those of its parts that have a port of their own."""
         g = config.gateway
         admin = watched(config.tokens.admin, "tokens.admin")
         shared = peers.exchange_token(config)
@@ -149,7 +150,7 @@ class Admin:
         return self._take(body)
 
     def _take(self, body: bytes) -> web.Response:
-        """Learn what a supervisor applied, or say why it is not listened to."""
+        """Record what a supervisor applied, or return why its message is refused."""
         try:
             message = exchange.parse_request(body)
             self._supervisors.admit(message, self._driver.clock())
@@ -182,5 +183,5 @@ class Admin:
 
 
 def _not_for_browsers() -> web.Response:
-    # The page has made this port one for browsers: another site's page must not write here.
+    # The page makes this port one for browsers: another site's page must not write here.
     return web.json_response({"error": "not for browsers"}, status=403)

@@ -1,4 +1,4 @@
-"""Supervisors that a dispatcher listens to: of the workers it knows, and one for each."""
+"""Supervisors that a dispatcher accepts: one for each worker that it knows."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ class UnknownWorker(RomaError):
 
 
 class WorkerTaken(RomaError):
-    """Another supervisor of this worker is heard; it is `holder`."""
+    """Another supervisor of this worker is active; it is `holder`."""
 
     def __init__(self, message: str, holder: SupervisorId) -> None:
         super().__init__(message)
@@ -26,10 +26,10 @@ class Supervisors:
         self._heard: dict[str, tuple[SupervisorId, float]] = {}
 
     def admit(self, message: ExchangeRequest, now: float) -> None:
-        """Raise UnknownWorker or WorkerTaken if a message is to be refused.
+        """Raise UnknownWorker or WorkerTaken if a message must be refused.
 
-        One that ended without a word is replaced at once by who can tell that it ended, and by
-        anybody when it has been silent for long.
+        A supervisor that ended without notice is replaced at once by one that can confirm its end,
+        and by any other after a long silence.
         """
         worker, sender = message.worker, message.supervisor
         if worker not in self._silence:

@@ -1,16 +1,15 @@
-"""Who may call which model now: keys, an identity provider's tokens, client certificates.
+"""Access control: which caller may use which model, by key, provider token or certificate.
 
-`admit` is on every request's way, synchronous, and takes about three microseconds for a key: one
+`admit` runs for every request. It is synchronous and takes about three microseconds for a key: one
 SHA-256 of the token, one look-up by the token's public id, one comparison in constant time. There
 is nothing to cache: that hash is the verification. An identity provider's token is verified once,
 in about a tenth of a millisecond, and then known by its SHA-256 until it expires (`oidc.py`).
 
-A caller without a scope for a model hears the same 403 whether the model exists or not, so `admit`
-must come before the model is looked up. Where a request names its model in its body, as over gRPC,
-`admit` comes before the body and `check` after it: such a 403 costs one request of the rate.
+A caller without a scope for a model gets the same 403 whether the model exists or not, so `admit`
+must run before the model is looked up. Where a request names its model in its body, as over gRPC,
+`admit` runs before the body is read and `check` after it: such a 403 costs one request of the rate.
 
-Nothing here shows a token or what a client sent in its place: not in messages, not in reprs, not
-in logs.
+Tokens, and values that a client sent in their place, never appear in messages, reprs or logs.
 """
 
 import asyncio
@@ -37,10 +36,10 @@ from roma.security.api_keys import KeyEntry, Keys, expired, load
 __all__ = ["Access", "Credentials", "Denied", "Grant", "opened"]
 
 RETRY = 1.0
-"""Seconds after which a caller with too much under way may try again."""
+"""Seconds after which a caller with too many requests in progress may try again."""
 
 LONGEST = 8192
-"""Characters of a token that are looked at."""
+"""Longest token that is examined, in characters."""
 
 _UNLIMITED = Limits()
 
@@ -60,7 +59,7 @@ class Credentials:
 
 
 class Access:
-    """Decides who is let in. Without keys, provider and client certificates everybody is."""
+    """Decides which requests to admit: all of them without keys, provider and certificates."""
 
     def __init__(
         self,
@@ -80,17 +79,17 @@ class Access:
         self._open = keys is None and bearers is None and not certificates
         self._everybody = Caller("", _UNLIMITED, RateLimit(_UNLIMITED))
         self.denied: Counter[int] = Counter()
-        """Requests that were not let in, by status."""
+        """Refused requests, by status."""
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody is let in, whatever he shows."""
+        """True if every client is admitted, whatever its credentials."""
         return self._open
 
     def admit(self, who: Credentials, model: str | None, now: float) -> Grant:
-        """Let a request in or raise `Denied`; without a model any caller may.
+        """Admit a request or raise `Denied`; without a model any known caller is admitted.
 
-        `now` is of a clock that never jumps; expiry goes by the wall clock.
+        `now` is the time of a clock that never jumps; expiry uses the wall clock.
         """
         try:
             caller = self._everybody if self._open else self._caller(who)
@@ -107,7 +106,7 @@ class Access:
         return Grant(caller)
 
     def check(self, grant: Grant, model: str) -> None:
-        """Raise `Denied` if one who was let in before his model was known may not call it."""
+        """Raise `Denied` if a caller admitted before its model was known may not call the model."""
         try:
             grant.check(model)
         except Denied as denied:
@@ -138,7 +137,8 @@ class Access:
     def _by_key(self, token: str) -> Caller:
         digest = sha256(token.encode()).digest()
         caller = self._callers.get(token[5:13])
-        # Whether an id exists may show, it is public; how much of a secret is right may not.
+        # An id is public, so its existence may show; the number of correct digits of a secret must
+        # not.
         if not compare_digest(digest, caller.secret if caller else NO_DIGEST):
             raise _unknown()
         assert caller is not None
@@ -148,7 +148,7 @@ class Access:
         if name is None:
             raise Denied(401, "a key or token is needed, as Authorization: Bearer TOKEN")
         if self._certificates:
-            # Whoever has a certificate of the right authority may.
+            # Every client with a certificate of the right authority is admitted.
             return Caller(name, _UNLIMITED, self._everybody.rate_limit)
         if name not in self._certified:
             raise Denied(401, "this client certificate belongs to nobody who may call")
@@ -186,7 +186,7 @@ def _unknown() -> Denied:
 
 
 def _loaded(path: Path) -> Keys:
-    """Read the keys; expired ones are named, for their callers are told no more than 401."""
+    """Read the keys; log the names of expired ones, since their callers only get a 401."""
     found = load(path)
     for line in expired(found, datetime.now(UTC)):
         log.warning("gateway.keys: %s: %s", path, line)
@@ -195,7 +195,7 @@ def _loaded(path: Path) -> Keys:
 
 @contextlib.asynccontextmanager
 async def opened(config: GatewayConfig) -> AsyncIterator[Access]:
-    """Yield the access that a gateway's section asks for, kept up to date until the block ends."""
+    """Yield the access control that a gateway's section configures, kept current in the block."""
     path = config.keys
     keys = None if path is None else Watched([path], lambda: _loaded(path), "gateway.keys")
     mutual = config.tls is not None and config.tls.client_ca is not None
@@ -210,7 +210,7 @@ async def opened(config: GatewayConfig) -> AsyncIterator[Access]:
 
 def _provider(config: OidcConfig) -> contextlib.AbstractAsyncContextManager[Bearers]:
     try:
-        # An extra; and nobody shall wait for an import that is not used.
+        # An extra; and an import that is not used must not delay the start.
         from dispatcher.live.auth.oidc import provider  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Those who may call, the leave that they get and the refusal: the nouns of `access.py`."""
+"""Callers, their grants and refusals: the data types of `access.py`."""
 
 import math
 from typing import Protocol
@@ -8,11 +8,11 @@ from roma.config.security import Limits
 from roma.domain.units import retry_after_s
 
 NO_DIGEST = bytes(32)
-"""Of no token."""
+"""Digest that belongs to no token."""
 
 
 class Denied(Exception):
-    """A request that is not let in: 401 who is it, 403 not this model, 429 too much of it."""
+    """Refusal of a request: 401 unknown caller, 403 model not allowed, 429 rate limit."""
 
     def __init__(
         self, status: int, message: str, retry_after: float | None = None, caller: str | None = None
@@ -21,11 +21,11 @@ class Denied(Exception):
         self.status = status
         self.retry_after = retry_after
         self.caller = caller
-        """Name of the caller, where it is known."""
+        """Name of the caller, if known."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer says beside its status."""
+        """Headers of the answer."""
         if self.status == 401:  # RFC 6750, section 3
             return {"WWW-Authenticate": 'Bearer realm="roma"'}
         if self.retry_after is not None:
@@ -34,9 +34,9 @@ class Denied(Exception):
 
 
 class Grant:
-    """Leave for one request; `release` it when the request has ended, whichever way.
+    """Grant for one request; `release` it when the request has ended, for whatever reason.
 
-    The request holds it, and so does each execution, which outlives a client that hangs up.
+    The request holds it, and so does each execution, which outlives a client that disconnects.
     """
 
     __slots__ = ("_caller", "_holders", "_rate_limit", "name", "priority")
@@ -44,7 +44,7 @@ class Grant:
     def __init__(self, caller: "Caller") -> None:
         self.name = caller.name
         self.priority = caller.priority
-        """The highest it may use."""
+        """The highest priority that it allows."""
         self._caller = caller
         self._rate_limit: RateLimit | None = caller.rate_limit
         self._holders = 1
@@ -69,7 +69,7 @@ class Grant:
 
 
 class Caller:
-    """One who may call: what for, until when, and how much of it."""
+    """A client's identity: its models, expiry and limits."""
 
     __slots__ = ("expires", "models", "name", "priority", "rate_limit", "secret")
 
@@ -87,9 +87,9 @@ class Caller:
         self.priority = limits.priority
         self.rate_limit = rate_limit
         self.models = models
-        """None: all."""
+        """Allowed models; None: all."""
         self.expires = expires
-        """On the wall clock."""
+        """Expiry on the wall clock."""
         self.secret = secret
         """SHA-256 of its token."""
 
@@ -103,7 +103,7 @@ class Caller:
 
 
 class Bearers(Protocol):
-    """An identity provider's tokens."""
+    """Tokens of an identity provider."""
 
     def caller(self, token: str) -> Caller:
-        """Return whose token it is, or raise `Denied`; whether it has expired since, he says."""
+        """Return the caller of a token, or raise `Denied`; the caller has the token's expiry."""

@@ -1,11 +1,12 @@
 """Bearer tokens of an identity provider (OpenID Connect), verified by its published keys.
 
 The keys are fetched in the background, never while a request waits: at start, every `refresh`
-seconds, and when a token names a key that is not known, at most once in ten seconds. While the
-provider is away the keys of last time hold. Signatures are asymmetric alone: with HS256, whoever
-knows the public key could sign. `iss`, `aud`, `exp` and `nbf` are checked (RFC 8725, RFC 9068).
+seconds, and when a token names an unknown key, at most once in ten seconds. While the provider is
+unreachable the previous keys stay valid. Only asymmetric signatures are accepted: with HS256,
+anyone who knows the public key could sign. `iss`, `aud`, `exp` and `nbf` are checked (RFC 8725, RFC
+9068).
 
-The only module that knows PyJWT, which is an extra.
+This is the only module that uses PyJWT, which is an extra.
 """
 
 import asyncio
@@ -29,13 +30,13 @@ ALGORITHMS = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-"""What a key may sign with, by its type."""
+"""Signature algorithms by type of key."""
 
 LEEWAY = 30.0
 """Seconds by which the provider's clock may differ."""
 
 SOONEST = 10.0
-"""Seconds between two looks for a key that is not known."""
+"""Shortest time in seconds between two fetches for unknown keys."""
 
 LIMIT = 5.0
 """Seconds that the provider may take."""
@@ -43,16 +44,17 @@ LIMIT = 5.0
 MOST_BYTES = 1 << 20
 MOST_KEYS = 100
 MOST_TOKENS = 10_000
-"""Verified tokens, and subjects, that are remembered; the longest unused go first."""
+"""Verified tokens, and subjects, that are remembered; the least recently used are evicted first."""
 
 END = 253_402_300_800.0
-"""Year 10000, in seconds since 1970: no moment that a token names is later."""
+"""Year 10000, in seconds since 1970: no date in a token is later."""
 
 log = logging.getLogger(__name__)
 
 
 class Provider:
-    """One identity provider, as far as `keys` are known; `unknown` is set when one is missed."""
+    """One identity provider with its known `keys`; `unknown` is set when a token names another key.
+    """
 
     def __init__(self, config: OidcConfig) -> None:
         self.unknown = asyncio.Event()
@@ -65,13 +67,13 @@ class Provider:
         return f"<Provider {self._config.issuer}, {len(self._keys)} keys>"
 
     def take(self, keys: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the provider's keys; tokens of keys that are gone must be verified anew."""
+        """Take over the provider's keys; tokens of removed keys must be verified again."""
         if keys != self._keys:
             self._keys = dict(keys)
             self._verified.clear()
 
     def caller(self, token: str) -> Caller:
-        """Return whose token it is, or raise `Denied`; whether it has expired since, he says."""
+        """Return the caller of a token, or raise `Denied`; the caller has the token's expiry."""
         digest = hashlib.sha256(token.encode()).digest()
         known = self._verified.get(digest)
         if known is not None:
@@ -114,7 +116,7 @@ class Provider:
             ArithmeticError,  # a date of Infinity
             RecursionError,  # a header of brackets
         ) as error:
-            # Its text may quote the token.
+            # The error's text may quote the token.
             raise Denied(401, f"the token is not valid: {type(error).__name__}") from None
 
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
@@ -127,7 +129,7 @@ class Provider:
         if config.models_claim is not None:
             models = claims.get(config.models_claim, models)
         if isinstance(models, str):
-            models = models.split()  # as `scope` does it
+            models = models.split()  # like `scope`
         listed = models if isinstance(models, list | tuple) else ()
         scope = None if "*" in listed else frozenset(str(model) for model in listed)
         expires = float(claims["exp"]) + LEEWAY
@@ -135,14 +137,14 @@ class Provider:
 
 
 def _check_date(value: object) -> None:
-    """Raise ValueError for what is no NumericDate (RFC 7519 §2), which may have a fraction."""
+    """Raise ValueError for a value that is no NumericDate (RFC 7519 §2); fractions are allowed."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < END:  # type: ignore[operator]
         raise ValueError("exp is no moment")
 
 
 def usable(document: object) -> dict[str, Mapping[str, Any]]:
-    """Return the signing keys of a JSON Web Key Set (RFC 7517) by id; what is odd is left out."""
+    """Return the usable signing keys of a JSON Web Key Set (RFC 7517) by id."""
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ValueError("it is no key set")
@@ -162,12 +164,12 @@ def usable(document: object) -> dict[str, Mapping[str, Any]]:
 
 
 async def fetch(config: OidcConfig, session: ClientSession) -> dict[str, Mapping[str, Any]]:
-    """Ask the provider for its keys; raise ValueError, ClientError, OSError or TimeoutError."""
+    """Fetch the provider's keys; raise ValueError, ClientError, OSError or TimeoutError."""
     url = config.jwks_url
     if url is None:
         address = f"{config.issuer.rstrip('/')}/.well-known/openid-configuration"
         document = await _get(session, address)
-        # OpenID Connect Discovery, section 4.3: or another issuer's keys would be taken for its.
+        # OpenID Connect Discovery, section 4.3: otherwise another issuer's keys would be accepted.
         if not isinstance(document, dict) or document.get("issuer") != config.issuer:
             raise ValueError(f"{address} speaks of another issuer")
         url = str(document.get("jwks_uri", ""))
@@ -180,8 +182,8 @@ async def fetch(config: OidcConfig, session: ClientSession) -> dict[str, Mapping
 
 
 async def _get(session: ClientSession, url: str) -> object:
-    # No redirect: the address is configured, or said by the issuer, and whoever answers elsewhere
-    # is neither.
+    # No redirect: the address is configured, or given by the issuer, and a server elsewhere is
+    # neither.
     async with session.get(url, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"{url}: status {response.status}")
@@ -222,6 +224,6 @@ async def _keep(found: Provider, config: OidcConfig, session: ClientSession) -> 
             said = why
         await asyncio.sleep(SOONEST)
         with contextlib.suppress(TimeoutError):
-            # Without keys nobody gets in by it: it is asked again soon.
+            # Without keys no token is accepted, so fetch them again soon.
             async with asyncio.timeout(0 if said else config.refresh - SOONEST):
                 await found.unknown.wait()

@@ -18,7 +18,7 @@ class RateLimit:
         self.follow(limits)
 
     def __repr__(self) -> str:
-        return f"<Allowance {self._level:g} of {self._burst:g}, {self.under_way} under way>"
+        return f"<RateLimit {self._level:g} of {self._burst:g}, {self.under_way} under way>"
 
     def follow(self, limits: Limits) -> None:
         """Take over other bounds; what is under way and what was spent stays so."""

@@ -1,1 +1,1 @@
-"""Connections to model servers: HTTP and gRPC, and their answers' classification."""
+"""Connections to model servers: HTTP and gRPC, and the classification of their answers."""

@@ -1,7 +1,7 @@
-"""One executable as messages reach it: HTTP through a pool, gRPC through a channel if it has one.
+"""Routes messages for one executable: HTTP through a pool, gRPC through a channel if it has one.
 
-The driver sends a call's message without knowing which of the two it is. gRPC messages are opaque
-bytes, as HTTP's bodies are; nothing here imports grpc.
+The driver sends a call's message without knowing its protocol. gRPC messages are opaque bytes, like
+HTTP bodies; this module does not import grpc.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dispatcher.live.http.messages import Message, Response
 from roma.domain.errors import BackendError
 
 MAX_LOOKUPS: Final = 4
-"""Look-ups that an executable gets at once; `lookups.py` shares their answers."""
+"""Concurrent look-ups per executable; `lookups.py` shares their answers."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 """gRPC's headers: lower-case names; values of names that end in -bin are bytes."""
@@ -22,7 +22,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(slots=True)
 class GrpcMessage:
-    """What a model server gets of a gRPC call; `path` is /package.Service/Method."""
+    """A gRPC call as the model server gets it; `path` is /package.Service/Method."""
 
     path: str
     body: bytes
@@ -30,7 +30,7 @@ class GrpcMessage:
 
 @dataclass(slots=True)
 class GrpcResponse:
-    """A model server's answer to a gRPC call, untouched; `code` is gRPC's number, 0 is OK."""
+    """A model server's answer to a gRPC call, unchanged; `code` is gRPC's number, 0 is OK."""
 
     code: int
     body: bytes = b""
@@ -39,27 +39,27 @@ class GrpcResponse:
 
 
 Answer = Response | GrpcResponse
-"""What a model server said, in either protocol."""
+"""A model server's answer, in either protocol."""
 
 GrpcDone = Callable[[GrpcResponse | BackendError], None]
 AnyDone = Callable[[Response | GrpcResponse | BackendError], None]
 
 
 class Channel(Protocol):
-    """gRPC towards one executable."""
+    """gRPC calls to one executable."""
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
 
     def send(self, message: GrpcMessage, done: GrpcDone, *, timeout: float, more: str) -> Attempt:
-        """Post a message, as a `Pool` does; `more` are header lines, which become metadata."""
+        """Send a message, as a `Pool` does; `more` are header lines, which become metadata."""
 
     async def fetch(self, message: GrpcMessage, *, timeout: float) -> GrpcResponse:
-        """Ask something that is no inference; raise a `BackendError`."""
+        """Make a call that is no inference; raise a `BackendError`."""
 
     def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Pass a conversation on, both ways."""
+        """Forward a bidirectional stream."""
 
     async def check(self, timeout: float) -> None:
         """Return when it is connected; raise a `BackendError`."""
@@ -69,7 +69,7 @@ class Channel(Protocol):
 
 
 class BackendAddress:
-    """Where one executable is reached; `channel` is None for one without a gRPC address."""
+    """The connections to one executable; `channel` is None for one without a gRPC address."""
 
     __slots__ = ("channel", "lookups", "pool")
 
@@ -84,17 +84,17 @@ class BackendAddress:
     def send(
         self, message: Message | GrpcMessage, done: AnyDone, *, timeout: float, more: str = ""
     ) -> Attempt:
-        """Post a message; `done` is called exactly once, from the event loop."""
+        """Send a message; `done` is called exactly once, from the event loop."""
         if isinstance(message, Message):
             http: Done = done
             return self.pool.send(message, http, timeout=timeout, more=more)
         channel = self.channel
-        if channel is None:  # the door asks first; a changed roma.yaml may come between
+        if channel is None:  # the front end checks first; a reload may come in between
             raise BackendError("it has no gRPC address")
         return channel.send(message, done, timeout=timeout, more=more)
 
     def address(self, message: Message | GrpcMessage) -> tuple[str, int | None]:
-        """Return where a message goes: host and port, or the path of a Unix socket."""
+        """Return the destination of a message: host and port, or the path of a Unix socket."""
         if self.channel is not None and isinstance(message, GrpcMessage):
             return self.channel.address
         if self.pool.socket is not None:
@@ -102,7 +102,7 @@ class BackendAddress:
         return self.pool.host, self.pool.port
 
     async def close(self) -> None:
-        """Close every connection; what is in flight ends with an error."""
+        """Close every connection; requests in flight end with an error."""
         await self.pool.close()
         if self.channel is not None:
             await self.channel.close()

@@ -1,10 +1,10 @@
-"""A lean HTTP/1.1 client towards model servers: keep-alive, one request per connection at a time.
+"""A lean HTTP/1.1 client for model servers: keep-alive, one request per connection at a time.
 
-Callbacks instead of a task per request, bytes passed through: the aiohttp client costs more than
-everything else on the way together (four times the throughput is at stake). A request is sent a
-second time, on a new connection, only if a connection that had been idle was closed meanwhile, and
-the kernel says that the request never arrived; else a broken connection is an error. (RFC 9112
-§9.3.1; nginx and Envoy do not repeat a POST that was sent, for they cannot tell.)
+It uses callbacks instead of a task per request and passes bytes through: the aiohttp client costs
+more than the rest of the request path together (a factor of four in throughput). A request is sent
+a second time, on a new connection, only if a connection that had been idle was closed meanwhile and
+the kernel reports that the request never arrived. Otherwise a broken connection is an error. (RFC
+9112 §9.3.1; nginx and Envoy do not repeat a POST that was sent, because they cannot know.)
 """
 
 import asyncio
@@ -39,24 +39,24 @@ from roma.telemetry.reachability import reason
 log: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT: Final = 1.5
-"""Seconds; a model server is in the same host or rack. The kernel asks again after one second
-(RFC 6298 §2), so a single lost packet is no timeout."""
+"""Seconds; a model server is in the same host or rack. The kernel retries after one second (RFC
+6298 §2), so a single lost packet is no timeout."""
 
 MAX_IDLE: Final = 64
 """Idle connections kept per backend."""
 
 MOST_REST: Final = 4.0
-"""Seconds after which an idle connection is closed, half of it at the least: before the other side
-does. uvicorn, behind most model servers in Python, closes after five."""
+"""Seconds after which an idle connection is closed, at the earliest after half of them: before the
+server closes it. uvicorn, behind most model servers in Python, closes after five."""
 
 MOST_ANSWER: Final = 256 * 2**20
 """Default limit of an answer's body, in bytes."""
 
 MOST_HEAD: Final = 256 * 2**10
-"""Limit in bytes of a head and the interim responses before it: as much as is read at once."""
+"""Limit in bytes of the headers and the interim responses before them: the size of one read."""
 
 SWEEP: Final = 0.1
-"""Seconds between two looks for requests out of time: a timer for each would cost 6 % of a core."""
+"""Seconds between two sweeps for timed-out requests: a timer for each would cost 6 % of a core."""
 
 _monotonic: Final = time.monotonic
 
@@ -65,22 +65,22 @@ _LOCALHOST: Final = "Host: localhost\r\n"
 _UNREACHED: Final[dict[int, type[BackendError]]] = {
     errno.EHOSTUNREACH: BackendUnreachable,
     errno.ENETUNREACH: BackendUnreachable,
-    errno.ENOENT: BackendUnreachable,  # a Unix socket that is not there yet, or not any more
+    errno.ENOENT: BackendUnreachable,  # a Unix socket that does not exist (yet or any more)
     errno.EAGAIN: BackendSilent,  # its backlog is full: connections are accepted too slowly
 }
-"""What a failure to connect means; of others the fault is here: out of descriptors, say."""
+"""Meaning of a failure to connect; others are local faults, such as running out of descriptors."""
 
 MAX_PREFIXES: Final = 256
-"""Beginnings of heads remembered per backend."""
+"""Beginnings of headers remembered per backend."""
 
 KINDS: Final[HeaderCache[ResponseTemplate]] = HeaderCache()
-"""Of the answers of all model servers: many of them say nothing of themselves."""
+"""Cached answer headers of all model servers: many of them do not identify the server."""
 
 Done = Callable[[Response | BackendError], None]
 
 
 class Attempt(Protocol):
-    """A message on its way."""
+    """A message in flight."""
 
     def abort(self) -> None:
         """Close at once: the executable is lost, or its model was removed."""
@@ -89,7 +89,7 @@ class Attempt(Protocol):
 class BackendConnection:
     """One TCP connection; `send` may be called again after `done` was.
 
-    What asyncio asks of a protocol without its base class: a compiled class cannot have that.
+    It implements asyncio's protocol without the base class: a compiled class cannot have that.
     """
 
     __slots__ = (
@@ -126,12 +126,12 @@ class BackendConnection:
         self._until_close = False
         self._answer: Response | None = None
         self._keeps = False
-        """The connection can be used again."""
+        """True if the connection can be used again."""
         self._habit = MissStreak()
         self._is_fresh = False
-        """Nothing of the answer is here yet."""
+        """True while nothing of the answer has arrived."""
         self._is_odd = False
-        """More came than was asked for."""
+        """True if more arrived than was requested."""
         self._body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
@@ -140,21 +140,21 @@ class BackendConnection:
         self._written = 0
         """Bytes of all requests."""
         self._repeated: Attempt | None = None
-        """The last request on its way once more."""
+        """The retry of the last request, if any."""
         self.is_stale = False
-        """It has been idle since the pool last looked."""
+        """True if the connection has been idle since the pool's last check."""
         self.deadline = math.inf
         self.timeout = math.inf
         self.most = 0
         self._room = 0
-        """Bytes that may still come, with the frames of a chunked body."""
+        """Bytes that may still arrive, with the framing of a chunked body."""
         self._size = 0
         """Bytes of the body so far."""
 
     def send(self, head: bytes, body: bytes, done: Done, timeout: float, most: int) -> None:
         """Send a request; `done` is called exactly once with the response or an error.
 
-        `most` bounds the answer's body in bytes, as it is sent.
+        `most` bounds the answer's body in bytes, as it is transferred.
         """
         assert self._done is None
         assert self.transport is not None
@@ -179,7 +179,7 @@ class BackendConnection:
         self.abort()
 
     def abort(self) -> None:
-        """Close at once; a request in flight is given up silently."""
+        """Close at once; a request in flight is dropped silently."""
         self._done = None
         if self._repeated is not None:
             self._repeated.abort()
@@ -194,9 +194,9 @@ class BackendConnection:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take an answer whose head is known, or feed the parser."""
+        """Take an answer whose headers are cached, or feed the parser."""
         if self._done is None:
-            self.abort()  # an answer that nobody asked for
+            self.abort()  # an unsolicited answer
             return
         is_fresh, self._is_fresh = self._is_fresh, False
         kind = self._pool.kinds.of(data, self._habit) if is_fresh else None
@@ -216,7 +216,7 @@ class BackendConnection:
                 self._finish(BackendLost(f"not an HTTP response: {error}"))
                 self.abort()
                 return
-        # Only now: what follows an answer must not become the next request's.
+        # Only now: data after an answer must not become part of the next request's answer.
         answer, self._answer = self._answer, None
         self._room -= len(data)
         if self._room < 0 or self._size > self.most:
@@ -225,7 +225,7 @@ class BackendConnection:
             self._end(data if is_fresh else b"", answer)
 
     def _refuse(self) -> None:
-        """Give up an answer that is too large; nothing of it is kept."""
+        """Drop an answer that is too large; nothing of it is kept."""
         self._body.clear()
         what = f"answer is larger than {self.most} bytes"
         if self._size <= self.most:
@@ -234,7 +234,7 @@ class BackendConnection:
         self.abort()
 
     def _end(self, data: bytes, answer: Response) -> None:
-        """Hand an answer over; `data` is all that came, if it came in one piece."""
+        """Return an answer; `data` is the whole message, if it came in one piece."""
         if self._is_odd:
             self._finish(answer)
             self.abort()
@@ -251,13 +251,13 @@ class BackendConnection:
         """Let the transport close."""
 
     def pause_writing(self) -> None:
-        """Do nothing: one request is on its way at a time."""
+        """Do nothing: one request is in flight at a time."""
 
     def resume_writing(self) -> None:
         """Do nothing, likewise."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what was in flight, or send it once more."""
+        """Fail the request in flight, or send it once more."""
         transport, self.transport = self.transport, None
         self._pool.forget(self)
         if self._done is not None and transport is not None and self._may_repeat(transport, exc):
@@ -277,21 +277,21 @@ class BackendConnection:
         self._finish(BackendLost(f"connection closed before the answer: {exc or 'end of file'}"))
 
     def _may_repeat(self, transport: asyncio.Transport, exc: Exception | None) -> bool:
-        """Return whether the request in flight never arrived: the connection was closed before."""
+        """Return True if the request in flight never arrived: the connection was closed before."""
         if not self._is_fresh or self._written == len(self._head) + len(self._message):
-            return False  # an answer has begun; or it is the first request, so nobody was idle
+            return False  # an answer has begun; or it is the first request, so the connection was not idle
         return tcp.is_unreceived(transport.get_extra_info("socket"), self._written, exc)
 
     # httptools
 
     def on_message_begin(self) -> None:
-        """Notice a second answer to one request, however little of it is here."""
+        """Detect a second answer to one request, however little of it has arrived."""
         if self._answer is not None:
-            self._is_odd = True  # this peer cannot be trusted
+            self._is_odd = True  # this server cannot be trusted
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the two headers that describe the body."""
-        length = len(name)  # most headers are told apart by it alone
+        length = len(name)  # most headers differ by length
         if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
             self._is_framed = True
         if length == 12 and name.lower() == b"content-type":
@@ -302,10 +302,10 @@ class BackendConnection:
             self._more = f"Inference-Header-Content-Length: {value.decode('latin-1')}\r\n"
 
     def on_headers_complete(self) -> None:
-        """Note whether only the end of the connection will end the body."""
-        if self._parser.get_status_code() >= 200:  # else an interim response: another head comes
+        """Note whether only the end of the connection ends the body."""
+        if self._parser.get_status_code() >= 200:  # otherwise an interim response: more headers follow
             self._until_close = not self._is_framed
-            self._room += 2 * self.most + MOST_HEAD  # what frames a chunked body takes room too
+            self._room += 2 * self.most + MOST_HEAD  # includes the framing of a chunked body
 
     def on_body(self, body: bytes) -> None:
         """Collect the body, up to its bound."""
@@ -314,7 +314,7 @@ class BackendConnection:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Keep the response until all that came with it is read."""
+        """Keep the response until the rest of its read is processed."""
         status = self._parser.get_status_code()
         if status < 200:  # an interim response: the final one has headers of its own
             self._content_type, self._content_encoding = "application/json", None
@@ -330,7 +330,7 @@ class BackendConnection:
         )
 
     def on_timeout(self) -> None:
-        """Give up the request in flight and its connection."""
+        """Drop the request in flight and its connection."""
         self._finish(BackendTimeout(f"no answer within {self.timeout:g} s"))
         self.abort()
 
@@ -351,7 +351,7 @@ class Pool:
         self.host = host
         self.port = port
         self.socket = socket
-        """Path of a Unix socket, which is called instead."""
+        """Path of a Unix socket to connect to instead."""
         self.most = most
         """Largest body accepted, in bytes."""
         self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
@@ -368,11 +368,11 @@ class Pool:
 
     @property
     def where(self) -> str:
-        """Its address, for people."""
+        """Its address, for messages."""
         return self.socket or f"{self.host}:{self.port}"
 
     def send(self, message: Message, done: Done, *, timeout: float, more: str = "") -> Attempt:
-        """Post a message; `done` is called exactly once, from the event loop.
+        """Send a message; `done` is called exactly once, from the event loop.
 
         `more` are whole header lines beside the message's own.
         """
@@ -402,7 +402,7 @@ class Pool:
         return connecting
 
     def _prefix(self, template: RequestTemplate) -> bytes:
-        """Return the beginning of a head that many requests share."""
+        """Return the beginning of the headers that many requests share."""
         encoding = (
             f"Content-Encoding: {template.content_encoding}\r\n"
             if template.content_encoding
@@ -414,13 +414,13 @@ class Pool:
         ).encode("latin-1")
         if not template.is_usual:
             return prefix
-        if len(self._prefixes) >= MAX_PREFIXES:  # clients name types as they like
+        if len(self._prefixes) >= MAX_PREFIXES:  # clients may invent types
             self._prefixes.clear()
         self._prefixes[template] = prefix
         return prefix
 
     async def fetch(self, path: str, *, timeout: float, most: int | None = None) -> Response:
-        """Get what is at a path; raise a `BackendError`, also for more than `most` bytes."""
+        """Get a path; raise a `BackendError`, also for more than `most` bytes."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def done(result: Response | BackendError) -> None:
@@ -436,12 +436,12 @@ class Pool:
         try:
             return await future
         except asyncio.CancelledError:
-            if not future.done():  # else the connection may carry another request by now
+            if not future.done():  # otherwise the connection may carry another request by now
                 attempt.abort()
             raise
 
     def deadline(self, timeout: float) -> float:
-        """Return when a request sent now is out of time, and see to it that this is noticed."""
+        """Return the deadline of a request that is sent now, and start the sweep for it."""
         if self._sweeper is None:
             loop = asyncio.get_running_loop()
             self._sweeper = loop.call_later(min(SWEEP, timeout), self._sweep)
@@ -468,7 +468,8 @@ class Pool:
             connection.transport.close()
 
     def _age(self) -> None:
-        """Close what was idle since the last look; the next look is at what is idle now."""
+        """Close connections that were idle since the last check, and mark those that are idle now.
+        """
         self._ager = None
         stale = [connection for connection in self._idle if connection.is_stale]
         self._idle = [connection for connection in self._idle if not connection.is_stale]
@@ -481,7 +482,7 @@ class Pool:
             self._ager = asyncio.get_running_loop().call_later(MOST_REST / 2, self._age)
 
     def forget(self, connection: BackendConnection) -> None:
-        """Drop a closed connection."""
+        """Remove a closed connection."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -528,7 +529,7 @@ class Pool:
             kind = _UNREACHED.get(error.errno or 0, BackendError)
             connecting.done(kind(f"cannot connect to {self.where}: {error}"))
             return
-        except Exception as error:  # whatever it is, `done` must be called
+        except Exception as error:  # whatever the error is, `done` must be called
             log.exception("cannot connect to %s", self.where)
             connecting.done(BackendError(f"cannot connect to {self.where}: {error}"))
             return
@@ -541,7 +542,7 @@ class Pool:
 
 
 class Connecting:
-    """A message that waits for its connection, and what became of it."""
+    """A message that waits for its connection."""
 
     __slots__ = ("connection", "done", "is_aborted")
 
@@ -558,4 +559,4 @@ class Connecting:
 
 
 def _nobody(_: Response | BackendError) -> None:
-    """Hear an answer that nobody waits for."""
+    """Ignore an answer that no client waits for."""

@@ -1,9 +1,9 @@
 """Classifies model servers' answers: kept promise, client's fault, failure or server error.
 
 The statuses that eject are those of Envoy's `consecutive_gateway_failure`: 502, 503 and 504, and
-what never came to an answer. Any other server error with an error object in it comes from a server
-that works: it breaks the promise, and says more about a request than about who computed it. One
-without is what a handler leaves that fell over.
+requests that got no answer. Any other server error with an error object in it comes from a server
+that works: it breaks the promise, and tells more about the request than about the executor. A
+server error without an error object means that a handler crashed.
 """
 
 from typing import Final
@@ -19,34 +19,34 @@ INPUT_FAULTS: Final = (
     "failed to parse the request JSON buffer: ",
     "attempt to access JSON ",
 )
-"""Beginnings of what servers say of the client's input with status 500. All are Triton's
+"""Prefixes of messages about the client's input that come with status 500. All are Triton's
 (src/http_server.cc and common's triton_json.h, 26.08): a JSON value of the wrong type is an
-INTERNAL error there, which HttpCodeFromError makes a 500; its own tests ask for it
+INTERNAL error there, which HttpCodeFromError makes a 500; its own tests expect it
 (qa/L0_http/http_test.py)."""
 
 MAX_ERROR: Final = 65_536
-"""Bytes of a body that is read for an error object."""
+"""Bytes of a body that are searched for an error object."""
 
 _GATEWAY_ERRORS: Final = frozenset({502, 503, 504})
 _OVERLOAD: Final = frozenset({408, 429})
 
 _INPUT_CODES: Final = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
-"""gRPC statuses that the same call would meet again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
-PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED, UNAUTHENTICATED. The others
-speak of the server or of the moment."""
+"""gRPC statuses that a retry of the same call would get again: INVALID_ARGUMENT, NOT_FOUND,
+ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED,
+UNAUTHENTICATED. The others concern the server or the moment."""
 
 _GATEWAY_CODES: Final = frozenset({4, 14})
 """DEADLINE_EXCEEDED and UNAVAILABLE, gRPC's 504 and 503."""
 
 
 def judge(answer: Response) -> Result:
-    """Return what a model server's HTTP answer says."""
+    """Return the verdict on a model server's HTTP answer."""
     status = answer.status
     if status < 400:
         return Result.OK
-    if status in _OVERLOAD:  # the server's, not the client's fault
+    if status in _OVERLOAD:  # the server's fault, not the client's
         return Result.FAILURE
-    # 501 is what the client asks for and this model cannot do, as gRPC's UNIMPLEMENTED.
+    # 501: the client asks for something that this model cannot do, like gRPC's UNIMPLEMENTED.
     if status < 500 or status == 501:
         return Result.INVALID
     if status in _GATEWAY_ERRORS:
@@ -58,7 +58,7 @@ def judge(answer: Response) -> Result:
 
 
 def judge_grpc(code: int) -> Result:
-    """Return the same of a gRPC status, which always comes from a server that works."""
+    """Return the verdict on a gRPC status, which always comes from a server that works."""
     if code == 0:
         return Result.OK
     if code in _INPUT_CODES:

@@ -53,7 +53,9 @@ class ConnectionLimits:
         self._head_bytes = http.limits.head_bytes
 
     def __repr__(self) -> str:
-        return f"<Places: {self.taken} calls, {len(self.unauthenticated)} strangers>"
+        return (
+            f"<ConnectionLimits: {self.taken} calls, {len(self.unauthenticated)} unauthenticated>"
+        )
 
     def take(self, context: _ServicerContext) -> "CallSlot":
         """Return a call's place, to be left as a `with` block is; raise Refused."""
@@ -61,11 +63,11 @@ class ConnectionLimits:
         most, per_address = limits.connections, limits.connections_per_address
         if self.taken >= most:
             self.http.reached("connections", most, f"a gRPC call of {address} is refused")
-            raise _no_slot(f"{most} calls are open, as many as may be")
+            raise _no_slot(f"{most} calls are open: limit reached")
         if per_address is not None and self._by_address[address] >= per_address:
             key = "connections_per_address"
             self.http.reached(key, per_address, f"a gRPC call of {address} is refused")
-            raise _no_slot(f"{per_address} calls of one address are open, as many as may be")
+            raise _no_slot(f"{per_address} calls of one address are open: limit reached")
         if limits.head_bytes < self._head_bytes:  # else gRPC has looked
             size = sum(len(k) + len(v) + _FIELD for k, v in context.invocation_metadata() or ())
             if size > limits.head_bytes:

@@ -50,7 +50,7 @@ def outcome_answer(outcome: Outcome) -> GrpcResponse:
         case GrpcResponse():
             return outcome
         case Response():
-            raise AssertionError("an answer to another door's call")
+            raise AssertionError("an answer to a call of another protocol")
         case Reject(_, reason, retry_after, detail):
             return refusal(_REJECTED[reason], detail, retry_after=retry_after)
         case Fail(_, detail):

@@ -161,7 +161,7 @@ class Connections:
         """Return what a client is told whose request or answer, of so many bytes, is too many."""
         most = self.bounds.buffered_bytes
         self.reached("buffered_bytes", most, f"a request of {peer} is refused")
-        return f"{self.buffered + size} bytes of requests and answers are held, as many as may be"
+        return f"{self.buffered + size} bytes of requests and answers are held: limit reached"
 
     def reached(self, key: str, bound: object, what: str) -> None:
         """Log that a limit refuses somebody: a line a second for each `key` of `gateway.limits`."""
@@ -175,12 +175,12 @@ class Connections:
         if self.open > most:
             self.turned_away += 1
             self.reached("connections", most, f"a connection of {peer} is refused")
-            return f"{most} connections are open, as many as may be"
+            return f"{most} connections are open: limit reached"
         if per_address is not None and self._by_address[peer] > per_address:
             self.turned_away += 1
             key = "connections_per_address"
             self.reached(key, per_address, f"a connection of {peer} is refused")
-            return f"{per_address} connections of one address are open, as many as may be"
+            return f"{per_address} connections of one address are open: limit reached"
         return None
 
     def _uncount(self, peer: str) -> None:

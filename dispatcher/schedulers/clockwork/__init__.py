@@ -1,1 +1,1 @@
-"""GPU policy `clockwork` (Gujarati et al., OSDI 2020), and what it loads when."""
+"""GPU policy `clockwork` (Gujarati et al., OSDI 2020), and its choice of models to load."""

@@ -1,13 +1,14 @@
-"""What `clockwork` keeps of models and planned devices, and which model a device should load.
+"""Demand of models, load of planned devices, and the choice of the next model to load.
 
     d_m      demand: estimated seconds of a model's waiting requests that a LOAD can still help
-    a_m,g    the part of it that falls to device g, which holds the model; 0 elsewhere
+    a_m,g    the part of it allotted to device g, which holds the model; 0 elsewhere
     ℓ_g      the sum of a_m,g over the models on g
-    p_m      = d_m - Σ_g a_m,g · capacity / ℓ_g, the demand that is not met (Clockwork, §5.3)
+    p_m      = d_m - Σ_g a_m,g · capacity / ℓ_g, the unmet demand (Clockwork, §5.3)
 
 `capacity` is the work that a device can do within the model's own deadline. A model's numbers are
-renewed when its own requests or places change, never all of them: a change costs O(places of one
-model), whatever the number of models and requests; of a cold one now and then O(devices).
+recomputed when its own requests or replicas change, never those of all models. A change costs
+O(replicas of one model), whatever the number of models and requests; for a cold model occasionally
+O(devices).
 """
 
 from bisect import bisect_left
@@ -25,24 +26,24 @@ UNBOUNDED: Final = 1 << 30
 """More requests than can wait."""
 
 NO_REQUEST: Final = -1
-"""No request has this number."""
+"""A number that no request has."""
 
 FLOOR: Final = 1e-3
-"""Seconds of load below which two devices are alike."""
+"""Seconds of load below which two devices count as equally loaded."""
 
 COLD_MISS_PRIORITY: Final = 1e-9
 """Priority of a model whose last request came too late for any LOAD: the next one may be in time.
 It takes free pages only."""
 
 LOOKS: Final = 16
-"""Most candidates that one decision looks at."""
+"""Most candidates that one decision examines."""
 
 SPARE_ENTRIES: Final = 16
-"""Stale entries that are not worth a rebuild."""
+"""Number of stale entries that are not worth a rebuild."""
 
 
 class DeviceSchedule:
-    """A planned device; `strategies` by batch size, by the time when they begin at latest."""
+    """A planned device; `strategies` by batch size, ordered by the latest time at which they begin."""
 
     __slots__ = ("device", "executor", "look_at", "name", "places", "strategies", "work")
 
@@ -55,11 +56,12 @@ class DeviceSchedule:
         self.work = 0.0
         """ℓ_g."""
         self.look_at = 0.0
-        """When it is looked at next, if nothing happens before: it has enough to do until then."""
+        """Time of the next check, if nothing happens before: until then the device has enough to
+        do."""
 
 
 class ModelDemand:
-    """One model; `due` are deadline and number of its waiting requests, the most urgent first."""
+    """One model; `due` has deadline and number of its waiting requests, the most urgent first."""
 
     __slots__ = (
         "capacity",
@@ -81,9 +83,10 @@ class ModelDemand:
         self.priority = 0.0
         self.is_touched = False
         self.head = NO_REQUEST
-        """The most urgent one when `drop_at` was found, if that has not to be found again."""
+        """The most urgent request for which `drop_at` was computed; NO_REQUEST if it must be
+        recomputed."""
         self.drop_at = NEVER
-        """When the most urgent request cannot be answered in time any more."""
+        """When the most urgent request can no longer be answered in time."""
         self.waiting = 0
 
     def benefit(self, end: float) -> int:
@@ -92,7 +95,7 @@ class ModelDemand:
 
 
 class Replica:
-    """A model on a device; `entered` says by batch size when its strategy must begin at latest."""
+    """A model on a device; `entered` has the latest begin of the strategy for each batch size."""
 
     __slots__ = (
         "entered",
@@ -111,21 +114,21 @@ class Replica:
         self.share = 0.0
         """a_m,g."""
         self.entered: dict[int, float] = {}
-        """An entry of the heap that says something else is a stale one."""
+        """An entry of the heap with a different time is stale."""
         self.next_size = 0
-        """How many must wait before there is a size to enter."""
+        """The number of waiting requests from which there is another size to enter."""
         self.is_loaded = False
         self.sizes = gpu.device.sizes(model_demand.name)
         self.times = gpu.device.times(model_demand.name)
 
     def forget(self, size: int) -> None:
-        """Take that a batch size has no strategy any more."""
+        """Record that a batch size no longer has a strategy."""
         del self.entered[size]
         self.next_size = 0
 
 
 class Loading:
-    """Which model to load next: the one with the most demand that is not met."""
+    """The choice of the next model to load: the one with the most unmet demand."""
 
     def __init__(self, gpus: Mapping[str, DeviceSchedule]) -> None:
         self._gpus = gpus
@@ -133,19 +136,19 @@ class Loading:
         self._sequence = 0
         self._live = 0
         self._coldest: dict[str, DeviceState] = {}
-        """By model, as found last."""
+        """The last result of `fastest_cold_start` by model."""
         self.is_changed = False
-        """Whether a model became a candidate since the last decision."""
+        """True if a model became a candidate since the last decision."""
         self.is_short = False
-        """Whether one found no pages then, because all models there were in use."""
+        """True if a candidate found no pages then because all models on the device were in use."""
         self.paused_until = NEVER
-        """When one can be tried again whose last LOAD had failed."""
+        """When a model whose last LOAD failed can be tried again."""
 
     def rebuild(self, model_demand: ModelDemand, now: float) -> None:
-        """Renew a model's demand, its shares and its priority."""
+        """Recompute a model's demand, its shares and its priority."""
         places, demand = model_demand.places, self._demand(model_demand, now)
         priority = demand
-        if len(places) == 1:  # as nearly always
+        if len(places) == 1:  # the usual case
             priority -= _allot_demand(places[0], demand)
         elif places:
             total = 0.0
@@ -156,7 +159,7 @@ class Loading:
         elif model_demand.is_touched and demand == 0.0:
             priority = COLD_MISS_PRIORITY
         if len(model_demand.places) >= len(self._gpus):
-            priority = 0.0  # it is everywhere: no candidate, that others may be looked at
+            priority = 0.0  # it is on every device: no candidate, so that others may be examined
         if priority != model_demand.priority:
             model_demand.priority = priority
             if priority > 0:
@@ -173,7 +176,7 @@ class Loading:
         return device.work(name, model_demand.benefit(now + device.cold(name)))
 
     def fastest_cold_start(self, model: str) -> DeviceState | None:
-        """Return the device that would answer a model first which none of them holds."""
+        """Return the device that would answer soonest among those that do not hold the model."""
         found = self._coldest.get(model)
         if found is None:
             least = NEVER
@@ -186,21 +189,21 @@ class Loading:
         return found
 
     def begins(self, model: str, device: DeviceState) -> None:
-        """Take that a device will hold a model: it may load it slower afterwards."""
+        """Record that a device will hold a model: loading it may take longer afterwards."""
         if self._coldest.get(model) is device:
             del self._coldest[model]
 
     def ends(self, model: str, device: DeviceState) -> None:
-        """Take that a device holds a model no longer: it may load it faster than before.
+        """Record that a device no longer holds a model: loading it may be faster than before.
 
-        Who was found has not held it meanwhile, and is as fast as it was.
+        A cached device has not held the model meanwhile, so its time is unchanged.
         """
         found = self._coldest.get(model)
         if found is not None and device.cold(model) < found.cold(model):
             self._coldest[model] = device
 
     def forget(self, model: str | None = None) -> None:
-        """Take that any device may load a model faster or slower than before, or all models."""
+        """Drop the cached device of a model, or of all: loading times may have changed."""
         if model is None:
             self._coldest.clear()
         else:
@@ -211,7 +214,8 @@ class Loading:
         self.is_changed = True
         heappush(self._candidates, (-model_demand.priority, self._sequence, model_demand))
         if len(self._candidates) > 2 * self._live + SPARE_ENTRIES:
-            # Within a heap twice as large as what lives in it, a rebuild is paid for by what came.
+            # The heap has at most twice as many entries as are valid, so new entries pay for a
+            # rebuild.
             entries = {id(b): (key, n, b) for key, n, b in self._candidates if -key == b.priority}
             self._candidates = list(entries.values())
             heapify(self._candidates)
@@ -245,7 +249,7 @@ class Loading:
             skipped.append(heappop(self._candidates))
         for entry in skipped:
             heappush(self._candidates, entry)
-            # Time alone may have taken its reason to be loaded from it (§5.3, iv).
+            # Time alone may have removed the reason to load it (§5.3, iv).
             self.rebuild(entry[2], now)
         return found
 
@@ -281,8 +285,8 @@ def _weight(place: Replica) -> float:
 
 
 def _allot_demand(place: Replica, share: float) -> float:
-    """Give a place its share of its model's demand; return how much of that its device can meet."""
+    """Allot a replica a share of its model's demand; return how much of it the device can meet."""
     gpu = place.gpu
-    work = max(share, gpu.work + share - place.share)  # rounding takes a little now and then
+    work = max(share, gpu.work + share - place.share)  # rounding can make it slightly too small
     place.share, gpu.work = share, work
     return share * place.model_demand.capacity / work if share else 0.0

@@ -1,24 +1,24 @@
 """GPU policy `clockwork`: predicted windows, memory as a cache, late work never begun (§5.3).
 
-For planned devices alone. Each one is given a batch whenever it has less than `ahead` seconds of
-work left, and not before: a choice that is made late is made with more requests to choose from.
+For planned devices only. A device is given a batch when it has less than `ahead` seconds of work
+left, and not before: a later choice can choose from more requests.
 
     strategy   (model, batch size b, latest): b requests of a loaded model, of which the first must
                begin at `latest` = deadline - predicted seconds of the batch
     valid      at the time when the device will be free, b requests still make their deadlines in a
                batch of b; then the batch grows while all in it still do
-    prefer     a larger batch that would be lost meanwhile goes first if it does more in its time:
-               ours: strict order by `latest` answers few requests when there are too many
-    drop       a request that no device could answer in time any more is refused in that moment
+    prefer     a larger batch that would otherwise be lost goes first if it does more in its time:
+               our addition: strict order by `latest` answers few requests in an overload
+    drop       a request that no device can answer in time any more is refused at that moment
 
-The paper keeps a queue per model and batch size. Here a model has one list, ordered by deadline;
-"the queue of size b" are those in it that end in time if a batch of b begins now, a bisection. A
-strategy's `latest` only grows while requests leave, so an entry may stay in the heap with the time
-it was entered with, and is corrected when it surfaces. No decision looks at all models, and none
-costs more with more requests waiting.
+The paper keeps a queue per model and batch size. Here a model has one list, ordered by deadline.
+"The queue of size b" is the part of it that ends in time if a batch of b begins now, found by
+bisection. A strategy's `latest` only grows while requests leave, so an entry may stay in the heap
+with its original time, and is corrected when it surfaces. No decision examines all models, and none
+costs more when more requests wait.
 
-An action's window opens at once and closes when it could not end in time any more: a device that
-is early goes on, a device that is late skips, and both are back on schedule.
+An action's window opens at once and closes when the action could no longer end in time. A device
+that is early continues, a device that is late skips, and both are back on schedule.
 """
 
 from bisect import bisect_left, insort
@@ -56,7 +56,7 @@ from roma.domain.model import Request
 
 
 class _Strategy:
-    """A batch that can begin now: `size` requests from place `first` of the model's list on."""
+    """A batch that can begin now: `size` requests of the model's list, starting at index `first`."""
 
     __slots__ = ("first", "latest", "place", "run", "size")
 
@@ -74,7 +74,8 @@ class Clockwork(Scheduler):
 
     request_aware: ClassVar[bool] = True
     prefers_large: ClassVar[bool] = True
-    """Whether a larger batch may go first that would be lost otherwise; the paper's does not."""
+    """True if a larger batch may go first that would otherwise be lost; False for the paper's
+    policy."""
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
@@ -83,22 +84,23 @@ class Clockwork(Scheduler):
         }
         self._gpus: dict[str, DeviceSchedule] = {}
         self._ready: dict[str, DeviceSchedule] = {}
-        """Devices that may have room for a batch: something changed since they were looked at."""
+        """Devices that may have room for a batch: something changed since they were last
+        checked."""
         self._looks: list[tuple[float, int, DeviceSchedule]] = []
         self._drops: list[tuple[float, int, ModelDemand]] = []
         self._stale: dict[str, ModelDemand] = {}
-        """What changed since its demand was renewed."""
+        """Models that changed since their demand was computed."""
         self._loading = Loading(self._gpus)
         self._load_at = NEVER
-        """When a device can take another LOAD, of those that cannot now."""
+        """When the next device can take another LOAD, among those that cannot now."""
         self._is_loading = False
-        """Whether that is all of them."""
+        """True if no device can take a LOAD now."""
         self._sequence = 0
 
     # Observations
 
     def on_request(self, request: Request, now: float) -> None:
-        """Enter a request in its model's list, and strategies that it makes possible."""
+        """Enter a request in its model's list, and the strategies that it makes possible."""
         model_demand, entry = self._demands[request.model], (request.deadline, request.id)
         due = model_demand.due
         if not due or entry > due[-1]:
@@ -107,20 +109,21 @@ class Clockwork(Scheduler):
             insort(due, entry)
         is_first, waiting = due[0] == entry, len(due)
         for place in model_demand.places:
-            # Most have entered what can be: a request that is not the first changes nothing there.
+            # Most replicas have all possible entries: a request that is not the first changes
+            # nothing there.
             if place.is_loaded and (is_first or waiting >= place.next_size):
                 self._enqueue_strategies(place, now, is_first=is_first)
         self._stale[model_demand.name] = model_demand
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Note what left; `on_request` sees what comes."""
+        """Note the requests that left; `on_request` observes those that come."""
         model_demand, waiting = self._demands[queue.spec.name], len(queue.waiting)
         if waiting < model_demand.waiting:
             self._stale[model_demand.name] = model_demand
         model_demand.waiting = waiting
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Look at a device again; make its places anew if it came or went."""
+        """Check a device again; rebuild its replicas if it came or went."""
         if not executor.spec.is_planned:
             return
         name, device = executor.spec.name, executor.planned
@@ -145,7 +148,7 @@ class Clockwork(Scheduler):
             self._ready[name] = gpu
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
-        """Follow what a device holds."""
+        """Follow the contents of a device's memory."""
         gpu, device = self._gpus[executor.spec.name], executor.planned
         self._loading.is_changed, self._is_loading = True, False
         if model not in self._demands or device is None:
@@ -185,7 +188,7 @@ class Clockwork(Scheduler):
         self._stale[model_demand.name] = model_demand
 
     def _enqueue_strategies(self, place: Replica, now: float, *, is_first: bool) -> None:
-        """Enter a strategy for each batch size that waits in full and has none, or a later one.
+        """Enter a strategy for each batch size that can be filled and has none, or a later one.
 
         Only a request that is the first of its model's can bring a strategy forward.
         """
@@ -210,7 +213,7 @@ class Clockwork(Scheduler):
     # Decisions
 
     def choose(self, now: float) -> Choice:
-        """Give devices batches, refuse what is late, load models; say when to look again."""
+        """Give devices batches, refuse late requests, load models; return when to check again."""
         while self._looks and self._looks[0][0] <= now + TICK:
             time, _, gpu = heappop(self._looks)
             if time == gpu.look_at and self._gpus.get(gpu.name) is gpu:
@@ -227,9 +230,9 @@ class Clockwork(Scheduler):
         return self._next_drop(now) or self._next_load(now) or self._next_look()
 
     def _recompute_demand(self, now: float) -> None:
-        """Renew what follows from the requests that wait now, once devices have their batches.
+        """Recompute the demand from the requests that wait once devices have their batches.
 
-        Most requests find a device free: of those nothing follows.
+        Most requests find a free device and leave no demand.
         """
         for model_demand in self._stale.values():
             if not model_demand.due or model_demand.due[0][1] != model_demand.head:
@@ -256,9 +259,9 @@ class Clockwork(Scheduler):
                 return batch
 
     def _choose_strategy(self, gpu: DeviceSchedule, start: float) -> "_Strategy | None":
-        """Return the strategy that cannot wait any longer, as large a batch as it can become.
+        """Return the strategy that cannot wait any longer, with the largest batch that it can become.
 
-        Unless it takes so long that a larger batch, which does more in its time, would be lost.
+        Except if it takes so long that a larger batch, which does more in its time, would be lost.
         """
         valid, chosen = [], None
         for size, heap in gpu.strategies.items():
@@ -342,7 +345,7 @@ class Clockwork(Scheduler):
                 continue
             model_demand.drop_at = NEVER
             ready, run = self._soonest(model_demand, now)
-            # Twice: with one TICK, rounding may find the head on neither side, again and again.
+            # Two TICKs: with one, rounding may find the head on neither side, again and again.
             end = max(now, ready) + run + 2 * TICK
             late = bisect_left(model_demand.due, (end, 0))
             found = [
@@ -363,7 +366,7 @@ class Clockwork(Scheduler):
         return None
 
     def _await_drop(self, model_demand: ModelDemand, now: float) -> None:
-        """Be woken when the most urgent request cannot be answered in time any more."""
+        """Ask to be woken when the most urgent request can no longer be answered in time."""
         if not model_demand.due:
             model_demand.head, model_demand.drop_at = NO_REQUEST, NEVER
             return
@@ -377,7 +380,7 @@ class Clockwork(Scheduler):
             heappush(self._drops, (time, self._sequence, model_demand))
 
     def _soonest(self, model_demand: ModelDemand, now: float) -> tuple[float, float]:
-        """Return when the model is ready somewhere, and the seconds from there to an answer."""
+        """Return when the model is ready on some device, and the seconds from there to an answer."""
         ready, run = NEVER, NEVER
         for place in model_demand.places:
             run = min(run, place.times[1])
@@ -389,7 +392,7 @@ class Clockwork(Scheduler):
         return now, cold + 4 * self.options.latency
 
     def _next_load(self, now: float) -> LoadChoice | UnloadChoice | None:
-        """Load the model with the most unmet demand where the least is to be done."""
+        """Load the model with the most unmet demand on the device with the least work."""
         loading = self._loading
         if now + TICK < self._load_at and (self._is_loading or not loading.is_changed):
             return None  # every device loads, or nothing changed since no model could be placed
@@ -435,7 +438,7 @@ class Clockwork(Scheduler):
             heappush(self._looks, (time, self._sequence, gpu))
 
     def _has_strategy(self, gpu: DeviceSchedule) -> bool:
-        """Return whether a device can do anything; forget strategies whose requests have left."""
+        """Return True if a device can run a batch; drop strategies whose requests have left."""
         for size, heap in gpu.strategies.items():
             while heap:
                 key, _, place = heap[0]
@@ -464,12 +467,12 @@ class Clockwork(Scheduler):
 
 
 def _by_work(gpu: DeviceSchedule) -> tuple[float, int]:
-    # Where little waits, no device has any work by these demands; then memory says who has the
-    # models whose requests come: without it the first device would be given them all.
+    # When few requests wait, no device has any work by these demands. Free memory then breaks the
+    # tie: without it the first device would be given all models.
     return gpu.work, -gpu.device.free
 
 
 class ClockworkPaper(Clockwork):
-    """The paper's order: strictly by the time when a strategy must begin at latest."""
+    """The paper's order: strictly by the latest time at which a strategy must begin."""
 
     prefers_large: ClassVar[bool] = False

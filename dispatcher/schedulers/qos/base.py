@@ -1,11 +1,13 @@
-"""What the policies share that choose batch size and variant for the best answers in time.
+"""Common parts of the policies that choose batch size and variant for the best answers in time.
 
 A free device is given the most urgent requests of the model whose first request is most urgent;
-`decide` says by which variant, and how many. It is asked when a device is free, never in between
-(Fang et al., CIKM 2017, Fig. 4). Devices hold every variant that fits; what they lack is loaded.
+`decide` chooses the variant and the number of requests. It is called when a device is free, never
+in between (Fang et al., CIKM 2017, Fig. 4). Devices hold every variant that fits; missing ones are
+loaded.
 
-A request whose hard deadline has passed leaves the queue unanswered, as everywhere. Where a device
-runs the measured batch sizes alone, what fills none of them runs in the next larger one.
+A request whose hard deadline has passed leaves the queue unanswered, as under every policy. Where a
+device runs only the measured batch sizes, a number of requests between two of them runs in the
+larger one.
 """
 
 from abc import abstractmethod
@@ -37,10 +39,10 @@ from roma.domain.model import Request
 from roma.domain.variants import Variant
 
 RATE_WINDOW: Final = 5.0
-"""Seconds over which arrivals are counted, unless a policy says otherwise (§4.2)."""
+"""Seconds over which arrivals are counted, unless a policy sets another window (§4.2)."""
 
 REFERENCE: Final = 8
-"""The batch size by whose throughput devices are compared (§3.1)."""
+"""Batch size whose throughput is used to compare devices (§3.1)."""
 
 
 class ArrivalRate:
@@ -60,7 +62,7 @@ class ArrivalRate:
         self._expire(now)
 
     def at(self, now: float) -> float:
-        """Return requests per second; those of less than a second are taken for a second's."""
+        """Return requests per second; a period of less than a second counts as a whole second."""
         self._expire(now)
         return len(self._times) / min(self._window, max(1.0, now - self._since))
 
@@ -86,7 +88,7 @@ class VariantQueue:
 
     @property
     def waiting(self) -> int:
-        """N: how many wait, whoever may serve them."""
+        """N: the number of waiting requests, whichever variants may serve them."""
         batch = self._state.low_priority.get(self.name)
         return len(self._queue) + (0 if batch is None else len(batch))
 
@@ -98,7 +100,7 @@ class VariantQueue:
         line = self.lines.get(allowed)
         if line is None:
             line = self.lines[allowed] = DeadlineBins(self._width)
-        # Who waits for a variant that no device has leaves unseen: it is forgotten here.
+        # Requests for a variant that no device has leave unnoticed: they are dropped here.
         self._first(line)
         soft = soft_deadline(request, self._queue.spec)
         line.add(Entry(request.id, soft, request.deadline))
@@ -114,7 +116,7 @@ class VariantQueue:
         return found
 
     def first(self, variant: Variant, most: int) -> list[Entry]:
-        """Return the first requests that a variant may serve, `most` of them at most."""
+        """Return the first requests that a variant may serve, at most `most` of them."""
         found: list[Entry] = []
         lines = [line for allowed, line in self.lines.items() if variant in allowed]
         for line in lines:
@@ -134,7 +136,7 @@ class VariantQueue:
         return found[:most]
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Take requests out that will run."""
+        """Remove requests that will run."""
         for entry in entries:
             for line in self.lines.values():
                 if line.discard(entry):
@@ -165,19 +167,19 @@ class DeviceView:
 
     @property
     def is_free(self) -> bool:
-        """Whether it has nothing to run."""
+        """True if the device has nothing to run."""
         return not len(self.device.infers) and self.executor.has_room
 
     def held(self, variant_queue: VariantQueue) -> list[Variant]:
-        """Return the variants of a model that are loaded, the most accurate first."""
+        """Return the loaded variants of a model, the most accurate first."""
         return [v for v in variant_queue.variants if self.device.has(v.name)]
 
     def sizes(self, variant: Variant) -> tuple[int, ...]:
-        """Return the batch sizes that were measured of a variant, the smallest first."""
+        """Return the measured batch sizes of a variant, the smallest first."""
         return self.device.sizes(variant.name)
 
     def size_for(self, variant: Variant, count: int) -> int:
-        """Return the batch size that so many requests run in, or the largest there is."""
+        """Return the batch size for so many requests, or the largest there is."""
         return self.device.size_for(variant.name, count)
 
     def seconds(self, variant: Variant, size: int) -> float:
@@ -195,7 +197,7 @@ class BatchChoice:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QualityScheduler(Scheduler):
-    """A policy that maximises the quality of answers; `decide` is what makes it."""
+    """A policy that maximises the quality of answers; subclasses implement `decide`."""
 
     request_aware: ClassVar[bool] = True
     rate_window: ClassVar[float] = RATE_WINDOW
@@ -210,27 +212,27 @@ class QualityScheduler(Scheduler):
             for name, queue in state.queues.items()
         }
         self.gpus: dict[str, DeviceView] = {}
-        """The fastest first."""
+        """The devices, the fastest first."""
         self._active: dict[str, VariantQueue] = {}
-        """Models of which something may wait."""
+        """Models that may have waiting requests."""
         self._lacking: dict[str, DeviceView] = {}
         """Devices that may lack a variant for which they have the pages."""
 
     # Observations
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
-        """Nothing: what leaves the queue is skipped when it is met."""
+        """Do nothing: requests that left the queue are skipped later."""
 
     def on_request(self, request: Request, now: float) -> None:
         """Enter a request."""
         variant_queue = self.variant_queues[request.model]
         variant_queue.add(request)
-        if now == request.arrived:  # else it came back
+        if now == request.arrived:  # otherwise it came back
             variant_queue.rate.add(now)
         self._active[variant_queue.name] = variant_queue
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Follow which devices there are."""
+        """Keep the set of devices."""
         if not executor.spec.is_planned:
             return
         name, device = executor.spec.name, executor.planned
@@ -246,7 +248,7 @@ class QualityScheduler(Scheduler):
             self.gpus = {g.name: g for g in ordered}
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
-        """Look again at what a device lacks."""
+        """Check again which variants a device lacks."""
         gpu = self.gpus[executor.spec.name]
         self._lacking[gpu.name] = gpu
 
@@ -256,16 +258,16 @@ class QualityScheduler(Scheduler):
     def decide(
         self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | DropChoice | float:
-        """Say what a free device runs, or until when it waits if nothing comes before.
+        """Return what a free device runs, or until when it waits if nothing comes before.
 
-        Or refuse some: they have left when it is asked again.
+        Or refuse some requests: they have left at the next call.
 
-        Something waits; `able` are the loaded variants that may serve its first request, the most
-        accurate first.
+        At least one request waits. `able` are the loaded variants that may serve the first request,
+        the most accurate first.
         """
 
     def choose(self, now: float) -> Choice:
-        """Load what devices lack, then give free ones batches."""
+        """Load missing variants, then give free devices batches."""
         load, look = self._next_load(now)
         if load is not None:
             return load
@@ -282,7 +284,7 @@ class QualityScheduler(Scheduler):
         return None if look == inf else WaitUntil(max(look, now + TICK))
 
     def share(self, variant_queue: VariantQueue, gpu: DeviceView) -> float:
-        """Return ξ, the part of a model's requests that is a device's: by what devices can do."""
+        """Return ξ, a device's part of a model's requests, in proportion to its capability."""
         total = 0.0
         for other in self.gpus.values():
             total += other.capability[variant_queue.name]
@@ -331,7 +333,7 @@ class QualityScheduler(Scheduler):
         )
 
     def _next_load(self, now: float) -> tuple[LoadChoice | None, float]:
-        """Return a variant to load, or when to try again one that failed."""
+        """Return a variant to load, or when to retry one whose LOAD failed."""
         look = inf
         for gpu in list(self._lacking.values()):
             device, is_done = gpu.device, True

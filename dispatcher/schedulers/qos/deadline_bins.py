@@ -1,8 +1,8 @@
 """Waiting requests ordered by deadline, approximately, at O(1) each (Fang et al., Fig. 3).
 
-Time is cut into bins of one width. A request is in the bin of its soft deadline, and bins are
-emptied in their order; within one, in the order of arrival. A bin exists while something is in it;
-only making and dropping one looks for its place among the others.
+Time is divided into bins of equal width. A request is in the bin of its soft deadline. Bins are
+emptied in order, and each bin in the order of arrival. A bin exists while it contains something;
+only creating and removing a bin searches the other bins.
 """
 
 from bisect import bisect_left, insort
@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 
 
 class DeadlineBins:
-    """Bins of `width` seconds: an order that is right up to that width."""
+    """Bins of `width` seconds: an order that is correct up to that width."""
 
     __slots__ = ("_bins", "_order", "_size", "width")
 
@@ -34,7 +34,7 @@ class DeadlineBins:
         return self._size
 
     def __iter__(self) -> Iterator[Entry]:
-        """Go through the entries in their order; nothing may be added or taken out meanwhile."""
+        """Yield the entries in order; nothing may be added or removed meanwhile."""
         for number in self._order:
             yield from self._bins[number].values()
 
@@ -49,7 +49,7 @@ class DeadlineBins:
         found[entry.request] = entry
 
     def remove(self, entry: Entry) -> None:
-        """Take a request out."""
+        """Remove a request."""
         number = int(entry.soft // self.width)
         found = self._bins[number]
         del found[entry.request]
@@ -59,7 +59,7 @@ class DeadlineBins:
             del self._order[bisect_left(self._order, number)]
 
     def discard(self, entry: Entry) -> bool:
-        """Take a request out if it is here; return whether it was."""
+        """Remove a request if it is here; return whether it was."""
         found = self._bins.get(int(entry.soft // self.width))
         if found is None or entry.request not in found:
             return False
@@ -71,6 +71,7 @@ class DeadlineBins:
         return next(iter(self), None)
 
     def sizes(self, now: float, before: int, after: int) -> list[int]:
-        """Return how many are in each of `before` bins before and `after` from that of `now` on."""
+        """Return the sizes of `before` bins before that of `now`, and of `after` bins from it on.
+        """
         current, bins = int(now // self.width), self._bins
         return [len(bins.get(i, ())) for i in range(current - before, current + after)]

@@ -17,15 +17,15 @@ from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualitySched
 from roma.domain.variants import Variant
 
 LARGEST: Final = 32
-"""Of the batches of `fixed`."""
+"""Largest batch of `fixed`."""
 
 THRESHOLD: Final = 8
-"""B_thrd: from this batch size on other variants than the most accurate one are considered."""
+"""B_thrd: from this batch size on, other variants than the most accurate one are considered."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Fixed(QualityScheduler):
-    """All that wait, at once."""
+    """All waiting requests at once."""
 
     def decide(
         self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
@@ -65,7 +65,7 @@ class Fixed(QualityScheduler):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Qos(Fixed):
-    """As few at once as will do."""
+    """The smallest sufficient batch."""
 
     def count(
         self, variant_queue: VariantQueue, gpu: DeviceView, variant: Variant, now: float

@@ -1,14 +1,15 @@
 """GPU policy `qos-rl`: batch size and variant by a small network that was trained for the devices.
 
-Fang et al., CIKM 2017, §3.2 and §4.2. The state is the histogram of deadlines, how many wait, the
-rate at which requests come, the type of the free device and the rest that every device has to
-compute; one hidden layer gives each action a score, and the greatest is carried out: no dice at
-serving. `roma.lab.learning` trains it, `roma.config.policy_file` says what a file of it is.
+Fang et al., CIKM 2017, §3.2 and §4.2. The state is the histogram of deadlines, the number of
+waiting requests, the arrival rate, the type of the free device and the remaining work of every
+device. One hidden layer gives each action a score, and the greatest is carried out: nothing is
+random at serving time. `roma.lab.learning` trains the network, `roma.config.policy_file` defines
+its file format.
 
-An action that is not feasible falls to the nearest smaller one: the largest batch size of the
-device that is not larger, and the next less accurate variant that may serve the first request (the
-least accurate one, if there is none). Rests are in order within a type of device, so that equal
-devices are exchangeable; one that is away counts as busy for `AWAY` seconds.
+An action that is not feasible falls back to the nearest smaller one: the device's largest batch
+size that is not larger, and the next less accurate variant that may serve the first request (the
+least accurate one, if there is none). Remaining work is sorted within a type of device, so that
+equal devices are exchangeable; an absent device counts as busy for `AWAY` seconds.
 """
 
 from collections.abc import Sequence
@@ -25,14 +26,14 @@ from roma.domain.actions import Capabilities
 from roma.domain.variants import Variant
 
 AWAY: Final = 2.0
-"""Seconds; also the longest rest that is told of any device."""
+"""Seconds; also the largest remaining work that is reported of any device."""
 
 
 class Observer:
-    """Makes features of what a policy sees; `types` says of each device by name which type it is.
+    """Computes features from the state that a policy sees; `types` maps device names to types.
 
-    They are, in this order: N_pre + N_post bins, how many wait, requests per second, the type as
-    ones and zeros, the rest of each device in seconds.
+    The features are, in this order: N_pre + N_post bins, the number of waiting requests, requests
+    per second, the type as ones and zeros, the remaining work of each device in seconds.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -41,7 +42,7 @@ class Observer:
         self._counts = [device.count for device in policy.devices]
 
     def add(self, gpu: DeviceView) -> None:
-        """Take a device in; its offer was not refused."""
+        """Add a device whose capabilities were not refused."""
         found = self.policy.type_of(gpu.device.offer.models)
         assert found is not None, f"{gpu.name} is of no trained type"
         self.types[gpu.name] = found
@@ -53,7 +54,7 @@ class Observer:
     def features(
         self, variant_queue: VariantQueue, gpu: DeviceView, gpus: Sequence[DeviceView], now: float
     ) -> list[float]:
-        """Return the state in which a free device is given something to do."""
+        """Return the state for which a free device chooses an action."""
         policy, counts = self.policy, self._counts
         bins = [0] * (policy.before + policy.after)
         for line in variant_queue.lines.values():
@@ -77,7 +78,7 @@ class Observer:
         return found
 
     def refusal(self, name: str, offer: Capabilities) -> str | None:
-        """Return why a device cannot be used: it is of no trained type, or one too many."""
+        """Return why a device cannot be used: its type was not trained, or it is one too many."""
         policy = self.policy
         found = policy.type_of(offer.models)
         if found is None:
@@ -109,7 +110,7 @@ class Network:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QosRl(QualityScheduler):
-    """What training found best."""
+    """The policy that training found best."""
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
@@ -121,14 +122,14 @@ class QosRl(QualityScheduler):
         self._order = [v.name for v in policy.variants]
         self._network = Network(policy)
         self._waits: dict[str, float] = {}
-        """By device: until when it waits because the policy said so."""
+        """By device: until when it waits because the policy chose so."""
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
         """Refuse a device that the policy was not trained for, and one too many."""
         return self.observer.refusal(executor, offer)
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Follow which devices there are, and of which type."""
+        """Keep the set of devices and their types."""
         name = executor.spec.name
         known = self.gpus.get(name)
         super().on_executor(executor, now)
@@ -163,7 +164,7 @@ class QosRl(QualityScheduler):
         able: tuple[Variant, ...],
         action: PolicyAction,
     ) -> BatchChoice:
-        """Return an action as this device can carry it out for what waits now."""
+        """Return an action as this device can carry it out for the requests that wait now."""
         wanted = self._order.index(action.variant or "")
         chosen = able[-1]
         for variant in able:  # the most accurate first

@@ -1,11 +1,12 @@
-"""GPU policy `qos-opt`: the batch with the best answers now and the best place to go on from.
+"""GPU policy `qos-opt`: the batch with the best answers now and the best state to continue from.
 
-Each batch size and variant is scored by the quality of its answers, at the deadlines that the
-requests really have, less what all devices make on average in this device's part of the time that
-the batch takes, plus the value of the backlog that it leaves (`dispatcher.schedulers.qos.values`).
-The best score runs; if waiting for one more request scores better, and the first one stays in time,
-nothing does; if the oldest are late and the batch behind them scores better, they are refused.
-Nothing is tuned and nothing is learned: the values follow from batch times, κ and deadlines.
+Each batch size and variant is scored. The score is the quality of its answers, at the actual
+deadlines of the requests, minus the average yield of all devices in this device's part of the
+batch's time, plus the value of the remaining backlog (`dispatcher.schedulers.qos.values`). The best
+score runs. If waiting for one more request scores better, and the first one stays in time, the
+device waits. If the oldest requests are late and the batch behind them scores better, they are
+refused. Nothing is tuned and nothing is learned: the values follow from batch times, κ and
+deadlines.
 """
 
 import math
@@ -23,35 +24,35 @@ from roma.domain.events import Reason
 from roma.domain.variants import Variant
 
 DRIFT: Final = 1.25
-"""Values are computed anew when batches of a variant take so many times as long, or as short, as
-before."""
+"""Factor by which a variant's batch times must change, up or down, before values are computed
+anew."""
 
 WORTH_WAITING: Final = 0.02
-"""Quality that waiting must bring: nobody waits for less."""
+"""Quality that waiting must gain: a device does not wait for less."""
 
 MOST_SHED: Final = 64
-"""Requests that are given up at once."""
+"""Most requests that are refused at once."""
 
 Drifts = tuple[tuple[Variant, int], ...]
-"""Variants and how many times DRIFT their batches take longer than offered."""
+"""Variants, and the exponent of DRIFT by which their batches take longer than offered."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QosOpt(QualityScheduler):
-    """One step ahead, and the value of what is then."""
+    """One step of lookahead, plus the value of the state that follows."""
 
     rate_window: ClassVar[float] = 10.0
-    """The values are of a rate that lasts; what comes in bursts is seen in the backlog."""
+    """Longer window: the values assume a lasting rate, and the backlog shows bursts."""
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._values: dict[tuple[str, str, Drifts], Values] = {}
-        """By device, model and what of it the device holds."""
+        """By device, model, and the drifts of the variants that the device holds."""
         self._latest: dict[tuple[str, str], Values] = {}
         """By device and model."""
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Follow which devices there are: each one's share depends on all."""
+        """Keep the set of devices: the share of each one depends on all."""
         before = list(self.gpus.values())
         super().on_executor(executor, now)
         if before != list(self.gpus.values()):
@@ -60,7 +61,7 @@ class QosOpt(QualityScheduler):
     def decide(
         self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | DropChoice | float:
-        """Choose the batch with the highest score, to wait, or to give up the oldest requests."""
+        """Choose the batch with the highest score, or to wait, or to refuse the oldest requests."""
         worth, waiting = self._worth(variant_queue, gpu, now), variant_queue.waiting
         score, best, ended, head = self._best(variant_queue, gpu, able, now, worth)
         shed = min(int(SHED * waiting), MOST_SHED)
@@ -72,8 +73,9 @@ class QosOpt(QualityScheduler):
             oldest = tuple([entry.request for entry in variant_queue.first(able[0], shed)])
             detail = f"{waiting} requests wait: those behind this one are answered instead"
             return DropChoice(variant_queue.name, oldest, Reason.DEADLINE, detail)
-        # The values believe that requests come as they came; those in hand know how long they can.
-        # Who may be served by some of the variants alone is none of those whose values they are.
+        # The values assume that requests arrive as before; waiting requests have their actual
+        # deadlines. A request that only some of the variants may serve is not covered by the
+        # values.
         next_one, is_open = 1 / worth.traffic.rate, len(able) == len(gpu.held(variant_queue))
         if is_open and worth.of(waiting + 1) - worth.gain * next_one > score + WORTH_WAITING:
             margin = MARGIN * self.state.queues[variant_queue.name].spec.sla.response_time

@@ -1,13 +1,13 @@
-"""What a backlog is worth: the solution of a small semi-Markov decision process.
+"""The value of a backlog: the solution of a small semi-Markov decision process.
 
-State: how many requests wait, x, the oldest for x/R seconds, as when R requests come per second.
-A decision runs c of them by one variant, which takes D seconds and is worth the sum of κ·V at
-their ages; or it waits for the next one; or it refuses the oldest. The next decision is ξD later,
-if the device is the ξ-th part of all there are: one of the others is free then. Until then x
-becomes x - c + R·ξD, more or less by what arrivals vary. The solution is the greatest mean quality
-per second, ρ, and the relative value h(x) of a backlog: what it makes, or costs, compared with
-none. It is found by policy iteration (Howard), exactly for the grid, once per kind of device,
-model and rate; a round per decision, so that none of them takes long.
+State: the number of waiting requests, x; the oldest has waited x/R seconds, as when R requests come
+per second. A decision runs c of them by one variant, which takes D seconds and is worth the sum of
+κ·V at their ages; or it waits for the next one; or it refuses the oldest. The next decision is ξD
+later, if the device is the ξ-th part of all devices: one of the others is free then. Until then x
+becomes x - c + R·ξD, plus or minus the variation of arrivals. The solution is the greatest mean
+quality per second, ρ, and the relative value h(x) of a backlog: its gain, or cost, compared with an
+empty one. It is found by policy iteration (Howard), exactly for the grid, once per kind of device,
+model and rate. Each decision runs one round, so that none takes long.
 """
 
 import math
@@ -21,39 +21,40 @@ import numpy as np
 from dispatcher.state.utility import Utility, value
 
 POINTS: Final = 32
-"""Of the backlog's grid; a backlog whose oldest request is worthless by now is the last one."""
+"""Points of the backlog's grid; the last one is a backlog whose oldest request is worthless by
+now."""
 
 RATES: Final = 40
-"""Of the arrival rate's grid, geometric from `SLOWEST` to `FASTEST` times the capacity."""
+"""Points of the arrival rate's grid, geometric from `SLOWEST` to `FASTEST` times the capacity."""
 SLOWEST: Final = 0.02
 FASTEST: Final = 2.0
 
 MARGIN: Final = 0.1
-"""Share of the soft deadline by which both are taken to be earlier: requests have been on their way
-for a while, and batches take longer now and then."""
+"""Share of the soft deadline by which both deadlines are moved earlier: requests have spent time on
+their way, and some batches take longer than usual."""
 
 BURSTS: Final = 0.5
 """Coefficient of variation of a rate, beyond that of a Poisson process, over any time: some bursts
 outlast every batch."""
 
 BRIEF: Final = 0.3
-"""How long other bursts last, as a part of the soft deadline: without them, ten devices, which
-decide ten times as often as one, would take what comes within a second for much steadier."""
+"""Duration of other bursts, as a part of the soft deadline. Without them ten devices, which decide
+ten times as often as one, would take the arrivals of one second for much steadier."""
 
 LEAK: Final = 1e-6
-"""Probability with which everything that waits is gone: whatever is chosen, all backlogs then lead
-to one another, without which the equations might have no solution."""
+"""Probability with which the whole backlog disappears: all backlogs then lead to one another,
+whatever is chosen. Without it the equations might have no solution."""
 
 FINE: Final = 512
 """Steps of the integral of V over the ages, until the hard deadline."""
 
 SHED: Final = 0.25
-"""Share of a backlog that is refused at once, the oldest."""
+"""Share of a backlog that is refused at once, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOption:
-    """A batch of `count` by a variant of accuracy `accuracy` that takes `seconds`."""
+    """A batch of `count` requests by a variant of accuracy `accuracy` that takes `seconds`."""
 
     count: int
     accuracy: float
@@ -68,9 +69,9 @@ class Traffic:
     brief: float
 
     def during(self, seconds: float) -> tuple[tuple[float, float], ...]:
-        """Return three numbers of arrivals and their chances.
+        """Return three numbers of arrivals and their probabilities.
 
-        Mean and variance are right, and none is below 0. Where nothing is cut off they are those of
+        Mean and variance are right, and none is below 0. Without this cut-off they are those of
         Gauss and Hermite: m - √3σ, m and m + √3σ.
         """
         mean = self.rate * seconds
@@ -87,7 +88,7 @@ class Traffic:
 class Values:
     """ρ and h on a grid of rates, for a device that is the part `share` of all, ξ.
 
-    `like`: values of nearly the same, to begin with.
+    `like`: values of a nearly identical device, as initial values.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class Values:
         self._largest = float(max(a.count for a in actions))
         self._kinds = [(a.count, a.accuracy) for a in actions]
         self._worths: dict[int, Worth] = {}
-        """The best known by place on the grid, if any is."""
+        """The best values known, by grid position."""
         self._open: dict[int, _Problem] = {}
-        """By place: what was asked for and may not be the best one yet. All places at once would
-        take 0.1 s, in which a gateway answers nobody."""
+        """Problems by grid position: requested, and perhaps not optimal yet. All positions at once
+        would take 0.1 s, during which a gateway answers nothing."""
         self._solved: set[int] = set()
         if like is not None and like._kinds == self._kinds:
             moved = round(math.log(like._first / self._first) / self._log)
@@ -121,12 +122,12 @@ class Values:
                     self._worths[place + moved] = worth
 
     def at(self, rate: float) -> "Worth":
-        """Return the values at a rate, of the nearest one of the grid.
+        """Return the values for the grid's rate that is nearest to `rate`.
 
-        A rate that is new gets those of the nearest known one; its own follow, first under that
-        one's policy, and each further call improves the policy by a round of iteration, until
-        nothing does: two to six times. Before any is known a backlog is worth nothing: who asks
-        first does not look ahead.
+        A new rate first gets the values of the nearest known one. Its own follow, first under that
+        one's policy; each further call improves the policy by a round of iteration until nothing
+        changes, which takes two to six rounds. Before any values are known a backlog is worth
+        nothing: the first caller does not look ahead.
         """
         place = round(math.log(max(rate, self._first) / self._first) / self._log)
         place = min(place, RATES - 1)
@@ -140,7 +141,7 @@ class Values:
             first = None if near is None else self._worths[near].choice
             traffic = Traffic(rate, BRIEF * self._soft)
             problem = self._open[place] = _Problem(self._costs, traffic, most, first)
-            # To write it down has cost this decision enough.
+            # Setting up the equations has cost this decision enough.
             return problem.worth if near is None else self._worths[near]
         if not problem.improve():
             del self._open[place]
@@ -152,7 +153,7 @@ class Values:
 class Worth:
     """Values under some traffic: `gain` is ρ, quality per second.
 
-    The grid's points are close where little waits: x grows with the square of their number.
+    The grid's points are dense where few requests wait: x grows with the square of their number.
     """
 
     __slots__ = ("_grid", "_most", "_values", "choice", "gain", "traffic")
@@ -169,7 +170,7 @@ class Worth:
         self._most = grid[-1]
 
     def of(self, backlog: float) -> float:
-        """Return h of a backlog, on the line between the grid's points."""
+        """Return h of a backlog, interpolated between the grid's points."""
         if backlog <= 0.0:
             return self._values[0]
         if backlog >= self._most:
@@ -180,7 +181,7 @@ class Worth:
         return before + (after - before) * (backlog - low) / (high - low)
 
     def expected(self, backlog: float, seconds: float) -> float:
-        """Return the mean of h of a backlog and what comes within some seconds."""
+        """Return the mean of h for a backlog plus the arrivals within some seconds."""
         total = 0.0
         for number, chance in self.traffic.during(seconds):
             total += chance * self.of(backlog + number)
@@ -188,7 +189,7 @@ class Worth:
 
 
 class _Costs:
-    """Options, one row each: to wait, to refuse, and every action. Shapes: O options, P points."""
+    """Options, one row each: waiting, refusing, and every action. Shapes: O options, P points."""
 
     def __init__(
         self,
@@ -206,8 +207,8 @@ class _Costs:
         self._ages, self._integral = _integral(utility, soft, hard)
 
     def options(self, rate: float, backlog: Any) -> tuple[Any, Any, Any]:
-        """Return rewards (O, P), -inf where there are too few; seconds (O); what is left (O, P)."""
-        counts = np.minimum(self._counts, backlog)  # nobody runs more than wait
+        """Return rewards (O, P), -inf where too few wait; seconds (O); remaining backlog (O, P)."""
+        counts = np.minimum(self._counts, backlog)  # no batch is larger than the backlog
         oldest = self._seconds + backlog / rate
         run = self._accuracies * rate * (self._sum(oldest) - self._sum(oldest - counts / rate))
         run[:, backlog < 0.5] = -np.inf
@@ -218,7 +219,7 @@ class _Costs:
         return rewards, times, left
 
     def coming(self, traffic: Traffic) -> Any:
-        """Return numbers of arrivals and their chances, (2, 3, O, 1)."""
+        """Return numbers of arrivals and their probabilities, (2, 3, O, 1)."""
         found = [[(1.0, 1.0), _NEVER, _NEVER], [(0.0, 1.0), _NEVER, _NEVER]]
         found += [list(traffic.during(self._share * s)) for s in self._seconds[:, 0]]
         return np.array(found).transpose(2, 1, 0)[..., None]
@@ -239,7 +240,7 @@ def _integral(utility: Utility, soft: float, hard: float) -> tuple[Any, Any]:
 
 
 class _Problem:
-    """A policy under some traffic, improved until nothing is better; it begins with `first`."""
+    """A policy under some traffic, improved until it is optimal; it begins with `first`."""
 
     def __init__(self, costs: _Costs, traffic: Traffic, most: float, first: Any | None) -> None:
         self._traffic = traffic
@@ -254,10 +255,10 @@ class _Problem:
         self._relative = np.zeros(POINTS)
         self._is_evaluated = False
         self.worth = Worth(traffic, 0.0, self._grid, self._relative.tolist(), self._choice)
-        """Of the policy, nothing until it is evaluated."""
+        """Values of the policy; zero until it is evaluated."""
 
     def improve(self) -> bool:
-        """Evaluate the policy, or change it by its values; return whether anything was new."""
+        """Evaluate the policy, or change it by its values; return whether anything changed."""
         if not self._is_evaluated:
             self._is_evaluated = True
             self.worth = self._evaluated()
@@ -274,7 +275,7 @@ class _Problem:
 
     def _evaluated(self) -> Worth:
         system = self._steps.system(self._choice)
-        system[:, 0] = self._times[self._choice]  # h(0) is 0, and ρ is in its place
+        system[:, 0] = self._times[self._choice]  # h(0) is 0, and ρ is in its column
         found = np.linalg.solve(system, self._rewards[self._choice, _ROWS])
         gain, found[0] = float(found[0]), 0.0
         self._relative = found
@@ -287,7 +288,7 @@ _NEVER: Final = (0.0, 0.0)
 
 
 class _Steps:
-    """Where each option leads: the two points of the grid beside, and the chances of both."""
+    """Transitions of each option: the two neighbouring grid points, and their probabilities."""
 
     def __init__(self, grid: Any, left: Any, coming: Any) -> None:
         numbers, chances = coming
@@ -299,12 +300,12 @@ class _Steps:
         self._below = (1 - LEAK) * chances - self._above
 
     def mean(self, values: Any) -> Any:
-        """Return the mean of h after each option, (O, P); h(0), where all leaks to, is 0."""
+        """Return the mean of h after each option, (O, P); h(0), where every leak leads, is 0."""
         mean = self._below * values[self._low] + self._above * values[self._low + 1]
         return mean.sum(axis=0)
 
     def system(self, chosen: Any) -> Any:
-        """Return the identity less the chances of every point under a policy, (P, P)."""
+        """Return the identity minus the transition probabilities under a policy, (P, P)."""
         place = _ROWS * POINTS + self._low[:, chosen, _ROWS]
         chances = self._below[:, chosen, _ROWS], self._above[:, chosen, _ROWS]
         flat = np.bincount(

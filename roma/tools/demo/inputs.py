@@ -1,7 +1,7 @@
-"""Real inputs for the demo's two models, from data that scikit-learn carries with it.
+"""Real inputs for the demo's two models, from data bundled with scikit-learn.
 
 Nothing is downloaded, and the same arguments always give the same bytes. scikit-learn and Pillow
-are imported when first used: importing this module is cheap.
+are imported on first use: importing this module is cheap.
 """
 
 import base64
@@ -30,7 +30,7 @@ class Digits(NamedTuple):
 
 
 def digits_split() -> tuple[Digits, Digits]:
-    """Return the digits to train on and the held-out ones, every class in its share of both."""
+    """Return the digits to train on and the held-out ones, stratified by class."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - see the module docstring
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
 

@@ -5,9 +5,9 @@
 - `photos`: MobileNetV2 at 160 × 160. Input `image_bytes` string [batch] of JPEG files; outputs
   `class` int64 [batch], `score` float32 [batch].
 
-TensorFlow never enters the process that calls `prepare`: each model is built by a child, so the
-caller keeps its memory, may fork, and sees none of TensorFlow's log. The functions that build
-import it themselves.
+TensorFlow never enters the process that calls `prepare`: a child builds each model, so the caller
+keeps its memory small, may fork, and sees none of TensorFlow's log. The functions that build import
+it themselves.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ from roma.tools.demo import inputs
 MODELS = ("digits", "photos")
 VERSION = 1
 FACTS = "roma_model.json"
-"""Beside the version directory; model servers look at directories with a number for a name."""
+"""Name of the file beside the version directory; model servers read only numbered directories."""
 
 LEAST_ACCURACY = 0.975
 EPOCHS = 20
@@ -44,9 +44,9 @@ WEIGHTS_URL = (
     f"mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_{SIDE}.h5"
 )
 DOWNLOAD_LIMIT = 10.0
-"""Seconds for the weights' 14 MB; a slower network is treated as none."""
+"""Seconds to download the weights' 14 MB; a slower network counts as none."""
 BUILD_LIMIT = 600.0
-"""Seconds after which a child that builds is stuck; two busy cores need about 20."""
+"""Seconds after which a build counts as stuck; two busy cores need about 20."""
 
 
 class PreparationError(RomaError):
@@ -57,9 +57,9 @@ class PreparationError(RomaError):
 class PreparedModel:
     """A SavedModel at `path`/`version`.
 
-    `weights` is `trained`, `imagenet` or `random`; `accuracy` is the share of held-out inputs
-    classified right by direct execution, None where there are none. `built` says whether this
-    call built it.
+    `weights` is `trained`, `imagenet` or `random`. `accuracy` is the share of held-out inputs
+    classified correctly by direct execution, None where there are none. `built` is True if this
+    call built the model.
     """
 
     name: str
@@ -75,8 +75,8 @@ def prepare(
 ) -> dict[str, PreparedModel]:
     """Return both models by name, building under `cache` what is missing or out of date.
 
-    A model appears whole or not at all, and two calls at once build it once. Without `download`
-    no network is tried. `on_step` is told what takes time.
+    A model is written atomically, and two concurrent calls build it once. Without `download` no
+    network is used. `on_step` is called with a description of each slow step.
 
     Raises PreparationError if a model cannot be built or `digits` is not accurate enough.
     """
@@ -98,7 +98,7 @@ def prepare(
 
 
 def _stamp() -> str:
-    """Identify what a build depends on: this code, the inputs and the libraries."""
+    """Return a digest of what a build depends on: this code, the inputs and the libraries."""
     digest = hashlib.sha256()
     for source in (Path(__file__), Path(inputs.__file__)):
         digest.update(source.read_bytes())
@@ -185,7 +185,7 @@ def _save(serve: Any, version: Path) -> None:
     """
     import tensorflow as tf  # noqa: PLC0415 - only in the child
     from tensorflow.python.framework.convert_to_constants import (  # noqa: PLC0415
-        convert_variables_to_constants_v2,  # its public name went away with TensorFlow 1
+        convert_variables_to_constants_v2,  # its public name was removed after TensorFlow 1.
     )
 
     concrete = serve.get_concrete_function()
@@ -256,7 +256,7 @@ def _build_photos(download: bool) -> tuple[Any, dict[str, Any], bytes]:
 
     published = download and _load_published(network)
     if not published:
-        # Statistics of real photos, or random layers would shrink every image to one answer.
+        # Statistics of real photos: else random layers would map every image to one answer.
         for layer in network.layers:
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.momentum = 0.0
@@ -280,12 +280,12 @@ def _load_published(network: Any) -> bool:
             if file is not None:
                 network.load_weights(file)
         except (OSError, ValueError):
-            return False  # a proxy's page or half a file, not the weights
+            return False  # a proxy's error page or a truncated file, not the weights.
         return file is not None
 
 
 def _download(file: Path) -> Path | None:
-    """Fetch the published weights; None where the network does not give them in time."""
+    """Fetch the published weights; None if the network does not deliver them in time."""
 
     def fetch() -> None:
         part = file.with_suffix(".part")
@@ -297,7 +297,7 @@ def _download(file: Path) -> Path | None:
             shutil.copyfileobj(answer, out)
             part.rename(file)
 
-    # A daemon thread, because looking up a name knows no time limit.
+    # A daemon thread, because name resolution has no timeout.
     thread = threading.Thread(target=fetch, daemon=True)
     thread.start()
     thread.join(DOWNLOAD_LIMIT)

@@ -1,4 +1,4 @@
-"""What the demo asks of this machine: a configuration, and a load that fits it."""
+"""The demo's configuration, and a load that fits this machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,20 @@ from roma.tools.profiling.machine import available_cores
 from roma.workload.arrivals import Profile, RateStep
 
 MOST_CORES = 4.0
-"""Beyond this the load generator and the gateway, on the same machine, would be what is tested."""
+"""Most cores to allocate: beyond this, the load generator and the gateway on the same machine would
+be the bottleneck."""
 
 RESERVED_SHARE = 0.3
-"""Of the machine's cores, kept for gateway, generator and everything else."""
+"""Share of the machine's cores reserved for gateway, generator and everything else."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
     """A demo model's promise and its load.
 
-    `response_time` in seconds; `steps` are loads as shares of the allocatable cores, one after
-    the other in equal lengths: the paper's Table 1 shape, one peak each, at different times.
+    `response_time` in seconds. `steps` are loads as shares of the allocatable cores, one after the
+    other, of equal length: the shape of the paper's Table 1, with one peak each, at different
+    times.
     """
 
     name: str
@@ -38,7 +40,7 @@ MODELS = (
 
 @dataclass(frozen=True, slots=True)
 class DemoMachine:
-    """The cores of this machine, and how the demo divides them."""
+    """The cores of this machine and their division among the demo's programs."""
 
     cores: float
     reserved: float
@@ -61,7 +63,7 @@ def write_config(
 ) -> None:
     """Write the demo's roma.yaml; `ports` are for gateway, admin, supervisor and executables.
 
-    The default law stands in no file: what the demo shows is what a file without it does.
+    The file leaves the control law at its default: the demo shows what a plain file does.
     """
     gateway, admin, supervisor, first, *_ = ports
     share = machine.allocatable / len(MODELS)

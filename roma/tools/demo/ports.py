@@ -1,12 +1,12 @@
-"""Ports for a deployment that is thrown away."""
+"""Ports for a temporary deployment."""
 
 import contextlib
 import random
 import socket
 
 LOWEST, HIGHEST = 15_000, 32_000
-"""Below those that the kernel gives to outgoing connections (from 32768 on): one of these may take
-a port between the moment it is chosen and the moment its server binds it."""
+"""Range of ports, below those that the kernel gives to outgoing connections (from 32768 on): one of
+these may take a port between the moment it is chosen and the moment its server binds it."""
 
 
 def free_ports(count: int) -> tuple[int, ...]:

@@ -37,20 +37,20 @@ PROFILE_RATE = 8.0
 """Requests per second while a model's cost is measured: enough to average, too few to queue."""
 
 PHOTOS = 64
-"""Different photographs in the load."""
+"""Number of different photographs in the load."""
 
 PICTURE_AT = 0.45
-"""Share of the run at which the picture is taken: both peaks of the load touch it."""
+"""Share of the run at which the screenshot is taken: both peaks of the load are visible."""
 
 PICTURE_WIDTH = 138
 
 LINE_EVERY = 5.0
-"""Seconds between lines where the output is no terminal."""
+"""Seconds between status lines if the output is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the command line asks for."""
+    """Options from the command line."""
 
     cache: Path
     seconds: float
@@ -62,7 +62,7 @@ class DemoOptions:
 
 
 def run(options: DemoOptions) -> int:
-    """Run the demo; return the exit status. With JSON all else goes to standard error."""
+    """Run the demo; return the exit status. With JSON, all other output goes to standard error."""
     out = console(stderr=options.json_output)
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     for model in prepared.values():
@@ -86,7 +86,7 @@ def run(options: DemoOptions) -> int:
 
 
 def run_once(options: DemoOptions, out: Console) -> verdict.Evidence:
-    """Run the demo under one law and return what was seen; `out` gets its progress."""
+    """Run the demo under one law and return the evidence; progress goes to `out`."""
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     paths = {name: model.path for name, model in prepared.items()}
     return asyncio.run(_Demo(options, paths, options.law, {}, out).run())
@@ -118,7 +118,7 @@ class _Demo:
         self._snapshot: Table | None = None
 
     async def run(self) -> verdict.Evidence:
-        """Deploy, load and tear down; return what was seen."""
+        """Deploy, load and tear down; return the evidence."""
         with tempfile.TemporaryDirectory(prefix="roma-demo-") as directory:
             file, log_dir = Path(directory) / "roma.yaml", Path(directory)
             plan.write_config(
@@ -177,7 +177,8 @@ class _Demo:
     async def _measure(self, model: plan.DemoModel, url: str, watch: DemoWatch) -> ModelProfile:
         """Return what one request costs here, from the kernel's own accounting.
 
-        Unlike `roma profile` in place: behind the gateway, beside the load generator.
+        Unlike `roma profile`, it measures in the deployment: behind the gateway, beside the load
+        generator.
         """
         profile = Profile((RateStep(PROFILE_RATE, PROFILE_SECONDS),))
         stream = Stream(model.name, poisson(profile, seed=0), self._bodies[model.name])
@@ -199,12 +200,12 @@ class _Demo:
         times = report.total.response_time
         assert times is not None
         if kernel is None:
-            # Observe-only: wall-clock time alone is the best guess there is.
+            # Observe-only: wall-clock time is the best estimate.
             return ModelProfile(cost=times.mean)
         cost = (kernel.used_seconds - before) / answered
         if cost <= 0:
             raise LaunchError(f"model {model.name}: the kernel charged no CPU while profiling")
-        # The fastest met no stall of its quota: its cost, and what no core shortens.
+        # The fastest met no stall of its quota: the rest of its time is what no core shortens.
         return ModelProfile(cost=cost, overhead=max(0.0, fastest - cost))
 
     async def _load(
@@ -246,7 +247,7 @@ class _Demo:
         return evidence
 
     def _check(self, result: RequestResult) -> None:
-        """Compare an answered digit with what it really is."""
+        """Compare an answered digit with its true class."""
         if result.model != "digits" or result.outcome is not RequestEnd.ANSWERED:
             return
         _, expected = self._digits[result.index % len(self._digits)]

@@ -1,4 +1,4 @@
-"""The demo's live table: one row per model, one look at the whole loop."""
+"""The demo's live table: one row per model, with the state of the whole control loop."""
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +15,7 @@ class LiveTable:
         self._title = title
 
     def render(self, watch: DemoWatch, elapsed: float, seconds: float) -> Table:
-        """Return the table of now."""
+        """Return the table of the current state."""
         table = Table(title=f"{self._title}   {elapsed:3.0f} / {seconds:.0f} s", expand=False)
         table.add_column("model")
         for name in ("RT ms", "SLA ms", "queue", "req/s", "demand", "allocated", "kernel", "used"):
@@ -62,7 +62,7 @@ class LiveTable:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console; wide enough for the table where nothing tells the width."""
+    """Return a console, wide enough for the table even if the terminal's width is unknown."""
     found = Console(stderr=stderr)
     return found if found.is_terminal else Console(width=130, stderr=stderr)
 

@@ -1,4 +1,4 @@
-"""The demo's honest end: counts that must add up, promises, cores, and what failed if anything."""
+"""The demo's verdict: counts that must add up, promises, cores, and any failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ ACCURACY_BOUND = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one run left behind. Cores from the kernel (`used` in core-seconds by model).
+    """The evidence of one run. Cores come from the kernel (`used` in core-seconds by model).
 
     `correct` of `checked` digits were recognised.
 
-    `config`, `profiles` and `arrivals` (send times by model) say what was run: the experiment
-    `parity` simulates the very same.
+    `config`, `profiles` and `arrivals` (send times by model) describe the run, so that the
+    experiment `parity` can simulate it exactly.
     """
 
     law: str
@@ -41,7 +41,7 @@ class Evidence:
 
     @property
     def used_seconds(self) -> float:
-        """Core-seconds that the models computed, by the kernel's accounting."""
+        """Core-seconds that the models used, by the kernel's accounting."""
         return sum(self.used.values())
 
     @property
@@ -51,7 +51,7 @@ class Evidence:
 
     @property
     def static_max(self) -> float:
-        """Core-seconds of giving every allocatable core away for the whole run."""
+        """Core-seconds of granting every allocatable core for the whole run."""
         return self.allocatable * self.seconds
 
     @property
@@ -61,7 +61,7 @@ class Evidence:
 
 
 def failures(evidence: Evidence) -> list[str]:
-    """Return what the run did not keep; an empty list is success."""
+    """Return the expectations that the run did not meet; an empty list is success."""
     total, accuracy = evidence.report.total, evidence.accuracy
     found = []
     if total.lost:

@@ -1,4 +1,4 @@
-"""What the demo sees while it runs: the programs' own reports, and the kernel's word."""
+"""The demo's observations of a run: reports of the programs, and the kernel's accounting."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from roma.domain.exchange import ModelReport
 from supervisor.cgroups import Group
 
 PERIOD = 0.25
-"""Seconds between two looks: quotas move once a second, and none must be missed."""
+"""Seconds between two samples: quotas change once a second, and no change may be missed."""
 
 RATE_WINDOW = 1.0
 """Seconds over which arrival rates are shown."""
@@ -27,7 +27,7 @@ _TIMEOUT = ClientTimeout(total=2)
 class Kernel:
     """Quota of an executable as read from the kernel.
 
-    `core_seconds` is what it granted over time, or what was used where that was more.
+    `core_seconds` is the quota integrated over time, or the usage where that was more.
     """
 
     group: Group
@@ -38,7 +38,7 @@ class Kernel:
     _usage: float | None = None
 
     def look(self, dt: float) -> None:
-        """Read the quota and the usage; `dt` is the time since the last look."""
+        """Read the quota and the usage; `dt` is the time since the last reading."""
         try:
             reading = self.group.read()
         except ActuationError:
@@ -66,7 +66,7 @@ class DemoWatch:
     )
 
     def take(self, reports: dict[str, ModelReport], now: float) -> None:
-        """Record the dispatcher's reports of now."""
+        """Record the dispatcher's reports at time `now`."""
         self.reports = reports
         self._recent.append((now, reports))
 
@@ -78,7 +78,7 @@ class DemoWatch:
         return (last[model].arrivals - first[model].arrivals) / (end - start) if end > start else 0
 
     def executable(self, model: str) -> dict[str, Any]:
-        """Return what the supervisor says of a model's executable; empty before it answered."""
+        """Return the supervisor's report on a model's executable; empty before its first answer."""
         found: dict[str, dict[str, Any]] = self.state.get("executables", {})
         return next((e for e in found.values() if e["model"] == model), {})
 
@@ -107,7 +107,7 @@ async def _keep(watch: DemoWatch, session: ClientSession, admin: str, supervisor
         for kernel in watch.kernel.values():
             kernel.look(now - last)
         last = now
-        # A program that does not answer now is shown as it was; the kernel's word goes on.
+        # A program that does not answer keeps its last state; the kernel's readings continue.
         with contextlib.suppress(ClientError, TimeoutError, ExchangeError, OSError):
             async with session.get(f"{admin}/control/v1/report") as response:
                 reply = exchange.parse_reply(await response.read())

@@ -21,7 +21,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 class PredictClient(Protocol):
-    """What the generator needs of a client."""
+    """The interface that the generator needs from a client."""
 
     async def predict(self, model: str, body: bytes) -> HttpAnswer:
         """Send one request and return its answer; raise NoAnswerError if there is none."""
@@ -30,9 +30,9 @@ class PredictClient(Protocol):
 class RestClient:
     """A predict client on aiohttp; enter it with `async with`.
 
-    `url` is the service's root, such as `http://127.0.0.1:8501`; `authorization` goes with each
-    request. It sets no time limit: the
-    generator has one for the whole request. Raises LoadInputError if `url` is not http or https.
+    `url` is the service's root, such as `http://127.0.0.1:8501`; `authorization` is sent with each
+    request. The client sets no time limit, since the generator has one for the whole request.
+    Raises LoadInputError if `url` is not http or https.
     """
 
     def __init__(self, url: str, authorization: str | None = None) -> None:
@@ -105,8 +105,8 @@ def allow_connections(number: int) -> int:
     """Raise this process's limit of open files towards `number` connections; return the limit.
 
     Many systems start programs with 1,024, which an overload with a few seconds of outstanding
-    requests exceeds; the requests above it would be failures of the generator, not of the
-    service. The hard limit stays what it is.
+    requests exceeds. The requests above it would be failures of the generator, not of the service.
+    The hard limit does not change.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number + 256  # listening sockets, libraries, log files

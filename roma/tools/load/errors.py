@@ -1,4 +1,4 @@
-"""What the load generator raises, split by who can react.
+"""Errors of the load generator, split by who can react.
 
     RomaError
     └── LoadError
@@ -20,7 +20,7 @@ class LoadInputError(LoadError, ConfigError):
 
 
 class NoAnswerError(LoadError):
-    """A request ended without an HTTP answer; `reason` is a short phrase to count by."""
+    """A request ended without an HTTP answer; `reason` is a short phrase for grouping."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,8 +1,8 @@
-"""The open-loop generator: sends when the plan says so, whatever has been answered.
+"""The open-loop generator: it follows the plan's send times, whatever has been answered.
 
-It must never delay or drop a request because others are outstanding: above the limit of
-outstanding requests a request ends at once as failed, with the reason `client limit`. Every
-request that is sent ends exactly once, also when the run is stopped or cancelled.
+It must never delay or drop a request because others are outstanding. Above the limit of outstanding
+requests, a request ends at once as failed, with the reason `client limit`. Every request that is
+sent ends exactly once, also when the run is stopped or cancelled.
 """
 
 import asyncio
@@ -70,16 +70,16 @@ class _Ticket:
 
 
 class LoadRun:
-    """One run of a plan; `run` starts it, `stop` ends it early, `report` tells what happened.
+    """One run of a plan; `run` starts it, `stop` ends it early, `report` summarises it.
 
-    `timeout` bounds each request, in seconds after its actual send. `on_result` is called once
-    for each request; `on_progress` about every `progress_period` seconds and at the end. Both run
-    on the event loop and must be quick; an exception in one ends the run and is raised by `run`.
+    `timeout` bounds each request, in seconds after its actual send. `on_result` is called once for
+    each request; `on_progress` about every `progress_period` seconds and at the end. Both run on
+    the event loop and must be quick; an exception in one ends the run and is raised by `run`.
     `clock` is monotonic, in seconds. It is not the event loop's: uvloop reads its own once a cycle
     and in milliseconds, too coarse to measure with.
 
-    Raises LoadInputError for an option out of its bound a model with two streams or a
-    stream without bodies.
+    Raises LoadInputError for an option out of its bound, a model with two streams or a stream
+    without bodies.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class LoadRun:
     async def run(self) -> LoadReport:
         """Send the plan, wait until every request has ended and return the report.
 
-        When this call is cancelled, what was outstanding ends as failed(cancelled) before the
-        cancellation goes on; `report` is then complete.
+        When this call is cancelled, outstanding requests end as failed(cancelled) before the
+        cancellation propagates; `report` is then complete.
         """
         self._start = self._clock()
         try:
@@ -133,7 +133,7 @@ class LoadRun:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         finally:
-            # Here and not in the tasks: one cancelled before its first step runs no code at all.
+            # Here and not in the tasks: a task cancelled before its first step runs no code at all.
             for ticket in list(self._outstanding):
                 self._end(ticket, RequestEnd.FAILED, reason=CANCELLED)
             self._elapsed = self._now()
@@ -142,7 +142,7 @@ class LoadRun:
         return self.report()
 
     def stop(self) -> None:
-        """Send nothing more and end what is outstanding as failed(cancelled); safe to repeat."""
+        """Send nothing more and end outstanding requests as failed(cancelled); safe to repeat."""
         self._stopped = True
         for task in (*self._drivers, *self._outstanding.values()):
             task.cancel()
@@ -154,7 +154,7 @@ class LoadRun:
 
     @property
     def progress(self) -> Progress:
-        """The run at this moment."""
+        """The progress of the run at this moment."""
         ends = {o: sum(r.outcomes[o] for r in self._recorders) for o in RequestEnd}
         return Progress(
             elapsed=self._now(),
@@ -186,7 +186,7 @@ class LoadRun:
         ticker.cancel()
 
     async def _wait_until(self, intended: float) -> None:
-        # Also when late: the sleep of 0 lets the requests made so far start.
+        # Also when late: the sleep of 0 lets the requests created so far start.
         await asyncio.sleep(max(0.0, intended - self._now()))
         # uvloop rounds a sleep to milliseconds and may end it early.
         while (early := intended - self._now()) > 0:
@@ -256,9 +256,9 @@ async def run_load(
 ) -> LoadReport:
     """Send the plan to the service at `url` and return the report; see `LoadRun` for the options.
 
-    `on_start` is given the run before its first request, for who wants to `stop` it (a signal
-    handler) or to read its report after a cancellation. Raises this process's limit of open files
-    as far as `max_outstanding` needs and the system allows.
+    `on_start` is called with the run before its first request, so that the caller can `stop` it (a
+    signal handler) or read its report after a cancellation. Raises this process's limit of open
+    files as far as `max_outstanding` needs and the system allows.
     """
     allow_connections(max_outstanding)
     async with RestClient(url, authorization) as client:

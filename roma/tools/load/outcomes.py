@@ -1,4 +1,4 @@
-"""How requests end: the words of the load generator.
+"""Outcomes of requests, as the load generator counts them.
 
 Every request that was sent ends in exactly one outcome. Times are seconds after the start of the
 run.
@@ -70,7 +70,7 @@ class RequestResult:
 
     @property
     def response_time(self) -> float:
-        """Seconds from the *intended* send: waiting in a late generator is not left out.
+        """Seconds from the *intended* send, so that waiting in a late generator counts too.
 
         Measuring from the actual send would hide exactly the requests that a stall delayed
         (coordinated omission).
@@ -79,7 +79,7 @@ class RequestResult:
 
     @property
     def lag(self) -> float | None:
-        """How late the generator itself was, in seconds; None if the request never left it.
+        """Lateness of the generator itself, in seconds; None if the request never left it.
 
         An idle machine shows up to 1 ms, the resolution of an event loop's timers.
         """

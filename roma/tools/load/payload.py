@@ -1,6 +1,6 @@
 """Request bodies: real ones, from a file or from the caller, ready before the first send.
 
-A body is bytes that go out untouched; nothing is encoded while the load runs.
+A body is sent unchanged; nothing is encoded while the load runs.
 """
 
 from collections.abc import Callable, Sequence

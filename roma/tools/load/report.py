@@ -1,7 +1,7 @@
-"""What a run tells afterwards: exact percentiles of recorded samples, and counts that must add up.
+"""Report of a run: exact percentiles of recorded samples, and counts that must add up.
 
 Percentiles are nearest-rank: every number shown is a response time that some request had. Only
-answered requests have a response time; a failed one is never a fast one.
+answered requests have a response time, so a failed one never counts as fast.
 """
 
 from array import array
@@ -45,7 +45,7 @@ class Distribution:
 
 
 class Recorder:
-    """Collects the results of one model; `sent` is counted apart, by who sends."""
+    """Collects the results of one model; the sender counts `sent` separately."""
 
     __slots__ = ("lags", "late", "model", "outcomes", "reasons", "sent", "sla", "statuses", "times")
 
@@ -77,11 +77,11 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutcomes:
-    """What happened to the requests of one model, or of all together.
+    """Outcomes of the requests of one model, or of all models together.
 
     `statuses` counts the requests that had an HTTP answer, `reasons` those that had none.
-    `promised` counts the answered requests of models with an SLA, `late` those among them that
-    took longer than it, `unanswered` the requests of such models that were rejected or failed.
+    `promised` counts the answered requests of models with an SLA, `late` those among them that took
+    longer than it, `unanswered` the requests of such models that were rejected or failed.
     """
 
     model: str
@@ -107,14 +107,15 @@ class ModelOutcomes:
 
     @property
     def late_share(self) -> float | None:
-        """The share of answered requests that took longer than their SLA, None without either."""
+        """The share of answered requests that took longer than their SLA; None without either."""
         return self.late / self.promised if self.promised else None
 
     @property
     def broken_share(self) -> float | None:
         """The share of requests that were late, rejected or failed; None without an SLA.
 
-        Requests whose input was refused do not count. Of several models: of those with an SLA.
+        Requests with a refused input do not count. For several models, only those with an SLA
+        count.
         """
         counted = self.promised + self.unanswered
         return (self.late + self.unanswered) / counted if counted else None
@@ -186,7 +187,7 @@ class LoadReport:
 
     @classmethod
     def of(cls, recorders: Sequence[Recorder], *, elapsed: float, planned: int) -> Self:
-        """Return the report on what was recorded."""
+        """Return the report on the recorded results."""
         return cls(
             models=tuple(ModelOutcomes.of([r], model=r.model, elapsed=elapsed) for r in recorders),
             total=ModelOutcomes.of(recorders, model="total", elapsed=elapsed),
@@ -251,6 +252,6 @@ def _ms(seconds: float | None) -> str:
 
 
 def _details(report: ModelOutcomes) -> dict[str, int]:
-    """Name the ends that need an explanation: statuses other than 2xx, and reasons."""
+    """Count the outcomes that need an explanation: statuses other than 2xx, and reasons."""
     odd = {f"status {s}": n for s, n in report.statuses.items() if not 200 <= s < 300}
     return odd | dict(report.reasons)

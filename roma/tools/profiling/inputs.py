@@ -1,7 +1,7 @@
-"""What to send: the caller's own inputs, the model's warm-up body, or invented ones.
+"""Inputs to send: the caller's own, the model's warm-up body, or generated ones.
 
-Only numbers can be invented. A model that reads text or images would refuse them, or answer from
-its error path, so for such a model real inputs must be given.
+Only numbers can be generated. A model that reads text or images would refuse them, or answer from
+its error path, so such a model needs real inputs.
 """
 
 import math
@@ -20,10 +20,10 @@ from roma.tensors.tfjson import DEFAULT_SIGNATURE
 from roma.tools.load import read_bodies
 
 DIFFERENT_BODIES = 32
-"""Most bodies that are made for one batch size; requests cycle through them."""
+"""Most different bodies per batch size; requests cycle through them."""
 
 MOST_VALUES = 10_000_000
-"""Most numbers that are invented for one instance."""
+"""Most numbers that are generated for one instance."""
 
 _FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 _INTEGERS = frozenset(
@@ -39,7 +39,7 @@ class Inputs:
     keys: Mapping[str, Any]
 
     def bodies(self, batch: int) -> list[bytes]:
-        """Return bodies of `batch` instances each; instances are repeated where they run out."""
+        """Return bodies of `batch` instances each; instances repeat when they run out."""
         n = len(self.instances)
         return [
             orjson.dumps(
@@ -67,7 +67,7 @@ def from_file(file: Path, source: str) -> Inputs:
 
 
 def from_model(directory: Path) -> Inputs | None:
-    """Return the warm-up body of the version that is served, None if the model brings none."""
+    """Return the warm-up body of the version that is served; None if the model has none."""
     (version,) = versions.choose(directory, {}).values()
     file = version / WARM_UP_FILE
     return from_file(file, str(file)) if file.exists() else None
@@ -76,8 +76,8 @@ def from_model(directory: Path) -> Inputs | None:
 def invented(model: str, metadata: Mapping[str, Any]) -> Inputs:
     """Return one instance in the shape of a signature: random floats, zeros for the rest.
 
-    `metadata` is TensorFlow Serving's answer to a metadata call. Raises ConfigError where nothing
-    can be invented, with the reason.
+    `metadata` is TensorFlow Serving's answer to a metadata call. Raises ConfigError, with the
+    reason, if nothing can be generated.
     """
     try:
         signature = metadata["metadata"]["signature_def"]["signature_def"][DEFAULT_SIGNATURE]
@@ -99,7 +99,7 @@ def invented(model: str, metadata: Mapping[str, Any]) -> Inputs:
 
 
 class _CannotInventError(ValueError):
-    """The reason for people."""
+    """The reason, in words for the user."""
 
 
 def _invent(name: str, info: Mapping[str, Any]) -> Any:
@@ -123,5 +123,5 @@ def _nested(sizes: Sequence[int], dtype: str, draw: random.Random) -> Any:
         return [_nested(sizes[1:], dtype, draw) for _ in range(sizes[0])]
     if dtype in _FLOATS:
         return round(draw.random(), 4)
-    # 0 is a valid index of any vocabulary; a random integer is not.
+    # 0 is a valid index of any vocabulary; a random integer may not be.
     return 0 if dtype in _INTEGERS else False

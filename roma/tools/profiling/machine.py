@@ -1,4 +1,4 @@
-"""The machine that is measured."""
+"""The machine under measurement."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ def available_cores() -> float:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the CPU's name for people; its architecture where the kernel gives no name (Arm)."""
+    """Return the CPU's name, or its architecture where the kernel gives no name (Arm)."""
     with contextlib.suppress(OSError):
         for line in cpuinfo.read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")

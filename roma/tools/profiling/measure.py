@@ -1,7 +1,7 @@
 """The edge of profiling: starts model servers, sets quotas, sends requests, reads kernel counters.
 
-One request at a time: the next is sent when the last is answered. What the server does after an
-answer is charged to the next request, so that no CPU time is lost between two.
+One request at a time: the next is sent when the last is answered. Work that the server does after
+an answer is charged to the next request, so that no CPU time is lost between two.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ WARM_UP = 5
 """Requests of a new batch size that are not counted: TensorFlow plans and allocates for it."""
 
 LEAST = 10
-"""Requests per point, however long they take: fewer have no median to speak of."""
+"""Fewest requests per point, however long they take: fewer have no meaningful median."""
 
 LOAD_LIMIT = 180.0
 """Seconds for one model to load and warm up."""
 
 REQUEST_LIMIT = 300.0
-"""Seconds for one request: a second of work on a hundredth of a core, and some."""
+"""Seconds for one request: a second of work on a hundredth of a core, plus a margin."""
 
 OTHERS = 0.1
-"""Share of the machine that other programs may use before it is worth a warning."""
+"""Share of the machine that other programs may use before a warning is logged."""
 
 STATUS_LIMIT = 5.0
 """Seconds for a status or metadata call."""
@@ -57,17 +57,17 @@ STATUS_LIMIT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure: batch sizes, seconds per point, the caller's inputs by model."""
+    """Settings of a measurement: batch sizes, seconds per point, the caller's inputs by model."""
 
     batches: Sequence[int]
     seconds: float
     bodies: Mapping[str, Inputs]
     cores: float
-    """The machine's; as many mean no quota."""
+    """The machine's cores; a point with this many sets no quota."""
 
 
 async def measure(config: Config, target: Target, settings: Settings) -> ModelProfile:
-    """Measure one model; raises ConfigError and LaunchError, and leaves nothing behind."""
+    """Measure one model; leave nothing behind. Raises ConfigError and LaunchError."""
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted as error:
@@ -121,7 +121,7 @@ async def _cpu(
 def _noticing_others(model: str, group: Group, cores: float) -> Iterator[None]:
     """Warn if other programs kept the machine busy: waiting for a core is no property of a model.
 
-    Their core-seconds are what is left of the machine's after those of the model and of ourselves.
+    Their core-seconds are the machine's minus those of the model and of this process.
     """
 
     def others() -> float:
@@ -161,7 +161,7 @@ def _tell(model: str, run: MeasuredRun) -> None:
 
 
 async def _gpu(target: Target, given: Inputs, settings: Settings) -> list[float]:
-    """Return the response times of single requests on every GPU that is listed."""
+    """Return the response times of single requests on every listed GPU."""
     times: list[float] = []
     for url in target.gpu_urls:
         await _check_available(url, target.model)
@@ -191,7 +191,7 @@ class _Caller:
         await self._client.__aexit__(*exc)
 
     async def warm_up(self, bodies: Iterator[bytes], batch: int) -> None:
-        """Send what is not counted."""
+        """Send the requests that are not counted."""
         for _ in range(WARM_UP):
             await self._call(next(bodies), batch)
 
@@ -242,7 +242,7 @@ async def _serving(config: Config, target: Target, hierarchy: Hierarchy) -> Asyn
     with tempfile.TemporaryDirectory(prefix="roma-profile-") as log_dir:
         async with cgroups(config, hierarchy, [executable]) as groups:
             group = groups[executable.name]
-            group.lift()  # it loads with all there is
+            group.lift()  # it loads with all the CPU there is.
             most = config.gateway.max_body_bytes
             child = model_server(executable, group, most, Path(log_dir))
             child.start()
@@ -252,7 +252,7 @@ async def _serving(config: Config, target: Target, hierarchy: Hierarchy) -> Asyn
                     raise LaunchError(f"{executable.name} is not in cgroup {executable.cgroup}")
                 yield group
             finally:
-                group.lift()  # nobody waits for it to end on a tenth of a core
+                group.lift()  # nobody waits for it to stop on a tenth of a core.
                 await child.stop()
 
 
@@ -285,7 +285,7 @@ async def _invented(url: str, model: str) -> Inputs:
 
 
 async def _get(url: str, path: str) -> dict[str, Any] | None:
-    """Return a JSON answer; None if there is no server, or it has something else to say."""
+    """Return a JSON answer; None if there is no server or another kind of answer."""
     timeout = aiohttp.ClientTimeout(total=STATUS_LIMIT)
     root, connector = reached(url)
     try:

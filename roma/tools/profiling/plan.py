@@ -1,8 +1,8 @@
-"""What to measure: which executables of a roma.yaml, under which quotas; no I/O.
+"""Selection of what to measure: the executables of a roma.yaml and their quotas; no I/O.
 
 A model's cost needs the kernel's accounting, so it is measured where a cgroup is known: at a model
 server that is started for it (backend `process`), else at a listed one (backend `static`) that has
-a `cgroup`, under the quota it has. GPU time needs an address only.
+a `cgroup`, under its present quota. GPU time needs an address only.
 """
 
 import math
@@ -17,7 +17,7 @@ from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 
 DEFAULT_CORES = (0.25, 0.5, 1.0)
-"""Quotas to measure under, where they fit; the most that the model can get is added."""
+"""Quotas to measure under, where they fit; the model's maximum is added."""
 
 MOST_BATCH = 1024
 
@@ -26,7 +26,7 @@ MOST_BATCH = 1024
 class Target:
     """One model: where its cost is measured, under which quotas, and on which GPUs its time.
 
-    `is_ours` says that the server is started, and its quota moved; then `cores` are the quotas.
+    `is_ours`: this program starts the server and sets its quota; then `cores` are the quotas.
     """
 
     model: str
@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ProfilingPlan:
-    """`targets` in the order of the file, and why each model of `skipped` is none."""
+    """`targets` in the order of the file, and by model the reason why it is `skipped`."""
 
     targets: tuple[Target, ...]
     skipped: tuple[str, ...]
@@ -59,7 +59,7 @@ def make(
     only: Sequence[str] = (),
     cores: Sequence[float] | None = None,
 ) -> ProfilingPlan:
-    """Return what to measure on `machine` cores; raise ConfigError naming what cannot be."""
+    """Return what to measure on `machine` cores; raise ConfigError naming what is impossible."""
     for name in only:
         if name not in config.models:
             known = ", ".join(config.models)
@@ -103,7 +103,7 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Return the batch sizes, 1 always among them; raise ConfigError."""
+    """Return the batch sizes, always including 1; raise ConfigError."""
     values = numbers("--batch", text)
     if any(value != int(value) or value > MOST_BATCH for value in values):
         raise ConfigError(f"--batch = {text}: must be whole numbers from 1 to {MOST_BATCH}")

@@ -13,7 +13,7 @@ from roma.domain.units import milliseconds
 
 
 def check_writable(file: Path, source: Path) -> None:
-    """Raise ConfigError if `file` cannot take the profile of `source`, before it is measured."""
+    """Raise ConfigError, before measuring, if `file` cannot take the profile of `source`."""
     if file.resolve() == source.resolve():
         raise ConfigError(f"--out = {file}: must be another file than the one that is read")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
@@ -21,7 +21,7 @@ def check_writable(file: Path, source: Path) -> None:
 
 
 def write(profiles: Profiles, file: Path, command: str) -> None:
-    """Write a profile for `roma.config.profile.load`, whole or not at all. Raises ConfigError."""
+    """Write a profile for `roma.config.profile.load`, atomically. Raises ConfigError."""
     header = f"# Written by: {' '.join(command.split())}\n"
     body = yaml.safe_dump(plain(profiles), sort_keys=False, default_flow_style=None, width=100)
     part = file.with_name(f".{file.name}.{os.getpid()}")

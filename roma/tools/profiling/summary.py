@@ -8,7 +8,7 @@ from roma.config.profile import ModelProfile, Point
 from roma.domain.errors import LaunchError
 
 MOST_NOISE = 3.0
-"""The largest coefficient of variation that a profile holds; beyond it no mean means anything."""
+"""The largest coefficient of variation that a profile holds; beyond it a mean has no meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class MeasuredRun:
 def point(run: MeasuredRun) -> Point:
     """Return one line of the profile; raise LaunchError if the kernel charged nothing.
 
-    The cost is the mean, because load times mean cost is what a quota has to cover. The response
-    time is the median, which one stall of the machine does not move.
+    The cost is the mean, because a quota has to cover load times mean cost. The response time is
+    the median, which one stall of the machine does not move.
     """
     cost = statistics.fmean(run.costs)
     if cost <= 0:
@@ -61,9 +61,9 @@ def point(run: MeasuredRun) -> Point:
 def model_profile(runs: Sequence[MeasuredRun], gpu_times: Sequence[float] = ()) -> ModelProfile:
     """Return the profile of one model; at least one run is of batch 1.
 
-    `parallelism` and `overhead` come from the run of batch 1 with the most cores, which explain
-    its response time together: cost / parallelism + overhead. A request that keeps more than one
-    core busy has no overhead to see. One that keeps less than one busy runs on one thread, and
+    `parallelism` and `overhead` come from the run of batch 1 with the most cores. Together they
+    explain its response time: cost / parallelism + overhead. A request that keeps more than one
+    core busy has no visible overhead. One that keeps less than one busy runs on one thread, and
     what its core does not explain is overhead: transport, and the client's own time.
     """
     alone = [run for run in runs if run.batch == 1]
@@ -90,5 +90,5 @@ def variation(values: Sequence[float]) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Return four significant digits: more than any measurement here can tell apart."""
+    """Return four significant digits: more than any measurement here can resolve."""
     return float(f"{value:.4g}")
