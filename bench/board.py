@@ -19,7 +19,7 @@ from dispatcher.live.admin import metrics
 from dispatcher.live.admin.page import _dumped, _event, overview
 from dispatcher.schedulers.registry import CPU, GPU
 from dispatcher.state.queues import Durations
-from roma.config.schema import DEFAULT_LAW
+from roma.config.control import DEFAULT_LAW
 from roma.domain.events import (
     Execute,
     ExecutionEnded,

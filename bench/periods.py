@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.loading import BUSY, Plant, bodies_of, up
 from bench.proxies import scratch
-from roma.config.schema import LONG_PERIOD, SHORT_PERIOD
+from roma.config.control import LONG_PERIOD, SHORT_PERIOD
 from roma.tools.load import RequestEnd, Stream
 from roma.tools.load.client import RestClient
 from roma.tools.load.generator import LoadRun

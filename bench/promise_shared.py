@@ -18,7 +18,7 @@ from bench.loading import bodies_of
 from bench.openloop import Stream, in_time, measure
 from bench.proxies import scratch
 from bench.target import Target, photos
-from roma.config.schema import DEFAULT_BUDGET
+from roma.config.models import DEFAULT_BUDGET
 from roma.lab.experiments.base import Cell, Check, Column, Table
 from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.promise import RISE

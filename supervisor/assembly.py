@@ -4,8 +4,9 @@ from collections import Counter
 
 from controllers import registry
 from controllers.staffing import Promise, bucket_need
+from roma.config.control import LATE_SHARE
 from roma.config.placement import Executable, executables, on_worker
-from roma.config.schema import LATE_SHARE, Config
+from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain.model import Device
 from supervisor.core import Managed, Supervisor

@@ -1,4 +1,4 @@
-"""Kernel CPU quotas through cgroup files, version 1 and 2, found by itself.
+"""Kernel CPU quotas through cgroup files, version 1 and 2, detected automatically.
 
 Traps handled here: 0 does not reset a quota and less than 1 ms is refused; a burst beyond its quota
 is refused, so the order of the two writes matters; version 1 splits CPU and accounting into two
@@ -54,7 +54,7 @@ class Group(ABC):
         self._set_unlimited()
 
     def lift(self) -> None:
-        """Take the limit away, if the group is still there."""
+        """Remove the limit, if the group still exists."""
         with contextlib.suppress(ActuationError):
             self._set_unlimited()
 
@@ -111,7 +111,7 @@ class Group(ABC):
             if self.burst:
                 _say_no_burst(self._burst_file.name)
         elif present < burst:
-            # Each write hands out a quota at once, so none that changes nothing.
+            # Each write refills the quota at once, so no write that changes nothing.
             _write(self._burst_file, str(burst))
 
     def _present_burst(self) -> int | None:
@@ -138,7 +138,7 @@ class Group(ABC):
 
     @abstractmethod
     def set_weight(self, weight: float) -> None:
-        """Set its weight against groups beside it; 1 is the kernel's default."""
+        """Set its weight against sibling groups; 1 is the kernel's default."""
 
     def read(self) -> Reading:
         """Read quota, burst, usage and throttling."""
@@ -166,7 +166,7 @@ class Group(ABC):
 
 
 class GroupV1(Group):
-    """`directories` are the group in the cpu and in the cpuacct hierarchy (often one mount)."""
+    """A group in version 1: `directories` are its cpu and cpuacct ones (often the same mount)."""
 
     @property
     def _cpu(self) -> Path:
@@ -192,13 +192,13 @@ class GroupV1(Group):
         return None if quota < 0 else (quota, int(_read(self._cpu / "cpu.cfs_period_us")))
 
     def _set_unlimited(self) -> None:
-        # The quota first: the kernel refuses a period that the present quota does not fit.
+        # The quota first: the kernel refuses a period that does not fit the present quota.
         _write(self._cpu / "cpu.cfs_quota_us", "-1")
         _write(self._cpu / "cpu.cfs_period_us", str(units.period_us(self.period)))
 
 
 class GroupV2(Group):
-    """`directories` has one member: version 2 has one hierarchy."""
+    """A group in version 2, which has one hierarchy: `directories` has one member."""
 
     @property
     def _dir(self) -> Path:
@@ -234,15 +234,17 @@ class GroupV2(Group):
 
 
 SELF = "roma.self"
-"""Group into which our own processes move where they would be in the way (version 2)."""
+"""Group into which our own processes move if they would be in the way (version 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups can be made. `roots` are (cpu, cpuacct) in version 1, one in version 2.
+    """A cgroup hierarchy in which groups can be created.
 
-    `crowded`: the root holds processes, ours among them, which must move before it can pass the
-    cpu controller down ("no internal processes", cgroups(7)).
+    `roots` are (cpu, cpuacct) in version 1, one in version 2.
+
+    `crowded`: the root holds processes, ours among them, which must move before it can pass the cpu
+    controller down ("no internal processes", cgroups(7)).
     """
 
     version: int
@@ -260,7 +262,7 @@ class Hierarchy:
         return self.group(".", period=0.1).read().cores
 
     def prepare(self, path: str) -> None:
-        """Make the parents of `path`; in version 2 let them pass the cpu controller down."""
+        """Create the parents of `path`; in version 2 enable the cpu controller below them."""
         parts = Path(path).parts[:-1]
         for root in self.roots:
             directory = root
@@ -305,9 +307,9 @@ def find_hierarchy(
 def container_hierarchy(
     root: Path | None = None, *, mountinfo: Path = Path("/proc/self/mountinfo")
 ) -> Hierarchy:
-    """Return the host's hierarchy, in which a container engine made its groups, to read from.
+    """Return the host's hierarchy, in which a container engine creates its groups, for reading.
 
-    `root` is where the host's is mounted, if it is not where this process has its own. Raises
+    `root` is the host's mount point, if it differs from this process' own. Raises
     ActuationNotPermitted if there is none.
     """
     if root is not None:
@@ -333,7 +335,7 @@ def container_group(
     """Return the group of a container by its full id; None while it has none.
 
     Engines name it `docker/ID`, under systemd `docker-ID.scope` in a slice; a deployment's own
-    `cgroup-parent` may stand before either.
+    `cgroup-parent` may precede either.
     """
     root = hierarchy.roots[0]
     for pattern in (f"docker/{container}", f"*/*{container}*", f"*/*/*{container}*"):
@@ -366,7 +368,7 @@ def _own_paths(own: Path) -> dict[str, str]:
 def _below(mount: Path, own: str) -> Path:
     """Return our own group below a mount; in a container the mount itself is our group."""
     path = mount / own.lstrip("/")
-    if path.name == SELF:  # a child of a launcher that has moved
+    if path.name == SELF:  # a child of a launcher that has moved.
         path = path.parent
     return path if path.is_dir() else mount
 
@@ -414,7 +416,7 @@ def _delegated(mount: Path, own: str) -> tuple[Path, bool]:
 def _move_processes(source: Path, target: Path) -> None:
     target.mkdir(exist_ok=True)
     for pid in _read(source / "cgroup.procs").split():
-        # A process may be gone by now; one that cannot move will keep the controller from us.
+        # A process may have exited; one that cannot move makes the kernel refuse the controller.
         with contextlib.suppress(ActuationError):
             _write(target / "cgroup.procs", pid)
 
@@ -426,7 +428,7 @@ def _enable_cpu(directory: Path) -> None:
 
 
 def _remove_upwards(directory: Path, levels: int) -> None:
-    """Remove a group and those of its parents that are empty now, up to `levels` in all."""
+    """Remove a group and those of its parents that are now empty, up to `levels` in all."""
     for group in (directory, *directory.parents)[:levels]:
         try:
             group.rmdir()
@@ -440,7 +442,7 @@ def _remove_upwards(directory: Path, levels: int) -> None:
 
 @functools.cache
 def _say_no_burst(file: str) -> None:
-    """Say it once per program, not once per executable and second."""
+    """Log it once per program, not once per executable and second."""
     log.warning("this kernel has no %s: what a quota period leaves unused is lost", file)
 
 

@@ -1,9 +1,9 @@
-"""Claims on cgroups: one supervisor per quota, or two laws pull at it in turns.
+"""Claims on cgroups: one supervisor per quota, or two laws would alternate in setting it.
 
 A claim is a POSIX lock on a group's `cgroup.procs`, in both versions of cgroups. The kernel drops
-it when its process ends, however that ends; it takes the right to write that file, so no other user
-can hold it; and it says which process holds it. Such a lock goes when its process closes any
-descriptor of the file: this program opens it nowhere else.
+it when its process exits, for any reason. Taking it needs the right to write that file, so no other
+user can hold it. The kernel also reports which process holds it. Such a lock is lost when its
+process closes any descriptor of the file: this program opens it nowhere else.
 """
 
 import fcntl
@@ -28,8 +28,8 @@ class Claims:
     def take(self, groups: Iterable[Group]) -> None:
         """Claim these and give up all others; raise TakenError, which changes nothing.
 
-        A group that is not there, or that this process may not write, is not claimed: setting its
-        quota fails, and says so.
+        A group that does not exist, or that this process may not write, is not claimed: setting its
+        quota fails with the reason.
         """
         wanted = [group.directories[0] / "cgroup.procs" for group in groups]
         fresh: dict[Path, int] = {}
@@ -46,7 +46,7 @@ class Claims:
         self._held |= fresh
 
     def _holds(self, path: Path) -> bool:
-        """Whether a path is claimed, and still that of the group that was claimed there."""
+        """Return True if a path is claimed and is still the group that was claimed there."""
         descriptor = self._held.get(path)
         try:
             return descriptor is not None and os.path.samestat(os.fstat(descriptor), path.stat())
@@ -54,7 +54,7 @@ class Claims:
             return False
 
     def close(self) -> None:
-        """Give up all."""
+        """Give up all claims."""
         _close(self._held.values())
         self._held.clear()
 
@@ -72,7 +72,7 @@ def _lock(path: Path, descriptor: int) -> None:
     except BlockingIOError:
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[4]
-        # 0: of another PID namespace, or gone since.
+        # 0: of another PID namespace, or it has exited since.
         holder = f"process {pid}" if pid else "a process of another container"
         raise TakenError(f"cgroup {path.parent}: {holder} of this host controls it") from None
 

@@ -1,7 +1,7 @@
-"""CPU contention: what others take of a host, and how long tasks wait for a CPU.
+"""CPU contention: CPU time that others take of a host, and how long tasks wait for a CPU.
 
-A quota is a right, not a CPU. An executable that uses less than it may, is not throttled and is
-late all the same was kept from the CPUs by somebody else, and more quota would not help it.
+A quota is a right, not a CPU. An executable that uses less than its quota, is not throttled and is
+still late was kept from the CPUs by another program; more quota would not help it.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from roma.domain import units
 
 OTHERS = 0.1
-"""Share of the host's CPUs that others, or the hypervisor, take at least."""
+"""Least share of the host's CPUs that others, or the hypervisor, must take."""
 
 IDLE = 0.1
-"""Share of the host's CPUs that is idle at most: else there is a CPU for whoever waits."""
+"""Largest share of idle CPUs: with more, a waiting task would have one."""
 
 WAITED = 0.2
-"""Share of the time in which a task waits for a CPU at least."""
+"""Least share of the time in which a task must wait for a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class HostReading:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Contention over one control period, as an executable met it.
+    """Contention over one control period, as it affects an executable.
 
-    `others` and `stolen` are CPUs: what runs outside this worker, and what the hypervisor gave to
-    other machines. `waited` is the share of the time in which a task waited for a CPU (None:
-    unknown): one of the executable's own if `own`, else any of the host's.
+    `others` and `stolen` are CPUs: used outside this worker, and given to other machines by the
+    hypervisor. `waited` is the share of the time in which a task waited for a CPU (None: unknown):
+    one of the executable's own if `own`, else any of the host's.
     """
 
     cpus: int
@@ -50,7 +50,7 @@ class Contention:
 
     @property
     def matters(self) -> bool:
-        """Whether it can keep an executable that is not throttled from the cores it has."""
+        """True if it can keep an executable that is not throttled from the cores it has."""
         if self.waited is not None and self.waited < WAITED:
             return False
         if self.own:
@@ -65,7 +65,7 @@ def contention(
 ) -> Contention | None:
     """Return the contention over the last `dt` seconds, in which the worker used `used` cores.
 
-    None while there are no two readings.
+    None until there are two readings.
     """
     if before is None or now is None or dt <= 0:
         return None
@@ -92,5 +92,5 @@ def parse_some(text: str) -> float | None:
 
 
 def waited_share(seconds: float, dt: float) -> float:
-    """Return how much of `dt` these seconds are, from 0 to 1."""
+    """Return these seconds as a share of `dt`, from 0 to 1."""
     return min(1.0, max(0.0, seconds / dt))

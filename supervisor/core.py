@@ -30,27 +30,28 @@ STORY_TOTAL = 20_000
 """Decisions kept of all executables; one takes about 2 KB."""
 
 RESTART_LOOP = 300.0
-"""Seconds. Losses closer together than this are a restart loop."""
+"""Seconds. Losses closer together than this form a restart loop."""
 
 RESTART_PATIENCE = 60.0
-"""Seconds for which a lost executable has its share while it starts again."""
+"""Seconds for which a lost executable keeps its share while it restarts."""
 
 LEAST_OF_BURST = 0.99
-"""Share of its burst that a quota has at least: the kernel's files are in whole microseconds."""
+"""Least share of its burst that a quota must have: the kernel's files are in whole microseconds."""
 
 BUSY_LOADING = 0.5
-"""Share of its minimum that an executable uses at least while it loads."""
+"""Least share of its minimum that an executable uses while it loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Managed:
     """An executable whose cores are controlled.
 
-    `initial` is what it gets while it loads; `workers` how many share its model's CPU load; `cost`
-    is the profiled core-seconds per request, None if unknown. `threads` and `in_flight` make its
-    in-flight limit, as in `ExecutorSpec`. With `idles_by_cost` it keeps what one request needs when
-    it is idle, at least `minimum`. `weight` is its part in a shortage. `burst` is the share of its
-    quota that a quota period, in seconds, may inherit. `on_gpu`: GPUs serve the model too.
+    `initial` is its allocation while it loads; `workers` is the number of executables that share
+    its model's CPU load; `cost` is the profiled core-seconds per request, None if unknown.
+    `threads` and `in_flight` determine its in-flight limit, as in `ExecutorSpec`. With
+    `idles_by_cost` it keeps the cores for one request when idle, at least `minimum`. `weight` is
+    its weight in a shortage. `burst` is the share of its quota that a quota period, in seconds, may
+    inherit. `on_gpu`: GPUs serve the model too.
     """
 
     name: str
@@ -74,9 +75,9 @@ class Reading:
     """Reading of the kernel: `cores` granted by the quota (None: unlimited).
 
     `usage` in core-seconds, `periods` and `throttled` in quota periods are cumulative. `burst` is
-    the share of the quota that a period may inherit, None where that cannot be known; `waited` the
-    cumulative seconds in which a task of it waited for a CPU (None: unknown); `age` in seconds, for
-    what had to come from another host.
+    the share of the quota that a period may inherit, None if unknown. `waited` is the cumulative
+    seconds in which one of its tasks waited for a CPU (None: unknown). `age` in seconds is that of
+    a reading from another host.
     """
 
     cores: float | None
@@ -90,7 +91,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Give an executable these cores now."""
+    """Set an executable's cores now."""
 
     executable: str
     cores: float
@@ -100,11 +101,11 @@ class Apply:
 class ExecutableStatus:
     """The live state of one executable; `applied` is None until the first reading.
 
-    `core_seconds` is what was applied over time, or used where a period was beyond it.
-    `waited` is the share of the last period in which a task of it waited for a CPU (None: unknown).
-    `lacks_burst` if its burst was never set, or was lost with its cgroup. An executable that was
-    ready and is lost has its share as the others do for RESTART_PATIENCE, since its clients wait;
-    but not one that was lost twice within RESTART_LOOP. `lost_at` is when it was lost last.
+    `core_seconds` is the applied cores over time, or the usage where a period exceeded it. `waited`
+    is the share of the last period in which one of its tasks waited for a CPU (None: unknown).
+    `lacks_burst` is true if its burst was never set, or was lost with its cgroup. An executable
+    that was ready and is lost keeps its normal share for RESTART_PATIENCE, since its clients wait,
+    unless it was lost twice within RESTART_LOOP. `lost_at` is the time of the last loss.
     """
 
     managed: Managed
@@ -132,9 +133,9 @@ class ExecutableStatus:
 
 @dataclass(slots=True)
 class _Decided:
-    """Demand of an executable; `fresh` if its law began anew.
+    """Demand of an executable; `fresh` if its law was restarted.
 
-    Treat it as immutable; it is not frozen because every tick makes one for each executable.
+    Treat it as immutable; it is not frozen because every tick creates one for each executable.
     """
 
     want: CoreRequest
@@ -148,8 +149,8 @@ class _Decided:
 class Supervisor:
     """Controllers, sharing and accounting of one worker.
 
-    `dispatchers` is how many are always started again: one that is away keeps a slot of each
-    executable, with which it comes back.
+    `dispatchers` is the number of dispatchers that are always restarted: one that is away keeps a
+    slot of each executable for its return.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Supervisor:
         self._host: HostReading | None = None
 
     def manage(self, managed: Iterable[Managed]) -> None:
-        """Control these from now on; what is known of those that stay stays known."""
+        """Control these executables from now on; the state of those that stay is kept."""
         known = self.status
         self.status = {m.name: known.get(m.name) or ExecutableStatus(m) for m in managed}
         length = min(STORY_LENGTH, STORY_TOTAL // max(1, len(self.status)))
@@ -243,10 +244,10 @@ class Supervisor:
             status.decisions[-1].failure = why
 
     def readings(self, dispatcher: str) -> tuple[ExecutorReading, ...]:
-        """Return what a dispatcher must know: it bounds its in-flight limits.
+        """Return the readings that a dispatcher needs for its in-flight limits.
 
-        Where several share the slots it is told also of what was never read, with the cores that
-        it began with.
+        Where several share the slots, it also gets executables that were never read, with their
+        initial cores.
         """
         found = []
         for name, s in self.status.items():
@@ -262,7 +263,7 @@ class Supervisor:
     def _part(self, dispatcher: str, status: ExecutableStatus, cores: float) -> float:
         """Return a dispatcher's share of an executable's slots."""
         managed = status.managed
-        rates = {dispatcher: 0.0}  # one that asks for the first time has none yet
+        rates = {dispatcher: 0.0}  # a dispatcher that asks for the first time has no rate yet.
         in_flight = {}
         for name, window in self._windows.items():
             if window.heard:
@@ -277,7 +278,7 @@ class Supervisor:
         return list(self.status.values())
 
     def _take_replies(self, replies: Mapping[str, ExchangeReply | None], now: float) -> str:
-        """Update the windows; return why the load cannot be seen now, or an empty string."""
+        """Update the windows; return why the load is unobservable, or an empty string."""
         reasons = []
         for dispatcher, reply in replies.items():
             window = self._windows.setdefault(dispatcher, ReplyWindow())
@@ -319,7 +320,7 @@ class Supervisor:
         return _Decided(want, demand, measurement, minimum, fresh, used)
 
     def _is_waited_for(self, status: ExecutableStatus) -> bool:
-        """Whether a lost executable still counts among those that serve."""
+        """Return True if a lost executable still counts among those that serve."""
         assert self._ticked_at is not None
         return status.is_waited_for and self._ticked_at - status.lost_at < RESTART_PATIENCE
 
@@ -332,10 +333,10 @@ class Supervisor:
 
     @staticmethod
     def _while_not_ready(managed: Managed, used: float) -> Demand:
-        """Return what an executable needs that serves nobody yet, or not any more.
+        """Return the demand of an executable that is not ready, or no longer ready.
 
-        Loading is the most expensive thing a model does. But one that computes nothing, because it
-        hangs or waits for its next start, would only hold cores that others could use.
+        Loading is the most expensive thing a model does. But an executable that computes nothing,
+        because it hangs or waits for its next start, would only hold cores that others could use.
         """
         if used < BUSY_LOADING * managed.minimum:
             why = "the executable is not ready and computes nothing"
@@ -344,14 +345,14 @@ class Supervisor:
         return Demand(managed.initial, why, {"initial": managed.initial})
 
     def _share(self, decided: Sequence[_Decided], now: float, dt: float) -> None:
-        """Fit the demands to the worker, and write down why everyone got what they got."""
+        """Fit the demands to the worker, and record the decision for each executable."""
         wants = [d.want for d in decided]
         result = share(wants, self.capacity, self.gamma, sharing=self.sharing)
         self.eta = result.eta
         for status, d, unrounded, granted in zip(
             self._all(), decided, result.unrounded, result.granted, strict=True
         ):
-            # Who was never read wants nothing, rather than 0 cores.
+            # An executable that was never read makes no request, rather than one for 0 cores.
             status.demand = None if status.applied is None else d.want.demand
             status.allocation = None if status.applied is None else granted
             status.decisions.append(
@@ -383,7 +384,7 @@ class Supervisor:
         self._host = host
 
     def _contention(self, status: ExecutableStatus) -> Contention | None:
-        """Return what an executable met: its own waiting, where the kernel counts that."""
+        """Return an executable's contention: from its own waiting, where the kernel counts that."""
         if self.contention is None or status.waited is None:
             return self.contention
         return replace(self.contention, waited=status.waited, own=True)
@@ -395,7 +396,7 @@ class Supervisor:
             # Never read: nothing can be applied to it, so it must not cost its neighbours.
             return CoreRequest(0.0, loads=loads)
         cores = max(managed.minimum, min(managed.maximum, cores))
-        # γ adds to demands; what is held was handed out before and would grow at every tick.
+        # γ adds to demands; a held value was granted before and would grow at every tick.
         maximum = cores if held else managed.maximum
         floor = self._floor(status)
         return CoreRequest(cores, managed.minimum, floor, maximum, loads, managed.weight)
@@ -403,7 +404,7 @@ class Supervisor:
     def _take_reading(
         self, status: ExecutableStatus, reading: Reading | None, now: float
     ) -> float | None:
-        """Update the observed values; return the cores used, on average, since the last one."""
+        """Update the observed values; return the average cores used since the last reading."""
         previous, since = status.reading, status.read_at
         status.waited = None
         if reading is None:
@@ -485,15 +486,15 @@ class Supervisor:
 
 
 def _burst(status: ExecutableStatus) -> float:
-    """Return the burst that a quota can be relied on to have: as read, none where it cannot be."""
+    """Return the burst that a quota is known to have: as read, none where it is unknown."""
     read = 0.0 if status.reading is None else status.reading.burst or 0.0
     return min(status.managed.burst, read)
 
 
 def _lost_burst(previous: Reading | None, reading: Reading, wanted: float) -> bool:
-    """Whether a quota has less burst than it should have, and had more before or is seen first.
+    """Return True if a quota lacks wanted burst, and had more before or is read for the first time.
 
-    Whoever cannot set it is asked once, not once per period.
+    So an executable whose burst cannot be set is retried once, not once per period.
     """
     if reading.burst is None or reading.burst >= wanted * LEAST_OF_BURST:
         return False
@@ -501,5 +502,5 @@ def _lost_burst(previous: Reading | None, reading: Reading, wanted: float) -> bo
 
 
 def _differs(a: float, b: float | None) -> bool:
-    """Whether two allocations differ by more than the kernel's own rounding."""
+    """Return True if two allocations differ by more than the kernel's own rounding."""
     return b is None or abs(a - b) > GRID / 2

@@ -1,8 +1,7 @@
-"""The story of control: every tick leaves one `Decision` per executable, live and simulated alike.
+"""The decision log: every tick leaves one `Decision` per executable, live and simulated alike.
 
-A decision holds all that the law saw, so feeding the measurements to the law again gives each
-demand again, to the bit (`replay`). As JSON a decision is one flat object; the numbers survive
-unchanged.
+A decision holds all inputs of the law, so feeding the measurements to the law again reproduces each
+demand, to the bit (`replay`). As JSON a decision is one flat object; the numbers survive unchanged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,25 +17,25 @@ from supervisor.contention import Contention
 from supervisor.sharing import GRID
 
 STARVED = 0.8
-"""Share of its cores that an executable uses at most which others keep from the CPUs."""
+"""Largest share of its cores that an executable uses while others keep it from the CPUs."""
 
 THROTTLED = 0.05
-"""Share of throttled quota periods from which on its own quota explains that it waits."""
+"""Share of throttled quota periods from which the executable's own quota explains its waiting."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """Why an executable got what it got at one tick. Times in seconds, CPU in cores.
+    """One tick's decision for an executable, and its reasons. Times in seconds, CPU in cores.
 
     With `measurement`, the law was asked for the period of `dt` within `minimum` and `maximum`,
-    without a state if `fresh`; `used` is what the executable used on average since the last
-    reading. `wanted` is the demand as it was shared out (a held one: what is applied), `floor` what
-    one request needs to meet the set point, `total` what all executables of the worker want of its
-    `capacity`. `exact` is the share, `allocation` the same rounded down (None: never read, nothing
-    can be applied). `applied` is what holds after the tick, `failure` why it is not the allocation.
-    `observed` is what the kernel says one period later, and `burst` the share of its quota that a
-    quota period may then inherit (None: unknown, or none is wanted). `contention` is what others
-    took of the host's CPUs (None: unknown).
+    without a state if `fresh`; `used` is the executable's average usage since the last reading.
+    `wanted` is the demand as it entered the sharing (for a held one: what is applied), `floor` the
+    cores for one request to meet the set point, `total` the demand of all executables of the worker
+    on its `capacity`. `exact` is the share, `allocation` the same rounded down (None: never read,
+    nothing can be applied). `applied` is in force after the tick, `failure` is why it is not the
+    allocation. `observed` is the kernel's reading one period later, and `burst` the share of its
+    quota that a quota period may then inherit (None: unknown, or none is wanted). `contention` is
+    what others took of the host's CPUs (None: unknown).
     """
 
     time: float
@@ -63,21 +62,21 @@ class Decision:
 
     @property
     def eta(self) -> float | None:
-        """η, the worker's capacity over what is wanted of it; None if nothing is."""
+        """η, the worker's capacity over the total demand; None without demand."""
         return self.capacity / self.total if self.total > 0 else None
 
     @property
     def short(self) -> bool:
-        """Whether the worker had less for this executable than it wanted."""
+        """True if the worker had less for this executable than it wanted."""
         return self.total > self.capacity and self.exact < self.wanted - GRID / 2
 
     @property
     def contended(self) -> bool:
-        """Whether somebody else kept it from the CPUs: it is late, may use more, and cannot."""
+        """True if others kept it from the CPUs: it is late and uses less than its quota."""
         m, found, used = self.measurement, self.contention, self.used
         if m is None or found is None or used is None or not (m.waiting or m.in_flight):
             return False
-        # Those that were refused, or gave up, count too: what is admitted may be in time.
+        # Refused and abandoned requests count too: the admitted ones may all be in time.
         late = m.violations > 0 or max(m.response_time or 0.0, m.oldest_age) > m.set_point
         starved = used < STARVED * m.applied and m.throttled <= THROTTLED
         return late and starved and found.matters
@@ -91,7 +90,7 @@ def plain(decision: Decision, **more: object) -> dict[str, Any]:
     """Return a decision for orjson, with `eta` and `more` beside its own fields."""
     fields = {name: getattr(decision, name) for name in _FIELDS}
     if decision.contention is None:
-        del fields["contention"]  # unknown on hosts that do not say, and in simulations
+        del fields["contention"]  # unknown on hosts that do not report it, and in simulations.
     return {**more, **fields, "eta": decision.eta}
 
 
@@ -106,16 +105,16 @@ def parse(line: bytes | str) -> Decision:
 
 
 def replay(law: Law, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, Demand]]:
-    """Feed the recorded measurements of one executable to its law; yield what it demands.
+    """Feed the recorded measurements of one executable to its law; yield its demands.
 
-    What came before the law's first known state (`fresh`), or after a decision that is missing,
-    cannot be replayed and is left out until the law begins anew.
+    Decisions before the law's first known state (`fresh`), or after a missing decision, cannot be
+    replayed and are skipped until the law restarts.
     """
     state: Any = None
     known = False
     last: float | None = None
     for decision in decisions:
-        # Each knows how long after the one before it came, to the bit.
+        # Each decision records its exact distance from the one before.
         known = known and last is not None and decision.time - last == decision.dt
         last = decision.time
         if decision.measurement is None:

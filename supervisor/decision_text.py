@@ -1,7 +1,7 @@
-"""Decisions in words: for the page, `roma explain` and whoever reads a log at three in the morning.
+"""Decisions as text, for the dashboard, `roma explain` and logs.
 
-One sentence for what was seen, one for what the law asked for and why, one for what the worker had,
-one for what became of it. Nothing is computed here that the decision does not hold.
+One sentence for the measurement, one for the law's demand and its reason, one for the worker's
+share, one for the outcome. Nothing is computed here that the decision does not hold.
 """
 
 from enum import StrEnum
@@ -25,11 +25,11 @@ _TERMS = {
     "slew": "no faster fall",
     "stalled": "nothing ends",
 }
-"""Names for terms that do not speak for themselves."""
+"""Labels of terms whose names are not clear by themselves."""
 
 
 class Limit(StrEnum):
-    """What keeps an executable from having the cores that its law asks for."""
+    """The reason why an executable has fewer cores than its law asks for."""
 
     FAILURE = "failure"
     HELD = "held"
@@ -41,7 +41,7 @@ class Limit(StrEnum):
 
 
 def limit(decision: Decision) -> Limit:
-    """Return the first thing that stands between a law and its cores."""
+    """Return the first limit between a law's demand and its cores."""
     d = decision
     if d.failure:
         return Limit.FAILURE
@@ -68,7 +68,7 @@ def explain(decision: Decision) -> str:
 
 
 def contended_by(decision: Decision) -> str:
-    """Return who has the CPUs that an executable may use, or an empty string: no full stop."""
+    """Return the user of the CPUs that an executable may use, or an empty string; no full stop."""
     d, m, found = decision, decision.measurement, decision.contention
     if not d.contended or m is None or found is None:
         return ""
@@ -167,5 +167,5 @@ def _differ(a: float, b: float) -> bool:
 
 
 def _count(value: float) -> str:
-    """Counts of several dispatchers are scaled to one period, so they may be no whole numbers."""
+    """Format a count; scaled from several dispatchers to one period, it may not be whole."""
     return f"{value:.0f}" if abs(value - round(value)) < 0.05 else f"{value:.1f}"

@@ -2,8 +2,8 @@
 
     η = AC / Σu;   η = 1: u' = u;   η > 1: u' = u·(1 + γ·(η - 1))          (paper, Algorithm 2)
 
-In a shortage (η < 1) everyone keeps a minimum; what serves nobody yet has that alone, and beyond it
-what the others leave. Among the rest there are two rules:
+In a shortage (η < 1) every executable keeps a minimum. One that serves nobody yet has only that,
+and what the others leave. Among the rest there are two rules:
 
 * `max_min`: u' = min(u, w·L), with the level L that uses up the capacity. A demand below the fair
   share is met in full, whatever its neighbours ask for.
@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 class CoreRequest:
     """Demand of an executable, in cores; minimum ≤ demand ≤ maximum.
 
-    `loads`: it serves nobody yet, and can wait. `weight` is its part beside the others'.
+    `loads`: it serves nobody yet, and can wait. `weight` is its weight relative to the others'.
     """
 
     demand: float
@@ -41,9 +41,9 @@ class CoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What everyone gets, in cores and in the order of the wants; Σ granted ≤ capacity.
+    """Allocations in cores, in the order of the requests; Σ granted ≤ capacity.
 
-    `total` is what all demand; `unrounded` what everyone's share is before it is rounded down.
+    `total` is the sum of all demands; `unrounded` are the shares before rounding down.
     """
 
     eta: float
@@ -74,7 +74,7 @@ def share(
 
 
 def _max_min(wants: Sequence[CoreRequest], capacity: float) -> list[float]:
-    """Serve minima, then demands, last those that load, each time the smallest first."""
+    """Serve minima, then demands, last those of loading executables; in each the smallest first."""
     weights = [w.weight for w in wants]
     granted = [0.0] * len(wants)
     for tier in (
@@ -108,7 +108,7 @@ def _level(
 
 
 def _proportional(wants: Sequence[CoreRequest], capacity: float) -> list[float]:
-    """Serve minima, then floors, then demands, last of those that load.
+    """Serve minima, then floors, then demands, last those of loading executables.
 
     The first tier that does not fit is scaled.
     """
@@ -128,7 +128,7 @@ def _proportional(wants: Sequence[CoreRequest], capacity: float) -> list[float]:
 
 
 def _round_down(granted: float, want: CoreRequest) -> float:
-    """Round to the grid without ever exceeding `granted`, nor falling below a kept minimum."""
+    """Round to the grid, never above `granted` and never below a kept minimum."""
     rounded = math.floor(granted / GRID + ROUNDING) * GRID
     rounded = min(rounded, granted)
     return max(rounded, want.minimum) if granted >= want.minimum else rounded

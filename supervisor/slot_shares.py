@@ -1,17 +1,17 @@
-"""How the slots of an executable are divided among the dispatchers that send to it.
+"""Division of an executable's slots among the dispatchers that send to it.
 
-Each gets whole slots, by what it had of the model's last arrivals, and at least one: whoever had
-nothing yet must be able to begin. Where there are as many slots as dispatchers, they never take
-more than there are together, nor for a moment while slots move: what one gives up another gets a
-period later, and only what is no longer in flight.
+Each gets whole slots, by its share of the model's last arrivals, and at least one, so that a
+dispatcher without load can begin. Where there are at least as many slots as dispatchers, they never
+use more than the total, not even while slots move: a slot that one gives up goes to another a
+period later, and only once it is no longer in flight.
 """
 
 import math
 from collections.abc import Mapping
 
 EVEN = 0.5
-"""Part of the slots that is divided evenly, whatever the dispatchers had to do: when one ends, its
-clients are at another before the next exchange."""
+"""Part of the slots that is divided evenly, whatever the dispatchers' load: when one ends, its
+clients reach another before the next exchange."""
 
 
 def slots(cores: float, threads: int, in_flight: int | None) -> int:
@@ -20,7 +20,7 @@ def slots(cores: float, threads: int, in_flight: int | None) -> int:
 
 
 def divide_slots(total: int, rates: Mapping[str, float]) -> dict[str, int]:
-    """Return everyone's slots: at least one each, the rest by arrivals per second."""
+    """Return each dispatcher's slots: at least one, the rest by arrivals per second."""
     count, arrivals = len(rates), sum(rates.values())
     left = max(0, total - count)
     unrounded = {
@@ -28,7 +28,7 @@ def divide_slots(total: int, rates: Mapping[str, float]) -> dict[str, int]:
         for name, rate in rates.items()
     }
     found = {name: 1 + math.floor(part) for name, part in unrounded.items()}
-    # The largest remainders get what is left; of equal ones the first by name, whoever asks.
+    # The largest remainders get the rest; ties go by name, whoever asks.
     by_rest = sorted(
         unrounded, key=lambda name: (math.floor(unrounded[name]) - unrounded[name], name)
     )
@@ -38,7 +38,7 @@ def divide_slots(total: int, rates: Mapping[str, float]) -> dict[str, int]:
 
 
 class SlotShares:
-    """Remembers what each dispatcher was told; `begin` a period before asking."""
+    """The last answer to each dispatcher; `begin` a period before asking."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], int] = {}
@@ -56,16 +56,16 @@ class SlotShares:
         rates: Mapping[str, float],
         in_flight: Mapping[str, int],
     ) -> int:
-        """Return how many of `total` slots a dispatcher may take.
+        """Return the share of `total` slots that a dispatcher may take.
 
-        `rates` and `in_flight` are by dispatcher, of all that may send; `rates` has this one.
+        `rates` and `in_flight` are by dispatcher, for all that may send; `rates` includes this one.
         """
         mine = divide_slots(total, rates)[dispatcher]
         others = (d for d in rates if d != dispatcher)
         held = sum(
             max(self._before.get((d, executable), 1), in_flight.get(d, 0), 1) for d in others
         )
-        # What it had already takes nothing from the others, who lose theirs in the same period.
+        # Slots it had already take nothing from the others, who lose theirs in the same period.
         had = self._before.get((dispatcher, executable), 1)
         mine = max(1, min(mine, max(had, total - held)))
         self._told[dispatcher, executable] = mine

@@ -1,6 +1,6 @@
-"""How fast one dispatcher's cumulative counters grew since the last exchange with it.
+"""Rates of one dispatcher's cumulative counters since the last exchange with it.
 
-Rates, not counts: dispatchers that missed an exchange cover a longer time than the others.
+Rates, not counts: after a missed exchange a dispatcher's counts cover a longer time than others'.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class ReplyWindow:
     """The last two replies of one dispatcher.
 
     The first reply is only a baseline: counters that grew before this supervisor started say
-    nothing about the last period. After a restart of the dispatcher (another epoch) everything it
-    counted is new.
+    nothing about the last period. After a restart of the dispatcher (another epoch) all its counts
+    are new.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ReplyWindow:
         self._fresh = True
 
     def unobservable_reason(self, now: float) -> str:
-        """Return why this dispatcher's load cannot be seen now, or an empty string.
+        """Return why this dispatcher's load is unobservable, or an empty string.
 
         A dispatcher that has been silent for longer than `MAX_GAP` no longer counts: its clients
         have gone elsewhere, and the others' load must still be controlled.
@@ -61,21 +61,21 @@ class ReplyWindow:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a period to measure."""
+        """True if there is a period to measure."""
         return self._now is not None and self._before is not None
 
     @property
     def heard(self) -> bool:
-        """Whether the dispatcher has answered, and not been silent for too long since."""
+        """True if the dispatcher has answered, and has not been silent for too long since."""
         return self._now is not None
 
     def in_flight(self, executor: str) -> int:
-        """Return how many executions the dispatcher had running on an executor."""
+        """Return the number of executions in flight from this dispatcher on an executor."""
         report = self._now.executors.get(executor) if self._now else None
         return 0 if report is None else report.in_flight
 
     def live(self, executor: str) -> bool:
-        """Whether the dispatcher can send work to this executor now."""
+        """Return True if the dispatcher can send work to this executor now."""
         report = self._now.executors.get(executor) if self._now else None
         return report is not None and report.state in _LIVE
 
@@ -102,7 +102,7 @@ class ReplyWindow:
         )
 
     def completed(self, executor: str) -> float:
-        """Return how many executions per second one executor answered."""
+        """Return the executions per second that one executor answered."""
         base = self._baseline()
         return self._rate(_completed(self._now, executor) - _completed(base, executor))
 
@@ -113,7 +113,7 @@ class ReplyWindow:
         return count / elapsed if elapsed > 0 else 0.0
 
     def _baseline(self) -> "_Snapshot | None":
-        """Return the earlier reply if the dispatcher has counted on since."""
+        """Return the earlier reply if the dispatcher has not restarted since."""
         same = self._now and self._before and self._now.epoch == self._before.epoch
         return self._before if same else None
 

@@ -319,7 +319,7 @@ class Driver:
                 call.message, done, timeout=self._timeout, more=more
             )
             self._attempts[command.execution] = attempt, call
-        except Exception as error:  # whatever the error is, the execution must end in the core's state
+        except Exception as error:  # whatever the error is, it must end in the core's state
             what = f"executable {command.executor}: cannot send"
             self._complaints.log(what, logging.ERROR, "%s", what, exc_info=True)
             failure = BackendError(f"cannot send: {error}")

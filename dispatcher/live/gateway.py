@@ -1,6 +1,6 @@
-"""The clients' door: what an HTTP request asks for, and what its outcome is in HTTP's words.
+"""The HTTP front end: maps requests to calls and outcomes to HTTP responses.
 
-Bodies are opaque: row and columnar formats, base64, binary tensors and compression pass untouched
+Bodies are opaque: row and columnar formats, base64, binary tensors and compression pass unchanged
 in both directions. Errors have the shape of TensorFlow Serving and of the Open Inference Protocol,
 `{"error": "…"}`, and TensorFlow Serving's status codes, plus
 
@@ -9,11 +9,10 @@ in both directions. Errors have the shape of TensorFlow Serving and of the Open 
     502 executable failed       503 no executable, with Retry-After
     408 request came too slowly 504 deadline passed, with Retry-After; or no answer in time
 
-A client may name its own deadline (X-Request-Timeout-Ms) and let others go first
-(X-Request-Priority: low). An X-Request-Id comes back on every answer. A request that brings none
-and leaves no trace goes its way without a look at either. What a client may ask of planned
-devices beyond that is in `dispatcher/live/planned/request_options.py`. `GET /openapi.json`
-describes all of this.
+A client may set its own deadline (X-Request-Timeout-Ms) and yield to others (X-Request-Priority:
+low). An X-Request-Id is returned on every answer. A request that has neither an id nor a trace
+skips both. Further options for planned devices are in `dispatcher/live/planned/request_options.py`.
+`GET /openapi.json` describes all of this.
 """
 
 import asyncio
@@ -54,20 +53,20 @@ _REJECTED = {
 
 _MAX_TIMEOUT_DIGITS: Final = 9
 CODINGS: Final = ("gzip", "deflate")
-"""Of request bodies, as model servers know them."""
+"""Encodings of request bodies that model servers know."""
 
 READ: Final = 2**16
 """Bytes of a compressed body that are unpacked to learn its size, in a quarter of a millisecond."""
 
 METRICS: Final = "/monitoring/prometheus/metrics"
-"""TensorFlow Serving's path; `gateway.client_metrics`."""
+"""TensorFlow Serving's path for metrics; see `gateway.client_metrics`."""
 
 _INTERACTIVE: Final = Priority.INTERACTIVE
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class _Refused(Exception):
-    """A request that goes no further."""
+    """A request that is refused."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -92,7 +91,7 @@ class HttpCall(Call):
         self.connection = connection
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Tell the client."""
+        """Answer the client."""
         try:
             self._gateway.on_outcome(self, outcome)
         except Exception:  # a bug: it costs this client, and not the executable that answered
@@ -100,7 +99,7 @@ class HttpCall(Call):
             self.connection.abort()
 
     def cancel(self) -> None:
-        """The client went away."""
+        """Cancel the call: the client went away."""
         self._gateway.on_cancelled(self)
 
 
@@ -116,7 +115,7 @@ class Gateway(Handler):
     # The server's handler
 
     def check_before_body(self, request: HttpRequest) -> Response | None:
-        """Return an answer to a request whose body shall not be read, or None."""
+        """Return an answer to a request whose body must not be read, or None."""
         head = request.head
         route = head.route
         if not self._service.is_open and (
@@ -142,7 +141,7 @@ class Gateway(Handler):
         return None
 
     def handle(self, request: HttpRequest, connection: ClientConnection) -> Pending | None:
-        """Take a request that is here."""
+        """Handle a complete request."""
         head = request.head
         route = head.route
         if route is None:
@@ -166,7 +165,7 @@ class Gateway(Handler):
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
         coding = message.template.content_encoding
-        if coding is not None and coding in CODINGS:  # else its model server knows it no better
+        if coding is not None and coding in CODINGS:  # otherwise the model server does not know it either
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._planned_devices is not None:
@@ -175,11 +174,11 @@ class Gateway(Handler):
         return call
 
     def _check(self, request: HttpRequest, route: routes.Route) -> None:
-        """Refuse what was not known when the request was screened."""
-        if not self._service.serves(route.model):  # it went while the body came
+        """Check what was not known before the body."""
+        if not self._service.serves(route.model):  # it was removed while the body came
             raise _Refused(404, route.missing)
         why = self._service.too_large(route.model, len(request.body))
-        if why is not None:  # no head said how large it is
+        if why is not None:  # no header gave its size
             raise _Refused(413, why)
 
     def _begin(self, call: HttpCall, route: routes.Route, request: HttpRequest) -> Pending | None:
@@ -203,7 +202,7 @@ class Gateway(Handler):
     def on_outcome(self, call: HttpCall, outcome: Outcome) -> None:
         """Answer a call."""
         context = call.context
-        # The usual answer, nobody asks about.
+        # The usual answer, without a trace or a log line.
         if (
             not isinstance(outcome, Response)
             or context is not None
@@ -221,7 +220,7 @@ class Gateway(Handler):
         self._service.cancel(call)
 
     def _context(self, request: HttpRequest, route: routes.Route | None) -> Context | None:
-        """Return what a request brings along; its trace begins here."""
+        """Return a request's context; its trace begins here."""
         head, service = request.head, self._service
         if service.tracer is None and not head.has_options:
             return None
@@ -233,7 +232,7 @@ class Gateway(Handler):
         )
 
     def _finish_trace(self, request: HttpRequest, response: Response) -> Response:
-        """Return the answer to a request that the dispatcher never sees."""
+        """Finish the trace of a request that the dispatcher never sees; return its answer."""
         context = self._context(request, request.head.route)
         if context is not None:
             self._end(context, response)
@@ -275,7 +274,7 @@ class Gateway(Handler):
         async def guarded() -> None:
             try:
                 await answering
-            except Exception:  # a bug: its client shall not wait for ever
+            except Exception:  # a bug: its client must not wait for ever
                 log.exception("connection of %s", connection.peer)
                 connection.abort()
 
@@ -297,11 +296,12 @@ class Gateway(Handler):
         return found
 
     def _unavailable(self, model: str) -> Response:
-        """Answer for a model that nothing serves, also in the shape of a model's status."""
+        """Return the answer for a model that nothing serves, also in the shape of a model's status.
+        """
         response = error(503, self._service.not_ready(model), retry_after=RECOVERY)
         reason = self._service.reasons.of_model(model)
         if reason:
-            # Of which version is not known here: protobuf's default, 0.
+            # The version is not known here: protobuf's default, 0.
             status = {"error_code": "UNAVAILABLE", "error_message": reason}
             version = {"version": "0", "state": "END", "status": status}
             body = {"error": self._service.not_ready(model), "model_version_status": [version]}
@@ -317,7 +317,7 @@ class Gateway(Handler):
     def _handle_server_route(
         self, request: HttpRequest, connection: ClientConnection
     ) -> Pending | None:
-        """Answer a request that is for no model."""
+        """Answer a request that names no model."""
         if request.head.is_preflight:
             allowed = Response(204, _TEXT, None, b"", PREFLIGHT)
             connection.respond(self._finish_trace(request, allowed))
@@ -344,7 +344,7 @@ class Gateway(Handler):
         return error(404, f"Not found: {path}")
 
     def _oip(self, request: HttpRequest, path: str) -> Response:
-        """Answer what the Open Inference Protocol asks of the server, not of a model."""
+        """Answer an Open Inference Protocol request about the server, not about a model."""
         if request.head.method == "GET":
             match path:
                 case "/v2":
@@ -397,7 +397,7 @@ def _denied(denied: Denied) -> Response:
 
 
 def _form(head: Head, route: routes.Route) -> RequestTemplate:
-    """Return what model servers get of a head."""
+    """Return the template of requests to model servers for these headers."""
     if head.template is None:
         content_type = head.header(b"content-type")
         length = head.header(b"inference-header-content-length")

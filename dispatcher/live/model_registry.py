@@ -58,8 +58,7 @@ class ModelRegistry:
             task.cancel()
 
     async def follow(self, config: Config) -> None:
-        """Serve what `config` says; raise ConfigError, changing nothing, if it requires a restart.
-        """
+        """Serve what `config` says; raise ConfigError, changing nothing, if a restart is needed."""
         change = compare(self._config, config, self._started)
         old, new = executables(self._config), executables(config)
         specs = {spec.name: spec for spec in config.model_specs}

@@ -43,7 +43,7 @@ class Reasons:
 
 @contextlib.asynccontextmanager
 async def following(core: Dispatcher, file: Path | None) -> AsyncIterator[Reasons]:
-    """Follow what a launcher writes into a file, if there is one, until the block ends.
+    """Follow the file that a launcher writes, if there is one, until the block ends.
 
     Raises ConfigError if the file holds something else.
     """

@@ -338,7 +338,7 @@ class DeviceState:
     def end(
         self, execution: int, model: str, batch: int, now: float, duration: float | None
     ) -> None:
-        """Record that an INFER ended; `duration` is None if it does not measure the model's speed."""
+        """Record that an INFER ended; `duration` is None if it does not measure the model."""
         self.infers.end(execution, now)
         self.held[model].uses -= 1
         if duration is None:

@@ -67,7 +67,7 @@ class Sizes:
         return self.upper != before
 
     def is_trial(self, predicted: float, now: float, *, is_measured: bool) -> bool:
-        """Return True if a request that would be refused runs as a trial; `predicted` in seconds."""
+        """Return True if a request that would be refused runs as a trial (`predicted` seconds)."""
         wait = predicted / TRIAL_SHARE
         if now - self._last_trial < (wait if is_measured else min(wait, LONGEST_WAIT)):
             return False

@@ -6,7 +6,8 @@ To be deleted with the next release: CHANGELOG.md has them for good.
 from collections.abc import Collection, Iterator
 
 from roma.config import placement
-from roma.config.schema import DEFAULT_MINIMUM, LATE_SHARE, LEAST_MINIMUM, Config
+from roma.config.control import DEFAULT_MINIMUM, LATE_SHARE, LEAST_MINIMUM
+from roma.config.schema import Config
 from roma.domain.model import Device
 from supervisor.assembly import build_core
 

@@ -31,7 +31,8 @@ class Looks(Protocol):
 
 class Watched(Generic[T]):
     """The content of files. Errors of `read` (ConfigError, also at construction) begin with
-    `key`."""
+    `key`.
+    """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T], key: str = "") -> None:
         self._paths = tuple(paths)

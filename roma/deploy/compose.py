@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from roma.config.models import ModelConfig
 from roma.config.placement import Executable, on_worker
-from roma.config.schema import Config, ModelConfig
+from roma.config.schema import Config
 from roma.config.workers import Backend, WorkerConfig
 from roma.deploy import monitoring, secrets
 from roma.deploy.config_snapshot import plain

@@ -1,11 +1,12 @@
-"""What a caller of the admin port or of a supervisor must bring: a name it is known by, a secret.
+"""Guard of the admin port and the supervisors' ports: checks of Host and of a secret.
 
-The name is the request's Host. A page of another site can point a name of its own at this machine
-(DNS rebinding), and the browser would take our answers for that site's; so names that nobody gave
-to us are refused with 421. Addresses are not names: no foreign page has an origin by one of ours.
+A page of another site can point a name of its own at this machine (DNS rebinding), and the browser
+would treat our answers as that site's. So a Host that is not configured is refused with 421.
+Addresses are always accepted: no foreign page has one of ours as its origin.
 
-Which secret is asked for depends on what would be executed, not on how its path is spelt; what is
-not listed takes the default, and what does not exist too. /healthz says nothing and asks nothing.
+The secret required depends on the route that would be executed, not on the spelling of its path.
+Routes that are not listed, and paths that do not exist, require the default secret. /healthz
+reveals nothing and requires nothing.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TokenGuard:
-    """What lets a caller in: nothing, or a token as bearer, or in browsers as password."""
+    """Guard that admits every caller, or only those with a token: as bearer, or as password."""
 
     token: Watched[Token] | None
     browser: bool = False
@@ -50,16 +51,16 @@ class TokenGuard:
 
     @property
     def challenge(self) -> str:
-        """What a browser or program is asked for: a browser asks its user for a password."""
+        """Value of `WWW-Authenticate`: makes a browser ask its user for a password."""
         return 'Basic realm="ROMA", charset="UTF-8"' if self.browser else 'Bearer realm="ROMA"'
 
 
 def guard(
     names: Iterable[str], guards: Mapping[str, TokenGuard], default: TokenGuard
 ) -> Middleware:
-    """Return the middleware of an application whose routes have these doors, by path.
+    """Return the middleware of an application whose routes have these guards, by path.
 
-    Made in a running loop. What it refuses is logged, a line a second.
+    Must be called in a running loop. Refusals are logged, at most one line a second.
     """
     known = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
     said = logs.RateLimitedLogger(log, asyncio.get_running_loop())

@@ -1,9 +1,9 @@
-"""Connections of the admin ports and of supervisors: few, and none that is idle for ever.
+"""Connection limits of the admin ports and of the supervisors' ports.
 
-aiohttp bounds neither their number nor how long one may say nothing. Whoever reaches such a port
-could take every descriptor of the program, and with them health checks, metrics and clients. Here
-the connection that has been idle longest makes room for the next one, so that a probe is answered
-during a flood.
+aiohttp limits neither the number of connections nor their idle time. Anyone who reaches such a port
+could exhaust the program's descriptors and so stop health checks, metrics and clients. Here the
+connection that has been idle longest is closed to make room for the next one, so that a probe is
+answered during a flood.
 """
 
 import asyncio
@@ -23,39 +23,40 @@ from roma.security.handshake import Handshake
 from roma.telemetry.logs import RateLimitedLogger
 
 MOST = 128
-"""Connections of all such ports of a program together, an eighth of its descriptors at most."""
+"""Most connections of all these ports of a program together; also at most an eighth of its
+descriptors."""
 
 BACKLOG = 128
-"""Connections that the kernel may hold until they are accepted."""
+"""Most connections that the kernel holds until they are accepted."""
 
 HEAD_TIMEOUT = 10.0
-"""Seconds from connecting, TLS included, to the end of the first request's head."""
+"""Most seconds from connecting, TLS included, to the end of the first request's head."""
 
 IDLE_TIMEOUT = 75.0
-"""Seconds between two requests of a connection, the head of the second one included."""
+"""Most seconds between two requests of a connection, including the head of the second one."""
 
 BODY_TIMEOUT = 10.0
-"""Seconds for a request's body."""
+"""Most seconds for a request's body."""
 
 WRITE_TIMEOUT = 30.0
-"""Seconds for which a client may leave an answer unread."""
+"""Most seconds that a client may leave an answer unread."""
 
 SWEEP = 1.0
-"""Seconds between two looks for connections out of time."""
+"""Seconds between two sweeps for connections that timed out."""
 
 log = logging.getLogger(__name__)
 
 
 class AdminPorts:
-    """The admin listeners of a program and their connections. Made in a running loop."""
+    """The admin listeners of a program and their connections. Create it in a running loop."""
 
     def __init__(self, most: int = MOST) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = max(2, min(most, descriptors // 8))
         self.open: dict[Handshake | AdminConnection, None] = {}
-        """All connections, those in their TLS handshake included."""
+        """All connections, including those in their TLS handshake."""
         self.closed = 0
-        """Connections that were closed to make room, for being idle, or for not reading."""
+        """Number of connections closed to make room, for being idle, or for not reading."""
         self._loop = asyncio.get_running_loop()
         self._reached = RateLimitedLogger(log, self._loop)
         self._by_handler: dict[object, AdminConnection] = {}
@@ -65,7 +66,7 @@ class AdminPorts:
         return f"<AdminPorts: {len(self.open)} of {self.most} connections>"
 
     def close(self) -> None:
-        """Look after the connections no longer; to be called when all listeners are closed."""
+        """Stop the sweeps; call it when all listeners are closed."""
         self._sweeper.cancel()
         self._reached.close()
         for connection in list(self.open):
@@ -107,7 +108,7 @@ class AdminPorts:
             raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
 
     def add(self, connection: "Handshake | AdminConnection") -> bool:
-        """Count a connection, at the cost of an idle one if need be; return whether it may stay."""
+        """Count a connection, closing an idle one if necessary; return whether it may stay."""
         if len(self.open) >= self.most:
             idle = [c for c in self.open if isinstance(c, Handshake) or not c.is_busy]
             what = "the one that was idle longest is closed" if idle else "one more is closed"
@@ -127,7 +128,7 @@ class AdminPorts:
         self.open.pop(connection, None)
 
     def attach(self, handler: object, connection: "AdminConnection | None") -> None:
-        """Know whose requests aiohttp's `handler` reads; None when the connection is lost."""
+        """Record the connection whose requests aiohttp's `handler` reads; None when it is lost."""
         if connection is None:
             self._by_handler.pop(handler, None)
         else:
@@ -135,7 +136,7 @@ class AdminPorts:
 
     @web.middleware
     async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that a connection is not idle."""
+        """Mark a connection as busy while its request is handled."""
         connection = self._by_handler.get(request.protocol)
         if connection is None:  # it was lost meanwhile
             return await handler(request)
@@ -161,35 +162,35 @@ class AdminConnection(asyncio.Protocol):
     ) -> None:
         self._ports = ports
         self._handshake = handshake
-        """The one that secures it, counted in its place until then."""
+        """The TLS handshake, which is counted in place of the connection until it ends."""
         self._loop = asyncio.get_running_loop()
         self._handler = server()
         self._transport: asyncio.BaseTransport | None = None
         self._unread = math.inf
-        """Since when the client has left an answer unread."""
+        """Time since which the client has left an answer unread."""
         self._limit = HEAD_TIMEOUT
         self.is_busy = False
-        """A request is being answered."""
+        """True while a request is being answered."""
         self.since = 0.0
-        """When it was last busy, or connected, on the loop's clock."""
+        """Time at which it was last busy, or connected, on the loop's clock."""
 
     @property
     def due(self) -> float:
-        """When it has been idle, or unread, for too long."""
+        """Time at which it exceeds its idle or write timeout."""
         unread = self._unread + WRITE_TIMEOUT
         return unread if self.is_busy else min(unread, self.since + self._limit)
 
     def rest(self, now: float) -> None:
-        """Be idle: a request is answered."""
+        """Mark the connection as idle after a request is answered."""
         self.is_busy, self.since, self._limit = False, now, IDLE_TIMEOUT
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately."""
         if self._transport is not None:
             cast(asyncio.Transport, self._transport).abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Be counted."""
+        """Register the connection with its owner, which may refuse it."""
         self._transport, self.since = transport, self._loop.time()
         self._ports.attach(self._handler, self)
         self._handler.connection_made(transport)
@@ -200,25 +201,25 @@ class AdminConnection(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on."""
+        """Pass the call on to aiohttp's handler."""
         self._handler.data_received(data)
 
     def eof_received(self) -> None:
-        """Pass on."""
+        """Pass the call on to aiohttp's handler."""
         self._handler.eof_received()
 
     def pause_writing(self) -> None:
-        """Note that the client does not read."""
+        """Record that the client does not read."""
         self._unread = self._loop.time()
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Note that it has read."""
+        """Record that the client has read."""
         self._unread = math.inf
         self._handler.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Be forgotten."""
+        """Remove the connection from its owner."""
         self._transport = None
         self._ports.discard(self)
         self._ports.attach(self._handler, None)
@@ -226,7 +227,7 @@ class AdminConnection(asyncio.Protocol):
 
 
 class _Entrance:
-    """Makes the protocols of one listener's connections, with a handshake if it has a context."""
+    """Factory of the protocols of one listener, with a handshake if it has a TLS context."""
 
     def __init__(
         self, ports: AdminPorts, server: web.Server, context: ssl.SSLContext | None

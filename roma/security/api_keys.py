@@ -1,8 +1,8 @@
-"""The keys file: who may call which models, how often, at what priority and until when.
+"""The keys file: callers with their models, rate limits, priorities and expiry dates.
 
     keys:
       qmvzkfae:                       # a public id; the token is roma_qmvzkfae_…
-        name: checkout                # what logs and limits call it
+        name: checkout                # its name in logs and limits
         hash: sha256:9f86d081884c…    # of the whole token, which `roma keys add` prints once
         models: [digits, photos]      # or "*"
         rate: 50                      # requests per second, in bursts of `burst`
@@ -12,9 +12,9 @@
         models: "*"
         priority: low
 
-A token's secret is 256 random bits, so a plain SHA-256 is right: a slow hash makes guessing
-dear where few secrets are likely, and here 2^256 are alike; it would cost milliseconds per request.
-Nothing of a keys file but names, ids and bounds is ever shown: somebody may have put a token there.
+A token's secret is 256 random bits, so a plain SHA-256 is enough: a slow hash protects secrets that
+can be guessed, and would cost milliseconds per request. Messages quote only names, ids and bounds
+of a keys file, because someone may have put a token there.
 """
 
 import hashlib
@@ -36,7 +36,8 @@ from roma.config.yaml_file import Fault, Section
 from roma.domain.errors import ConfigError
 
 TOKEN = re.compile(r"roma_([a-z]{8})_[A-Za-z0-9_-]{43}")
-"""Letters alone name a key: YAML takes no eight of them for a number or a truth value."""
+"""Format of a token. A key's id is eight letters, which YAML never reads as a number or a
+boolean."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -45,7 +46,7 @@ _NO_MOMENT = PydanticCustomError("form", "must be a date or a time in ISO 8601")
 
 
 def _moment(value: object) -> object:
-    """Take a date for its first moment, and a time without a zone for UTC."""
+    """Return a date as its first moment, and a time without a zone as UTC."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -71,15 +72,15 @@ class KeyEntry(Limits):
     """One caller."""
 
     name: Name | None = None
-    """What logs call it; default: its id. Two keys may share one while the older is replaced."""
+    """Name in logs; default: its id. Two keys may share a name while the older is replaced."""
     hash: Annotated[str, BeforeValidator(_hash)] | None = Field(default=None, repr=False)
     """SHA-256 of its token."""
     certificate: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """Name in a client certificate (`tls.client_ca`): its first URI, DNS or mail name, else CN."""
     models: Scope
-    """Models that it may call, or "*" for all."""
+    """Models that the caller may use, or "*" for all."""
     expires: Moment | None = None
-    """When it stops to hold; a date: its first moment, in UTC."""
+    """Time of expiry; a date means its first moment, in UTC."""
 
     @model_validator(mode="after")
     def _check(self) -> "KeyEntry":
@@ -95,7 +96,7 @@ class Keys(Section):
     """The whole file."""
 
     keys: dict[KeyId, KeyEntry]
-    """By id. An empty mapping admits nobody."""
+    """Keys by id. An empty mapping admits no caller."""
 
     @model_validator(mode="after")
     def _check(self) -> "Keys":
@@ -125,7 +126,7 @@ def load(path: Path) -> Keys:
 
 
 def parse(text: str, *, source: str) -> Keys:
-    """Validate YAML text; nothing of it is shown but names and bounds."""
+    """Validate YAML text; error messages quote only names and bounds."""
     data = yaml_file.read(text, source=source, secret=True)
     try:
         return Keys.model_validate(data)
@@ -135,7 +136,7 @@ def parse(text: str, *, source: str) -> Keys:
 
 
 def expired(loaded: Keys, now: datetime) -> list[str]:
-    """Return a line for each key that is refused from now on, or has been."""
+    """Return a line for each key that has expired."""
     return [
         f"keys.{id_}.expires = {entry.expires.isoformat()}: has expired: "
         f"{entry.name or id_} is refused"
@@ -145,15 +146,15 @@ def expired(loaded: Keys, now: datetime) -> list[str]:
 
 
 def new_id() -> str:
-    """Return an id that no other key has, for all that is known: one of 2·10¹¹."""
+    """Return a random id, one of 2·10¹¹, so that collisions are unlikely."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
 
 
 def new_token(id_: str) -> str:
-    """Return a token of this id, which nobody can guess."""
+    """Return a new token with this id and a random secret."""
     return f"roma_{id_}_{secrets.token_urlsafe(32)}"
 
 
 def hashed(token: str) -> str:
-    """Return what a keys file keeps of a token."""
+    """Return a token's hash, as a keys file stores it."""
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()

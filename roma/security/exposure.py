@@ -1,8 +1,8 @@
-"""The rule that nothing listens beyond this machine unless something says who may connect.
+"""Exposure check: a listener beyond loopback must have authentication.
 
-What protects a listener: for clients, keys, an identity provider or client certificates; for the
-others, the tokens of what they offer, or client certificates. Whoever wants none of it says so:
-`insecure` in the section, or `--insecure` on the command line.
+The clients' port needs keys, an identity provider or client certificates; the other listeners need
+the tokens of the routes they serve, or client certificates. `insecure` in the section, or
+`--insecure` on the command line, turns the error into a warning.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,25 +15,25 @@ from roma.domain.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address, what protects it and what it lacks; keys are those of roma.yaml."""
+    """A listener's address and its missing protection, as keys of roma.yaml."""
 
     key: str
     host: str
     lacks: tuple[str, ...]
-    """Keys of which all are missing."""
+    """Required keys that are missing."""
     instead: str
-    """Keys of which one would do in their place."""
+    """Keys of which any one would replace them."""
     insecure: bool
     permit: str
 
     @property
     def exposed(self) -> bool:
-        """Whether anybody on the network may use it."""
+        """True if anyone on the network may use it."""
         return bool(self.lacks) and not is_loopback(self.host)
 
 
 def check(listeners: Iterable[Listener], *, insecure: bool = False) -> list[str]:
-    """Return what to warn of; raise ConfigError with a line per listener that must not be."""
+    """Return warnings; raise ConfigError with a line per listener that must not be exposed."""
     exposed = [listener for listener in listeners if listener.exposed]
     refused = [e for e in exposed if not (e.insecure or insecure)]
     if refused:

@@ -1,7 +1,7 @@
-"""TLS on a connection that was just accepted, whose owner knows of it from the first moment.
+"""TLS handshakes whose connections count against limits from the moment they are accepted.
 
-A listener that is given a TLS context shows a connection only when its handshake is done: clients
-that connect and say nothing would be in no count and no bound, and hold a descriptor each.
+An asyncio listener with a TLS context reports a connection only after its handshake. Clients that
+connect and send nothing would escape every limit and hold a descriptor each.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ log = logging.getLogger(__name__)
 
 
 class HandshakeOwner(Protocol):
-    """Counts connections from when they are accepted."""
+    """Owner of connections, which counts them from the moment they are accepted."""
 
     def on_accepted(self, handshake: "Handshake") -> Any:
         """Count a connection; return its protocol, or None to close it at once.
 
-        `connection_made` of the protocol is called when the connection is secured; until then it is
-        a handshake's.
+        `connection_made` of the protocol is called after the handshake; until then the connection
+        belongs to `handshake`.
         """
 
     def on_end(self, handshake: "Handshake") -> None:
-        """Forget a connection, unless it has been secured."""
+        """Forget a connection, unless its handshake completed."""
 
 
 class Handshake(asyncio.Protocol):
-    """The handshake of one connection, the protocol of a listener without a context.
+    """TLS handshake of one connection; the protocol of a listener without a TLS context.
 
-    It ends within `timeout` seconds. The descriptor is handed from the plain transport to another
-    one with TLS, for `loop.start_tls` comes too late: uvloop may read the client's first words
+    It ends within `timeout` seconds. The descriptor is moved from the plain transport to a new one
+    with TLS, because `loop.start_tls` comes too late: uvloop may read the client's first bytes
     before it.
     """
 
@@ -45,15 +45,15 @@ class Handshake(asyncio.Protocol):
         self.peer = ""
         """The client's address."""
         self.since = 0.0
-        """When it was accepted, on the loop's clock."""
+        """Time at which it was accepted, on the loop's clock."""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         if self._task is not None:
             self._task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Be counted, and begin."""
+        """Register with the owner and begin the handshake."""
         # uvloop's transports have the interface without the base class.
         raw = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Handshake(asyncio.Protocol):
         self._owner.on_end(self)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, OSError):
-            # An OSError is no TLS, no certificate that is trusted, no time, no client.
+            # An OSError means: not TLS, an untrusted certificate, a timeout, or a client that left.
             log.error("handshake of %s", self.peer, exc_info=error)
 
 

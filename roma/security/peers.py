@@ -1,7 +1,7 @@
-"""How ROMA's programs call each other: over TLS where the listener has it, with the shared token.
+"""Calls between ROMA's programs: over TLS where the listener has it, with the shared token.
 
-A caller that is asked for a certificate shows the one of its own listener, which must then be one
-for clients too (extended key usage).
+A caller that is asked for a certificate presents that of its own listener, which must then also be
+valid for clients (extended key usage).
 """
 
 import ssl
@@ -17,12 +17,12 @@ from roma.security.tokens import Token, watched
 
 
 def exchange_token(config: Config) -> Watched[Token] | None:
-    """Return what dispatchers and supervisors know each other by."""
+    """Return the token by which dispatchers and supervisors authenticate each other."""
     return watched(config.tokens.exchange, "tokens.exchange")
 
 
 def to_dispatchers(config: Config) -> RenewedContext | None:
-    """Return how their admin ports are called; None without TLS."""
+    """Return the TLS context for calls to dispatchers' admin ports; None without TLS."""
     if not any(url.startswith("https:") for url in (*config.dispatcher_urls, _admin(config))):
         return None
     admin = config.gateway.admin_tls, "gateway.admin_tls"
@@ -30,7 +30,7 @@ def to_dispatchers(config: Config) -> RenewedContext | None:
 
 
 def to_supervisors(config: Config) -> RenewedContext | None:
-    """Return how supervisors are called; None without TLS."""
+    """Return the TLS context for calls to supervisors; None without TLS."""
     if not any(url.startswith("https:") for url in config.supervisor_urls.values()):
         return None
     admin = config.gateway.admin_tls, "gateway.admin_tls"
@@ -40,7 +40,7 @@ def to_supervisors(config: Config) -> RenewedContext | None:
 def _context(
     theirs: tuple[TlsConfig | None, str], own: tuple[TlsConfig | None, str]
 ) -> RenewedContext:
-    """Return how listeners of a section are called, with the certificate of one's own, if any."""
+    """Return the client context for the listeners of a section, with our certificate if any."""
     listener, key = theirs
     shown, shown_key = theirs if own[0] is None else own
     ca = None if listener is None else listener.ca
@@ -48,7 +48,7 @@ def _context(
 
 
 def session(context: ssl.SSLContext | None, timeout: float | None = None) -> ClientSession:
-    """Return a session that calls so; `timeout` is of a whole call, in seconds."""
+    """Return a client session with this context; `timeout` is for a whole call, in seconds."""
     return ClientSession(
         connector=TCPConnector(ssl=True if context is None else context),
         timeout=ClientTimeout(total=timeout),

@@ -1,7 +1,7 @@
-"""TLS: contexts for listeners and for callers, whose certificates are replaced while they run.
+"""TLS contexts for listeners and callers, which reload their certificates at run time.
 
-A new connection takes what the files say now, an old one keeps what it began with. TLS 1.2 with
-forward secrecy and authenticated encryption, or TLS 1.3; no compression, no renegotiation.
+A new connection uses the current files; an existing one keeps the certificate it began with. TLS
+1.2 with forward secrecy and authenticated encryption, or TLS 1.3; no compression, no renegotiation.
 """
 
 import ssl
@@ -14,30 +14,31 @@ from roma.config.watched_file import Watched
 from roma.domain.errors import ConfigError, naming
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2, as Mozilla's "intermediate" but for the slow DHE; those of TLS 1.3 are all fine."""
+"""Ciphers of TLS 1.2: Mozilla's "intermediate" list without the slow DHE. TLS 1.3 keeps its
+defaults."""
 
 
 class RenewedContext(ssl.SSLContext):
-    """A context that begins each connection with what its files say now.
+    """A TLS context that begins each connection with the current content of its files.
 
-    asyncio and uvloop hold one context per listener and ask it for each connection's half of TLS
-    by `wrap_bio`: that call is passed on to a context of the present files. Loading a certificate
-    into the present context instead would never forget an authority, and a certificate without its
-    key would break it.
+    asyncio and uvloop hold one context per listener and call its `wrap_bio` for each connection.
+    That call is passed on to a context made from the current files. Loading a certificate into the
+    existing context instead would never remove an authority, and a certificate without its key
+    would break the context.
     """
 
     _fresh: Watched[ssl.SSLContext]
 
     @classmethod
     def of(cls, paths: Sequence[Path], make: Callable[[], ssl.SSLContext]) -> "RenewedContext":
-        """Return a context of these files; raise ConfigError if they are wrong now."""
+        """Return a context of these files; raise ConfigError if they are invalid now."""
         fresh = Watched(paths, make)
         context = cls(fresh.value.protocol)
         context._fresh = fresh
         return context
 
     def look(self) -> bool:
-        """Take over the files if they changed and are right; see `roma.config.watched_file`."""
+        """Reload the files if they changed and are valid; see `roma.config.watched_file`."""
         return self._fresh.look()
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
@@ -45,16 +46,16 @@ class RenewedContext(ssl.SSLContext):
         return self._fresh.value.wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        """Begin one as urllib does."""
+        """Begin a connection for callers such as urllib."""
         return self._fresh.value.wrap_socket(*args, **options)
 
 
 def server_context(
     tls: TlsConfig, key: str = "", alpn: Sequence[str] = ("http/1.1",)
 ) -> RenewedContext:
-    """Return a listener's context; with `client_ca` callers must show a certificate.
+    """Return a listener's context; with `client_ca`, callers must present a certificate.
 
-    `key` is the section's, which faults begin with.
+    `key` is the section's key, with which faults begin.
     """
 
     def make() -> ssl.SSLContext:
@@ -73,9 +74,9 @@ def server_context(
 def client_context(
     ca: Path | None, own: TlsConfig | None = None, *, key: str = "", own_key: str = ""
 ) -> RenewedContext:
-    """Return the context of a program that calls others, and shows its own certificate if asked.
+    """Return a caller's context, which presents the caller's own certificate if asked.
 
-    `key` is that of `ca`, `own_key` that of the section `own`.
+    `key` is the configuration key of `ca`, `own_key` that of the section `own`.
     """
 
     def make() -> ssl.SSLContext:
@@ -94,9 +95,9 @@ def client_context(
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Return the name of a verified peer, of what `ssl.SSLObject.getpeercert()` returns.
+    """Return the name in a verified peer's certificate, given as `SSLObject.getpeercert()` does.
 
-    The first URI, DNS or mail name, in this order; a CN only where there is none (RFC 9525).
+    The first URI, DNS or mail name, in this order; the CN only if there is none (RFC 9525).
     """
     if not certificate:
         return None

@@ -1,8 +1,8 @@
-"""Token files: one secret, which two programs or a person and a program share.
+"""Token files: one secret, shared by two programs or by a person and a program.
 
-A line of at least 32 characters (`roma keys token FILE` writes one of 256 random bits). A second
-line is accepted too and never sent: while a token is replaced, the new one stands first and the old
-one second, until every program has read both. No message and no repr shows what is in the file.
+One line of at least 32 characters (`roma keys token FILE` writes one of 256 random bits). A second
+line is accepted from callers but never sent: to replace a token, put the new one first and the old
+one second until every program has read both. No message and no repr shows the content of the file.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _FORM = re.compile(r"[!-~]{32,8192}")
 
 
 class Token:
-    """A secret that can be sent, and compared with what was sent."""
+    """A secret that can be sent, and compared with a received one."""
 
     __slots__ = ("_digests", "_sent")
 
@@ -31,32 +31,32 @@ class Token:
 
     @property
     def authorization(self) -> str:
-        """What a caller sends as `Authorization`."""
+        """The `Authorization` header that a caller sends."""
         return f"Bearer {self._sent}"
 
     @property
     def text(self) -> str:
-        """What a caller sends where there are no headers."""
+        """The secret as text, for protocols without headers."""
         return self._sent
 
     def matches(self, text: str) -> bool:
-        """Compare in constant time: neither length nor common beginning shows."""
+        """Compare in constant time, revealing neither the length nor a common prefix."""
         found = hashlib.sha256(text.encode("utf-8", "replace")).digest()
         return any(hmac.compare_digest(found, digest) for digest in self._digests)
 
 
 def sent(token: Watched[Token] | None) -> dict[str, str]:
-    """Return the headers that prove who calls."""
+    """Return the headers that authenticate a caller."""
     return {} if token is None else {"Authorization": token.value.authorization}
 
 
 def watched(path: Path | None, key: str = "") -> Watched[Token] | None:
-    """Return a token that follows its file; None where there is no file. `key` names it."""
+    """Return a token that follows its file; None without a file. `key` names it in errors."""
     return None if path is None else Watched([path], lambda: read(path), key)
 
 
 def read(path: Path) -> Token:
-    """Read a token file; raise ConfigError, which does not say what is in it."""
+    """Read a token file; raise ConfigError, which does not reveal its content."""
     try:
         lines = path.read_text(encoding="ascii").split()
     except (OSError, UnicodeDecodeError) as error:
@@ -71,5 +71,5 @@ def read(path: Path) -> Token:
 
 
 def new() -> str:
-    """Return a secret that nobody can guess."""
+    """Return a new random secret."""
     return secrets.token_urlsafe(32)

@@ -1,9 +1,9 @@
-"""The story as files: JSON lines in a directory, for `roma report` and for whoever asks later.
+"""The decision log as files: JSON lines in a directory, for `roma report` and later analysis.
 
     decisions-WORKER.jsonl   one line per executable and control period (supervisor/decision_log.py)
     models.jsonl             one line per model and second (roma/ui/dashboard/moments.py)
 
-A disk that is full or slow to come back costs lines, never a control period or a request.
+A full or slow disk loses lines; it never delays a control period or a request.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from roma.domain.errors import ConfigError, StoryError
 MODELS = "models"
 
 LARGEST = 64 * 2**20
-"""Bytes. A file that reaches it becomes NAME+1.jsonl, and the one before that goes."""
+"""Bytes at which a file is rotated to NAME+1.jsonl, replacing the previous one."""
 
 LAST = 1.0
-"""Seconds that the last lines may take."""
+"""Most seconds for writing the last lines."""
 
 log = logging.getLogger(__name__)
 
 
 def decisions(worker: str) -> str:
-    """Return the name of a worker's decisions."""
+    """Return the file name of a worker's decisions."""
     return f"decisions-{worker}"
 
 
 class DecisionLog:
-    """Appends records to files of a directory; `fresh` begins them anew."""
+    """Writer that appends records to files of a directory; `fresh` starts them empty."""
 
     def __init__(self, directory: Path, *, fresh: bool = False, largest: int = LARGEST) -> None:
         self.directory = directory
@@ -50,7 +50,8 @@ class DecisionLog:
             raise ConfigError(f"story = {directory}: cannot be written: {error}") from error
 
     def offer(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records soon, on a thread of its own; while the disk hangs they are left out."""
+        """Append records on a separate thread; records that come while the disk hangs are
+        dropped."""
         if self._writing is not None and not self._writing.done():
             self._fail("the disk does not keep up")
             return
@@ -64,7 +65,7 @@ class DecisionLog:
         threading.Thread(target=write, name="story", daemon=True).start()
 
     async def close(self, name: str = "", records: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write the last records too; a disk that hangs costs them, not the program's end."""
+        """Write the last records; if the disk hangs they are lost, and the program still ends."""
         if self._writing is not None:
             await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
         if records:
@@ -73,7 +74,8 @@ class DecisionLog:
             await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
 
     def write(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records to the file `name`; what cannot be written is said once and left out."""
+        """Append records to the file `name`; a failure is logged once and the records are
+        dropped."""
         lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
         path = self.directory / f"{name}.jsonl"
         try:
@@ -98,7 +100,7 @@ class DecisionLog:
 
 
 def read(directory: Path, name: str) -> list[bytes]:
-    """Return the lines of a file and of the one it follows, oldest first; none if it is absent."""
+    """Return the lines of the rotated file and the current one, oldest first; [] if absent."""
     lines: list[bytes] = []
     try:
         for path in files(directory, name):
@@ -110,5 +112,5 @@ def read(directory: Path, name: str) -> list[bytes]:
 
 
 def files(directory: Path, name: str) -> tuple[Path, Path]:
-    """Return where records of this name lie, oldest first."""
+    """Return the paths of the files with records of this name, oldest first."""
     return directory / f"{name}+1.jsonl", directory / f"{name}.jsonl"

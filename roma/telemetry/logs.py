@@ -1,8 +1,8 @@
-"""Log lines, for people or as JSON: one record is one line, whatever a client has put into it.
+"""Log lines, for people or as JSON: one record is one line, whatever text a client sent.
 
-What comes from outside can hold line ends, which would forge lines, and escape sequences, which
-terminals obey: control characters are written as text. Secrets have no place here: nobody logs
-bodies, headers or the addresses that hold passwords.
+Text from outside can contain line breaks, which would forge lines, and escape sequences, which
+terminals obey. So control characters are escaped. Secrets must not be logged: no bodies, no
+headers, no addresses that contain passwords.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ FIELDS = (
     "status",
     "suppressed",
 )
-"""What a record may carry beside its message (`extra`); JSON has them as keys, where known."""
+"""Fields that a record may carry beside its message (`extra`); JSON has them as keys, if set."""
 
-# C0, DEL, C1; the line separators that are no control characters; marks that turn text around;
-# and what is no character at all.
+# C0, DEL, C1; the line separators that are not control characters; bidirectional marks; and
+# code points that are not characters.
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _INDENT = "    "
 
 _SHARED = frozenset({"model", "executable", "outcome", "reason", "status"})
-"""Fields that records of one label have in common."""
+"""Fields that records of one label share."""
 
 
 def escaped(text: str) -> str:
-    r"""Return text on one line: control characters as \n, \x1b, \u2028."""
+    r"""Return text on one line, with control characters as \n, \x1b, \u2028."""
     return _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Local time, level, message; a traceback follows, indented, so that no line of it can lie."""
+    """Local time, level, message; a traceback follows, indented, so that it cannot forge a line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -64,12 +64,12 @@ class ConsoleFormatter(logging.Formatter):
         return _indented(super().formatException(ei))  # type: ignore[arg-type]
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802
-        """Return where the record was made."""
+        """Return the stack at which the record was made."""
         return _indented(stack_info)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and FIELDS where known.
+    """One JSON object per line: time, level, logger, message, and FIELDS if set.
 
     The time is RFC 3339 in UTC, with milliseconds.
     """
@@ -95,7 +95,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def apply(form: Format = "console", level: Level = "info") -> None:
-    """Let this process log so to standard error; called again, the last call holds."""
+    """Configure this process to log to standard error; a later call replaces the settings."""
     root = logging.getLogger()
     for handler in [h for h in root.handlers if isinstance(h, _Handler)]:
         root.removeHandler(handler)
@@ -106,13 +106,13 @@ def apply(form: Format = "console", level: Level = "info") -> None:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Ours, to be told from others'."""
+    """ROMA's own handler; the class identifies it."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Leave a line out that a full disk does not take, at no cost for requests.
+        """Drop a line that a full disk does not accept, without delaying requests.
 
-        Standard error is where one would complain: a traceback for each line would fail too, and
-        take longer than a request.
+        By default logging prints a traceback to standard error, which would fail too and take
+        longer than a request.
         """
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
@@ -120,7 +120,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
 @dataclass(slots=True)
 class _Window:
-    """Since a line of some label was written: how to speak of the others."""
+    """State of one label since its last written line: the lines suppressed since then."""
 
     level: int
     shared: dict[str, object]
@@ -129,9 +129,9 @@ class _Window:
 
 
 class RateLimitedLogger:
-    """A logger for what can come in floods: of each label one line per `interval` seconds.
+    """A logger for frequent events: one line per label and `interval` seconds.
 
-    How many were left out is said in the next one. Labels must be few: they are kept that long.
+    The next line states how many were suppressed. Labels must be few: each is kept for `interval`.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RateLimitedLogger:
         fields: Mapping[str, object] | None = None,
         exc_info: bool = False,
     ) -> None:
-        """Write a line, or count it: `label` says what those that are alike have in common."""
+        """Write a line or count it as suppressed; `label` identifies lines of the same kind."""
         if not self._logger.isEnabledFor(level):
             return
         window = self._windows.get(label)
@@ -163,7 +163,7 @@ class RateLimitedLogger:
         self._open(label, level, {k: v for k, v in fields.items() if k in _SHARED})
 
     def close(self) -> None:
-        """Say what was left out so far."""
+        """Log the counts of lines suppressed so far."""
         for label, window in self._windows.items():
             window.timer.cancel()
             self._tell(label, window)
@@ -198,5 +198,5 @@ def _indented(text: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """Keep line ends, which JSON writes as text."""
+    """Keep line breaks, which JSON escapes."""
     return "\n".join(escaped(line) for line in text.split("\n"))

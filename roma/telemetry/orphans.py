@@ -1,4 +1,4 @@
-"""No child outlives its parent, however the parent ends."""
+"""Parent-death signal: no child outlives its parent, however the parent ends."""
 
 import ctypes
 import signal
@@ -10,6 +10,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies; prctl(2).
 
-    For `preexec_fn` of a parent that runs no other thread whose locks the child could inherit.
+    For `preexec_fn`, in a parent without other threads whose locks the child could inherit.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Metrics for Prometheus, read from a program's own state whenever somebody scrapes.
+"""Prometheus metrics, read from a program's own state at scrape time.
 
-Nothing is counted twice: a scrape reads the state, there are no counters beside it.
+A scrape reads the state; there are no separate counters.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 Samples = Iterable[tuple[Sequence[str], float | None]]
-"""Label values and a value; None where there is nothing to tell."""
+"""Label values and a value, which is None if there is no data."""
 
 
 def gauge(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - Prometheus' word
-    """Return the gauge `roma_NAME`; what has no value is left out."""
+    """Return the gauge `roma_NAME`; samples without a value are left out."""
     family = GaugeMetricFamily(f"roma_{name}", help, labels=labels)
     for values, value in samples:
         if value is not None:
@@ -32,7 +32,7 @@ def gauge(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metr
 
 
 def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - as above
-    """Return the counter `roma_NAME_total`; what has no value is left out."""
+    """Return the counter `roma_NAME_total`; samples without a value are left out."""
     family = CounterMetricFamily(f"roma_{name}", help, labels=labels)
     for values, value in samples:
         if value is not None:
@@ -41,7 +41,7 @@ def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Me
 
 
 class BucketCounts(Protocol):
-    """Counts by upper bound of a `roma.domain.stats.Histogram`, the last one above them all."""
+    """Counts by upper bound of a `roma.domain.stats.Histogram`; the last is above all bounds."""
 
     bounds: tuple[float, ...]
     counts: list[int]
@@ -54,7 +54,7 @@ def histogram(
     labels: Sequence[str],
     samples: Iterable[tuple[Sequence[str], BucketCounts]],
 ) -> Metric:
-    """Return the histogram `roma_NAME`: cumulative counts by `le`, their sum and their number."""
+    """Return the histogram `roma_NAME`: cumulative counts by `le`, sum and count."""
     family = HistogramMetricFamily(f"roma_{name}", help, labels=labels)
     for values, buckets in samples:
         bounds = [*map(repr, buckets.bounds), "+Inf"]
@@ -74,8 +74,8 @@ class _Collected(Collector):
 async def encoded(accept: str, metrics: Iterable[Metric]) -> tuple[bytes, str]:
     """Return the text of `metrics` and its content type: the text format or OpenMetrics.
 
-    The state is read at once; the text, which takes longer, is made on a thread: a request waits
-    for a turn of the interpreter, not for all of it.
+    The state is read immediately; the text, which takes longer, is made on a thread, so that a
+    request waits only for a switch interval of the interpreter.
     """
     encode, content_type = choose_encoder(accept)
     return await asyncio.to_thread(encode, _Collected(list(metrics))), content_type

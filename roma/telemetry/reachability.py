@@ -1,4 +1,4 @@
-"""Reasons why a call to another program brought no answer, in a few words without addresses."""
+"""Reasons why a call to another program got no answer, in a few words without addresses."""
 
 import errno
 import os
@@ -11,11 +11,11 @@ _OF_THE_WAY = {
     errno.ENOENT,
     errno.EPIPE,
 }
-"""Errors that their number says all about; others (TLS, names) have numbers of their own."""
+"""Error numbers that describe the error fully; TLS and name errors have their own numbers."""
 
 
 def reason(error: BaseException) -> str:
-    """Return why, e.g. `connection refused`; of an aiohttp error what the system said."""
+    """Return the reason, e.g. `connection refused`; for an aiohttp error, the system's reason."""
     inner = getattr(error, "os_error", error)
     if isinstance(inner, TimeoutError):
         return "no answer in time"

@@ -1,6 +1,6 @@
-"""What the two halves of ROMA share when they tell their stories: how long, and when it was.
+"""Wall-clock times and time ranges of the decision log, for dispatcher and supervisor.
 
-Cores count time on a clock that only goes forward; people ask what happened at ten past nine.
+The cores use a monotonic clock; people ask what happened at ten past nine.
 """
 
 import math
@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from roma.domain.errors import StoryError
 
 LONGEST = 900.0
-"""Seconds that a story goes back: the last 15 minutes."""
+"""Longest time range in seconds: the last 15 minutes."""
 
 SECONDS = 60.0
-"""How far back it goes unless asked."""
+"""Default time range in seconds."""
 
 
 def seconds_of(query: Mapping[str, str]) -> float:
-    """Return the seconds that a query asks for; raise `StoryError` naming what is wrong."""
+    """Return the time range of a query in seconds; raise `StoryError` naming the fault."""
     text = query.get("seconds", str(SECONDS))
     try:
         seconds = float(text)
@@ -29,6 +29,6 @@ def seconds_of(query: Mapping[str, str]) -> float:
 
 
 def wall_clock(now: float) -> Callable[[float], float]:
-    """Return what turns times of the clock that says `now` into seconds since the epoch."""
+    """Return a function from times of the clock that reads `now` to seconds since the epoch."""
     offset = time.time() - now
     return lambda at: round(at + offset, 3)

@@ -1,5 +1,4 @@
 """Requests and answers of TensorFlow Serving's REST API as NumPy arrays, without TensorFlow.
 
-The embedded model server and the gateway read and write them by the same code, so that an answer
-does not show which of the two wrote it.
+The embedded model server and the gateway share this code, so that their answers are identical.
 """

@@ -1,12 +1,12 @@
 """One tensor: JSON value -> NumPy array -> JSON value, by TensorFlow Serving's rules.
 
-Decoding has two paths. Rectangular numbers are handed to NumPy as a whole. Everything else (text,
-bytes, and whatever NumPy or its result says is not right) is walked value by value, which finds
-the exact fault and its text. So the walk is the rule, and the whole-array path only a faster way
-to the same array.
+Decoding has two paths. Rectangular numbers are passed to NumPy as a whole. Everything else (text,
+bytes, and values that NumPy rejects or converts wrongly) is walked value by value, which finds the
+exact fault and its text. The walk defines the result; the whole-array path only computes the same
+array faster.
 
-Source: tensorflow_serving/util/json_tensor.cc; error texts are its own, except that the name of
-the tensor is added.
+Source: tensorflow_serving/util/json_tensor.cc; error texts are copied from it, with the name of the
+tensor added.
 """
 
 import base64
@@ -25,18 +25,18 @@ from roma.tensors.jsontext import preview, type_name
 Array = NDArray[Any]
 
 MAX_RANK = 63
-"""NumPy stops at 64 dimensions, and a row adds the batch. TensorFlow's own limit is 254."""
+"""Most dimensions: NumPy's limit is 64, and a row adds the batch. TensorFlow's limit is 254."""
 
 BYTES_SUFFIX = "_bytes"
-"""A string output with such a name holds bytes, and leaves as `{"b64": …}`."""
+"""Suffix of the name of a string output that holds bytes, which is encoded as `{"b64": …}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingTensorSpec:
-    """What a signature says of one tensor.
+    """A signature's description of one tensor.
 
-    `dtype` is TensorFlow's name (`float`, `int64`, `string`…). `shape` has -1 where any size will
-    do and is None where any rank will do.
+    `dtype` is TensorFlow's name (`float`, `int64`, `string`…). `shape` has -1 for a dimension of
+    any size and is None for any rank.
     """
 
     name: str
@@ -61,8 +61,8 @@ def _fits(dtype: type) -> Callable[[Any], bool]:
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
     def accepts(value: Any) -> bool:
-        # 1.0 is no integer for RapidJSON. TensorFlow Serving lets 300 into an int8 as 44; that is
-        # refused here.
+        # RapidJSON does not accept 1.0 as an integer. TensorFlow Serving reads 300 into an int8 as
+        # 44; that is refused here.
         return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
     return accepts
@@ -84,7 +84,7 @@ NUMPY_TYPES: Mapping[str, type] = {
     "string": np.object_,
     **_INTEGERS,
 }
-"""The types that TensorFlow Serving can read from JSON and write as JSON."""
+"""Types that TensorFlow Serving can read from JSON and write as JSON."""
 
 _ACCEPTS: Mapping[str, Callable[[Any], bool]] = {
     "float": _is_number,
@@ -97,7 +97,7 @@ _KINDS = {"float": "fiu", "double": "fiu", "bool": "b", **dict.fromkeys(_INTEGER
 
 
 def decode(value: Any, spec: ServingTensorSpec, *, exact_types: bool) -> Array:
-    """Return a JSON value as the array that `spec` asks for, in the value's own shape.
+    """Return a JSON value as an array of the type in `spec`, in the value's own shape.
 
     `exact_types` must be true if a boolean may be among the values. Raises RequestError.
     """
@@ -139,7 +139,7 @@ def check_shape(array: Array, spec: ServingTensorSpec) -> None:
     """Refuse an array that the signature does not allow; raises RequestError.
 
     For the Open Inference Protocol and for planned devices: TensorFlow Serving's own APIs leave
-    shapes to the graph. [batch] where [batch, 1] is asked for is let through as it is.
+    shapes to the graph. [batch] is accepted unchanged where [batch, 1] is expected.
     """
     if spec.shape is None:
         return
@@ -154,17 +154,17 @@ def check_shape(array: Array, spec: ServingTensorSpec) -> None:
 
 
 def is_bytes(spec_name: str, array: Array) -> bool:
-    """Whether a string output holds bytes, by TensorFlow Serving's naming rule."""
+    """Return whether a string output holds bytes, by TensorFlow Serving's naming rule."""
     return array.dtype == np.object_ and spec_name.endswith(BYTES_SUFFIX)
 
 
 def is_finite(array: Array) -> bool:
-    """Whether orjson can write the numbers: it turns NaN and infinities into null."""
+    """Return whether all numbers are finite: orjson turns NaN and infinities into null."""
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def plain(array: Array, *, as_bytes: bool = False) -> Any:
-    """Return an array as nested lists of what JSON knows; bytes as text or as `{"b64": …}`."""
+    """Return an array as nested lists of JSON values; bytes as text or as `{"b64": …}`."""
     if array.dtype == np.object_:
         convert = _b64 if as_bytes else _text
         texts = np.empty(array.size, dtype=np.object_)
@@ -176,7 +176,7 @@ def plain(array: Array, *, as_bytes: bool = False) -> Any:
 
 
 def _decode_whole(value: Any, spec: ServingTensorSpec) -> Array | None:
-    """Return the array if NumPy alone can be trusted with it, else None."""
+    """Return the array if NumPy alone converts it correctly, else None."""
     if spec.dtype not in _KINDS:
         return None
     try:
@@ -224,15 +224,15 @@ def _leaf(value: Any, spec: ServingTensorSpec) -> Any:
 
 
 def is_b64(value: Any) -> bool:
-    """Whether a JSON value stands for bytes: an object with one string, under `b64`."""
+    """Return whether a JSON value represents bytes: an object with one string, under `b64`."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
 def decode_b64(value: Any) -> bytes:
-    """Return the bytes that `{"b64": …}` stands for; raises RequestError."""
+    """Return the bytes that `{"b64": …}` represents; raises RequestError."""
     if not is_b64(value):
         raise RequestError(f"JSON Value: {preview(value)} not formatted correctly for base64 data")
-    # Like absl::Base64Unescape: white space and missing padding are no fault.
+    # Like absl::Base64Unescape: white space and missing padding are accepted.
     text = "".join(value["b64"].split())
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -254,7 +254,7 @@ def _b64(value: bytes) -> dict[str, str]:
 
 
 def _text(value: bytes) -> str:
-    # TensorFlow Serving copies foreign bytes as they are, which is no JSON any more.
+    # TensorFlow Serving copies invalid UTF-8 unchanged, which makes the JSON invalid.
     return value.decode("utf-8", "replace")
 
 

@@ -1,6 +1,6 @@
-"""What can be wrong with a request's body, in TensorFlow's own codes.
+"""Errors in a request's body, with TensorFlow's status codes.
 
-These errors know no HTTP: a server maps a code to a status.
+These errors know nothing of HTTP: a server maps a code to a status.
 """
 
 from enum import IntEnum
@@ -34,7 +34,7 @@ class Code(IntEnum):
 
 
 class BodyTooLarge(RomaError):
-    """A request body is longer than the server's limit, which TensorFlow has no code for."""
+    """A request body exceeds the server's limit; TensorFlow has no code for this."""
 
 
 class RequestError(RomaError):

@@ -1,9 +1,9 @@
-"""Rule of one machine-learning framework per process: TensorFlow or PyTorch, never both.
+"""Guard for one machine-learning framework per process: TensorFlow or PyTorch, never both.
 
-TensorFlow and Triton, which `torch.export` imports, each contain LLVM, and the second of the two
-ends the process with a segmentation fault (TensorFlow 2.21 before PyTorch 2.13; the other order
-happens to work). Even where it works, each brings thread pools that know nothing of the other's. So
-every module that imports one of them calls `claim` first.
+TensorFlow and Triton, which `torch.export` imports, each contain LLVM, and importing the second of
+the two crashes the process with a segmentation fault (TensorFlow 2.21 before PyTorch 2.13; the
+other order happens to work). Even where it works, their thread pools compete without coordination.
+So every module that imports one of them calls `claim` first.
 """
 
 import os
@@ -19,10 +19,11 @@ _NAMES: dict[Framework, str] = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 def skip_keras() -> None:
-    """Have TensorFlow import without Keras, in a program that only runs SavedModels.
+    """Make TensorFlow import without Keras, in a program that only runs SavedModels.
 
-    Keras 3, with scikit-learn and matplotlib behind it, takes two fifths of the import's CPU time
-    (4.1 s of 7.1 s are left). Asked for Keras 2, TensorFlow goes on without where that is missing.
+    Keras 3, which imports scikit-learn and matplotlib, takes two fifths of the import's CPU time
+    (4.1 s of 7.1 s remain). If Keras 2 is requested but missing, TensorFlow continues without
+    Keras.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 

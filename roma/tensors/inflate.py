@@ -5,13 +5,14 @@ import zlib
 from roma.tensors.errors import BodyTooLarge, RequestError
 
 MOST = 2**32 - 1
-"""Bytes that a body is taken to hold at most: gzip counts no further."""
+"""Largest size assumed for a body, in bytes: gzip's size field counts no further."""
 
 
 def inflate(body: bytes, limit: int) -> bytes:
-    """Return what a compressed body holds; raises RequestError, or BodyTooLarge beyond `limit`.
+    """Return a decompressed body; raises RequestError, or BodyTooLarge beyond `limit`.
 
-    Like TensorFlow Serving it knows gzip, and like Triton zlib's format, which HTTP calls deflate.
+    It supports gzip, like TensorFlow Serving, and like Triton zlib's format, which HTTP calls
+    deflate.
     """
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32 asks for either header
     try:
@@ -26,10 +27,10 @@ def inflate(body: bytes, limit: int) -> bytes:
 
 
 def inflated_size(body: bytes, limit: int) -> int:
-    """Return how many bytes a compressed body holds, at most 2^32 - 1; it is read up to `limit`.
+    """Return the decompressed size of a body, at most 2^32 - 1; at most `limit` is decompressed.
 
-    Beyond that it is taken to go on as it began, or to be as long as the end of a gzip member says
-    (RFC 1952 §2.3.1). A malformed one has the size that it has.
+    Beyond `limit` the size is extrapolated from the ratio so far, or taken from the trailer of a
+    gzip member (RFC 1952 §2.3.1). A malformed body counts with its compressed size.
     """
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:

@@ -1,11 +1,11 @@
 """JSON as TensorFlow Serving reads it: RapidJSON's dialect, not RFC 8259.
 
-TensorFlow Serving parses with `kParseNanAndInfFlag | kParseStopWhenDoneFlag` and validates no
+TensorFlow Serving parses with `kParseNanAndInfFlag | kParseStopWhenDoneFlag` and does not validate
 UTF-8 (tensorflow_serving/util/json_tensor.cc, `ParseJson`). So `NaN`, `Inf`, `Infinity` and their
-negatives are numbers, text after the root is ignored, and any bytes may stand in a string.
+negatives are numbers, text after the root is ignored, and a string may contain any bytes.
 
-orjson reads ordinary bodies; what it refuses is read again, slower, by the standard library with
-those liberties. Strings keep foreign bytes as surrogate escapes (PEP 383).
+orjson parses ordinary bodies. A body that it refuses is parsed again, more slowly, by the standard
+library with these extensions. Strings keep invalid UTF-8 as surrogate escapes (PEP 383).
 """
 
 import json
@@ -20,12 +20,12 @@ import orjson
 from roma.tensors.errors import RequestError
 
 PREVIEW_CHARACTERS = 256
-"""`kMaxJsonDebugStringBytes`: an error text quotes no more of a value than this."""
+"""Most characters of a value that an error text quotes: `kMaxJsonDebugStringBytes`."""
 
 _STRING_OR_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"|-?Inf(?:inity)?|-?NaN', re.DOTALL)
 _LITERALS = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
-# The texts of RapidJSON's GetParseError_En, by the start of the standard library's.
+# Texts of RapidJSON's GetParseError_En, by the beginning of the standard library's texts.
 _TEXTS = {
     "Expecting value": "Invalid value.",
     "Expecting property name": "Missing a name for object member.",
@@ -41,8 +41,8 @@ _TEXTS = {
 class Document:
     """A parsed body.
 
-    `has_booleans` is false only if no value in it can be true or false: NumPy takes a boolean
-    among numbers for a number, TensorFlow Serving refuses it.
+    `has_booleans` is false only if no value in it can be true or false: NumPy reads a boolean among
+    numbers as a number, whereas TensorFlow Serving refuses it.
     """
 
     root: dict[str, Any]
@@ -81,10 +81,11 @@ def type_name(value: Any) -> str:
 def preview(value: Any) -> str:
     """Return the beginning of a value as JSON, for an error text.
 
-    TensorFlow Serving also breaks objects over lines; this keeps them on one.
+    TensorFlow Serving also wraps objects over several lines; here they stay on one line.
     """
     try:
-        # In pieces, so that quoting a body of many megabytes costs no more than a short one.
+        # In pieces, so that quoting a body of many megabytes costs no more than quoting a short
+        # one.
         pieces = islice(json.JSONEncoder(ensure_ascii=False).iterencode(value), PREVIEW_CHARACTERS)
         return "".join(pieces)[:PREVIEW_CHARACTERS]
     except RecursionError:
@@ -96,7 +97,7 @@ def _parse_liberally(body: bytes) -> Any:
     try:
         return _decode(text)
     except json.JSONDecodeError as error:
-        # Most refused bodies are plainly wrong; only these may still be RapidJSON's dialect.
+        # Most refused bodies are invalid in any dialect; only these may be valid for RapidJSON.
         if "Inf" not in text and "-NaN" not in text:
             raise _parse_error(error) from None
     try:
@@ -122,8 +123,8 @@ def _float(digits: str) -> float:
 
 
 def _integer(digits: str) -> int | float:
-    # What fits neither int64 nor uint64 is a double (RapidJSON and orjson agree); 20 digits are
-    # the longest that can fit.
+    # A number that fits neither int64 nor uint64 is a double (as in RapidJSON and orjson); at most
+    # 20 digits can fit.
     if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
         return value
     return _float(digits)
@@ -144,7 +145,7 @@ def _parse_error(error: json.JSONDecodeError) -> RequestError:
 
 
 def _is_in_object(text: str) -> bool:
-    """Whether the end of `text`, which is the beginning of a document, is inside an object."""
+    """Return whether `text`, the beginning of a document, ends inside an object."""
     open_brackets: list[str] = []
     for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
         if bracket in "[{":

@@ -4,7 +4,7 @@
 *Columnar*: `{"inputs": tensor | {name: tensor}}` is answered `{"outputs": ...}`.
 A single input or output needs no name; several are objects of names.
 
-No TensorFlow here: a signature and a parsed body give NumPy arrays, NumPy arrays give bytes.
+No TensorFlow here: a signature and a parsed body become NumPy arrays, NumPy arrays become bytes.
 Source: https://www.tensorflow.org/tfx/serving/api_rest#predict_api and
 tensorflow_serving/util/json_tensor.cc.
 """
@@ -37,7 +37,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 class Layout(Enum):
-    """How a request was written, which is how its answer is written."""
+    """Layout of a request, which its answer uses too."""
 
     ROW = "predictions"
     COLUMNAR = "outputs"
@@ -59,7 +59,7 @@ def decode_predict(
 ) -> tuple[dict[str, Array], Layout]:
     """Return the input arrays, by name, of a predict body; raises RequestError.
 
-    Types are checked, shapes are not: as in TensorFlow Serving they are the graph's to refuse.
+    Types are checked, shapes are not: as in TensorFlow Serving, the graph refuses wrong shapes.
     """
     root = document.root
     if not signature.inputs:
@@ -84,8 +84,8 @@ def encode_predict(outputs: Mapping[str, Array], layout: Layout) -> bytes:
     """Return the answer's body; raises RequestError if the outputs have no such layout."""
     if not outputs:
         raise RequestError("Cannot convert empty tensor map to JSON")
-    # A non-contiguous array, which orjson refuses, is made contiguous; ascontiguousarray would
-    # also turn a scalar into a list.
+    # Make arrays contiguous, because orjson refuses others. ascontiguousarray would also turn a
+    # scalar into a list.
     arrays = {name: np.asarray(array, order="C") for name, array in outputs.items()}
     for array in arrays.values():
         if array.dtype.type not in NUMPY_TYPES.values():
@@ -145,7 +145,7 @@ def _decode_rows(
 
 
 def _stack(items: list[Any], spec: ServingTensorSpec, key: str, exact_types: bool) -> Array:
-    """Return the items as one array with the batch first; all items have the same shape."""
+    """Return the items as one array with the batch first; all items must have the same shape."""
     try:
         return decode(items, spec, exact_types=exact_types)
     except RequestError:

@@ -1,5 +1,5 @@
-"""When requests come: pure, seeded arrival processes and traces.
+"""Workloads: pure, seeded arrival processes and traces.
 
-The load generator sends them over a socket, the simulator feeds them to the same dispatcher core:
-one definition of a load for both.
+The load generator sends the requests over a socket, the simulator feeds them to the same dispatcher
+core: both use one definition of a load.
 """

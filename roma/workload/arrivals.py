@@ -1,8 +1,8 @@
 """Intended send times, decided before the first request leaves: pure, seeded, without a clock.
 
-A send time is a float, in seconds after the start of the run. Every function here returns its
-times in ascending order, and the same arguments return the same times. Nothing here knows when a
-request was answered: that is what makes the load open-loop.
+A send time is a float, in seconds after the start of the run. Every function here returns its times
+in ascending order, and equal arguments give equal times. No function depends on when a request was
+answered: the load is open-loop.
 """
 
 import math
@@ -16,21 +16,22 @@ from typing import Self
 from roma.workload.errors import WorkloadError
 
 MOST_REQUESTS = 10_000_000
-"""Send times are kept in memory, decided before the first request leaves."""
+"""Most requests of a run: send times are decided before the first request leaves and kept in
+memory."""
 
 
 class Process(StrEnum):
-    """How requests are spread over a profile's rate."""
+    """Arrival process that spreads requests over a profile's rate."""
 
     POISSON = "poisson"
     PACED = "paced"
     MMPP = "mmpp"
-    """A Poisson process whose rate is switched between two levels, see `LEVELS`."""
+    """A Poisson process whose rate switches between two levels; see `LEVELS`."""
 
 
 LEVELS = ((0.625, 20.0), (2.5, 5.0))
-"""A Markov-modulated Poisson process: factor of the rate, and mean stay in seconds (exponential).
-Over time the rate is the profile's."""
+"""Levels of the Markov-modulated Poisson process: factor on the rate, and mean stay in seconds
+(exponential). The long-run mean is the profile's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class RateStep:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A load that changes in steps, like column *Workload* of Table 1 in the ROMA paper."""
+    """A load that changes in steps, like the column *Workload* of Table 1 in the ROMA paper."""
 
     steps: tuple[RateStep, ...]
 
@@ -95,9 +96,9 @@ class Profile:
     def warp(self, positions: Iterable[float]) -> Iterator[float]:
         """Map ascending positions of a process of rate 1 onto this profile, until it ends.
 
-        A position u becomes the time t at which the integral of the rate reaches u. A Poisson
-        process of rate 1 so becomes the exact Poisson process of a changing rate, with no
-        special case where the rate changes or is 0.
+        A position u becomes the time t at which the integral of the rate reaches u. This turns a
+        Poisson process of rate 1 into an exact Poisson process of the changing rate, without
+        special cases where the rate changes or is 0.
         """
         return _warp(self.steps, positions)
 
@@ -122,14 +123,15 @@ def _bound(requests: float) -> None:
 def poisson(profile: Profile, *, seed: int) -> list[float]:
     """Return the send times of a Poisson process with the profile's rate.
 
-    Two profiles with one seed share their randomness, so runs at different rates compare.
+    Two profiles with one seed share their randomness, so that runs at different rates are
+    comparable.
     """
     _bound(profile.requests)
     return list(poisson_stream(profile, seed=seed))
 
 
 def poisson_stream(profile: Profile, *, seed: int) -> Iterator[float]:
-    """Yield what `poisson` returns, one send time at a time: memory does not grow with length."""
+    """Yield the send times of `poisson` one at a time: memory does not grow with length."""
     draw = random.Random(seed)
     return profile.warp(accumulate(draw.expovariate(1.0) for _ in count()))
 
@@ -137,7 +139,7 @@ def poisson_stream(profile: Profile, *, seed: int) -> Iterator[float]:
 def poisson_rates(rates: Iterable[float], *, seed: int) -> Iterator[float]:
     """Yield the send times of a Poisson process with one rate, in req/s, per successive second.
 
-    It reads the rates as it goes: neither they nor the times are kept.
+    Rates are read lazily; neither rates nor times are stored.
     """
     draw = random.Random(seed)
     steps = (RateStep(rate, 1.0) for rate in rates)
@@ -147,15 +149,15 @@ def poisson_rates(rates: Iterable[float], *, seed: int) -> Iterator[float]:
 def paced(profile: Profile, *, phase: float = 0.0) -> list[float]:
     """Return evenly spaced send times.
 
-    `phase` in [0, 1), a share of the gap, delays the first request, so that several paced streams
-    need not send at the same moments. Raises WorkloadError if it is outside.
+    `phase` in [0, 1) delays the first request by a share of the gap, so that several paced streams
+    need not send at the same moments. Raises WorkloadError for a phase outside [0, 1).
     """
     _bound(profile.requests)
     return list(paced_stream(profile, phase=phase))
 
 
 def paced_stream(profile: Profile, *, phase: float = 0.0) -> Iterator[float]:
-    """Yield what `paced` returns, one send time at a time."""
+    """Yield the send times of `paced` one at a time."""
     if not 0 <= phase < 1:
         raise WorkloadError(f"phase {phase:g}: must be in [0, 1)")
     return profile.warp(phase + position for position in count())
@@ -168,14 +170,14 @@ def mmpp(profile: Profile, *, seed: int) -> list[float]:
 
 
 def mmpp_stream(profile: Profile, *, seed: int) -> Iterator[float]:
-    """Yield what `mmpp` returns, one send time at a time."""
+    """Yield the send times of `mmpp` one at a time."""
     draw = random.Random(seed)
     steps = _switched(profile.steps, random.Random(f"levels {seed}"))
     return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
 
 
 def _switched(steps: Iterable[RateStep], draw: random.Random) -> Iterator[RateStep]:
-    """Split steps where the level changes; each is as likely at first as it is in the long run."""
+    """Split steps where the level changes; the first level has its long-run probability."""
     (_, low), (_, high) = LEVELS
     level = 0 if draw.random() < low / (low + high) else 1
     stay = draw.expovariate(1 / LEVELS[level][1])
@@ -193,7 +195,7 @@ def _switched(steps: Iterable[RateStep], draw: random.Random) -> Iterator[RateSt
 def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
     """Return the send times of `process` over `profile`; `seed` also sets a paced stream's phase.
 
-    Streams with different seeds are independent whichever process they use.
+    Streams with different seeds are independent for every process.
     """
     match process:
         case Process.POISSON:
@@ -208,7 +210,7 @@ def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float
     """Return send times for a number of requests in each successive second.
 
     The counts are met exactly. Within a second the requests are evenly spaced, or with a seed
-    uniformly random: a Poisson process, given its counts.
+    uniformly random: a Poisson process conditioned on its counts.
 
     Raises WorkloadError for a negative count.
     """
@@ -228,7 +230,7 @@ def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float
 def from_timestamps(timestamps: Iterable[float]) -> list[float]:
     """Return recorded times, in seconds on any clock, as send times; the earliest becomes 0.
 
-    They are sorted first: logs are often ordered by the end of a request.
+    The times are sorted first, because logs are often ordered by the end of a request.
 
     Raises WorkloadError for a value that is not finite.
     """

@@ -1,4 +1,4 @@
-"""What a load description can get wrong."""
+"""Errors in a load description."""
 
 from roma.domain.errors import ConfigError
 

@@ -1,6 +1,6 @@
 """Recorded loads by name: a directory of public traces, a window of one of them, a mean rate.
 
-The files are not part of the project. Where they come from:
+The files are not part of the project. Their sources:
 
     diurnal, bursty   github.com/microsoft/autothrottle, traces/diurnal.txt and traces/bursty.txt
                       (MIT): one count per second; kept here as autothrottle_….txt
@@ -18,12 +18,12 @@ from roma.workload.errors import WorkloadError
 from roma.workload.trace import TraceKind, read_counts
 
 VARIABLE = "ROMA_TRACES"
-"""The environment variable that names the directory."""
+"""Environment variable that names the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace file and what its lines are; `column` of a CSV file."""
+    """A trace file and the kind of its lines; `column` of a CSV file."""
 
     file: str
     kind: TraceKind
@@ -39,10 +39,10 @@ RECORDED: Mapping[str, TraceFile] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceWindow:
-    """`seconds` of a run, from second `offset` of the trace on.
+    """Window of a trace: `seconds` of a run, beginning at second `offset` of the trace.
 
-    Each second of the run stands for `speed` recorded ones, at their mean rate: 12 makes five
-    minutes of an hour. The bursty trace has its burst between 1500 and 2250 s.
+    Each second of the run represents `speed` recorded seconds, at their mean rate: a speed of 12
+    compresses an hour to five minutes. The bursty trace has its burst between 1500 and 2250 s.
     """
 
     seconds: int
@@ -60,7 +60,7 @@ class TraceWindow:
 
 
 def directory(option: Path | None, environment: Mapping[str, str]) -> Path:
-    """Return where the traces are: the option if it is given, else the environment's.
+    """Return the directory of the traces: the option if given, else from the environment.
 
     Raises WorkloadError if neither names a directory that exists.
     """
@@ -77,8 +77,9 @@ def rates(
 ) -> Sequence[float]:
     """Return the recorded load of a window in requests per second, one value per second.
 
-    With `rate` its mean over the window, in req/s, else as recorded. Raises WorkloadError for an
-    unknown name, for a file that cannot be read, and for a window outside it or without requests.
+    With `rate` it is scaled to that mean over the window, in req/s; otherwise it is as recorded.
+    Raises WorkloadError for an unknown name, for a file that cannot be read, and for a window
+    outside the trace or without requests.
     """
     if name not in RECORDED:
         raise WorkloadError(f"trace {name}: must be one of {', '.join(RECORDED)}")
@@ -102,7 +103,7 @@ def arrivals(
 ) -> Iterator[float]:
     """Yield send times: a Poisson process with the rates of the window (see `rates`).
 
-    Within a second the recorded times are replaced by random ones, which is what lets the rate be
-    chosen; what clusters within a second is lost.
+    Within a second, random times replace the recorded ones, which makes the rate adjustable; bursts
+    shorter than a second are lost.
     """
     return poisson_rates(rates(name, traces, window, rate=rate), seed=seed)

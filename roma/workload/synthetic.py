@@ -1,21 +1,22 @@
 """Synthetic loads in the shape of recorded ones: seeded, streamed, no trace needed.
 
-Each generator yields one rate (req/s) per second; `arrivals.poisson_rates` makes send times of
-them. The integral over the run is the mean rate asked for, exactly: a first pass with the same
-seed finds the factor, so nothing is kept. The same arguments yield the same rates.
+Each generator yields one rate (req/s) per second; `arrivals.poisson_rates` turns the rates into
+send times. The mean over the run is exactly the rate asked for: a first pass with the same seed
+finds the factor, so no rates are stored. Equal arguments yield equal rates.
 
-What the shapes are modelled on (an hour of each trace; `peak`, `least` and the standard
-deviation `cv` are shares of the mean; `r60` is the autocorrelation at 60 s; a step is the mean
-change from second to second; sources in `roma.workload.recorded`):
+The shapes are modelled on these traces (an hour of each; `peak`, `least` and the standard deviation
+`cv` are shares of the mean; `r60` is the autocorrelation at 60 s; a step is the mean change from
+second to second; sources in `roma.workload.recorded`):
 
     trace                mean    peak  least  cv    r1    r60   r300  step  seconds without load
     Autothrottle diurnal 262.6/s  1.47  0.67  0.24  1.00  0.98  0.82  0.4 %   0 %
     Autothrottle bursty  163.3/s  2.43  0.50  0.51  1.00  0.97  0.51  0.6 %   0 %
     Azure LLM 2023, code   2.6/s  26.1  0     2.27  0.76  0.05  0.11  63 %   73 %
 
-The bursty one has a single burst, three times its surroundings, over a fifth of the hour, with
-flanks of some minutes. In the LLM one 120 silences (median 3 s, mean 21 s, 90th percentile 56 s,
-longest 216 s) part spells of load (median 5 s, mean 7.6 s, longest 37 s) of 9.7/s on average.
+The bursty trace has a single burst at three times the surrounding rate, over a fifth of the hour,
+with flanks of a few minutes. In the LLM trace 120 silences (median 3 s, mean 21 s, 90th percentile
+56 s, longest 216 s) separate periods of load (median 5 s, mean 7.6 s, longest 37 s) of 9.7/s on
+average.
 """
 
 import math
@@ -26,7 +27,7 @@ from itertools import islice
 from roma.workload.errors import WorkloadError
 
 Shape = Callable[[random.Random], Iterator[float]]
-"""A draw of random numbers -> one relative rate per second, without end."""
+"""A function from a random generator to an endless stream of relative rates, one per second."""
 
 
 def diurnal(
@@ -39,9 +40,9 @@ def diurnal(
     noise: float = 0.02,
     memory: float = 30.0,
 ) -> Iterator[float]:
-    """Yield days of `seconds / periods` s from night to night; `swing` is peak over trough.
+    """Yield days of `seconds / periods` s, each from night to night; `swing` is peak over trough.
 
-    `noise` is the deviation around it, as a share, and `memory` its correlation time in s.
+    `noise` is the deviation around the curve, as a share, and `memory` its correlation time in s.
     """
     _at_least("periods", periods, 0.0)
     _at_least("swing", swing, 1.0)
@@ -70,9 +71,9 @@ def bursty(
 ) -> Iterator[float]:
     """Yield bursts of `height` times the base, for about `share` of the time.
 
-    Their lengths are Pareto with mean `length` s and index `tail` (the smaller, the heavier; cut
-    at half the run), their flanks have the time constant `ramp` s. The first begins within a mean
-    quiet time, so that short runs have one.
+    Their lengths are Pareto-distributed with mean `length` s and index `tail` (a smaller index is
+    heavier; cut at half the run); their flanks have the time constant `ramp` s. The first burst
+    begins within one mean quiet time, so that short runs contain one.
     """
     _at_least("height", height, 1.0)
     _at_least("length", length, 1.0)
@@ -122,10 +123,10 @@ def on_off(
     noise: float = 0.73,
     memory: float = 5.0,
 ) -> Iterator[float]:
-    """Yield silences of `idle` s on average, then spells of load of `busy` s, and so on.
+    """Yield silences of `idle` s on average, alternating with load of `busy` s on average.
 
-    Lengths are lognormal with the spreads of the LLM trace. A silence lasts for ten times the mean
-    (the longest recorded one) or a quarter of the run at most, so that short runs have spells.
+    Lengths are lognormal with the spreads of the LLM trace. A silence lasts at most ten times the
+    mean (the longest recorded one) or a quarter of the run, so that short runs contain load.
     """
     _at_least("idle", idle, 0.0)
     _at_least("busy", busy, 1.0)
@@ -147,13 +148,14 @@ def on_off(
 
 
 IDLE_SPREAD = math.sqrt(2 * math.log(21 / 3))
-"""σ of the logarithm: of a lognormal, mean / median = exp(σ²/2)."""
+"""σ of the logarithm of a silence's length: for a lognormal, mean / median = exp(σ²/2)."""
 
 BUSY_SPREAD = math.sqrt(2 * math.log(7.6 / 5))
 
 
 def _scaled(shape: Shape, rate: float, seconds: int, seed: str) -> Iterator[float]:
-    """Yield the shape with the mean `rate`; a seed that is text makes shapes independent."""
+    """Yield the shape scaled to the mean `rate`; the seed is text, which keeps shapes
+    independent."""
     _at_least("rate", rate, 0.0)
     _at_least("seconds", seconds, 1)
 
@@ -179,7 +181,7 @@ def _wander(draw: random.Random, noise: float, memory: float) -> Iterator[float]
 
 
 def _alternating(lengths: Iterator[float]) -> Iterator[bool]:
-    """Yield per second whether the state is on, for lengths in s of off, on, off and so on."""
+    """Yield, per second, whether the state is on; `lengths` in s are those of off, on, off, …"""
     on, left = False, 0.0
     for length in lengths:
         left += length

@@ -1,7 +1,7 @@
 """Trace files: recorded loads, read into send times.
 
-What a file holds is said by the caller and never guessed: a column of small integers reads
-equally well as counts and as timestamps.
+The caller states the kind of the file; it is never guessed, because a column of small integers
+could be counts or timestamps.
 """
 
 import csv
@@ -16,15 +16,15 @@ from roma.workload.arrivals import from_counts, from_timestamps
 from roma.workload.errors import WorkloadError
 
 MOST_DIGITS = 9
-"""Of a count: a billion requests in a second is a fault in the file."""
+"""Most digits of a count: a billion requests in a second is a fault in the file."""
 
 
 MOST_SECONDS = 10_000_000
-"""Four months."""
+"""Longest trace in seconds: four months."""
 
 
 class TraceKind(StrEnum):
-    """What each line of a trace file is."""
+    """Meaning of each line of a trace file."""
 
     COUNTS = "counts"
     """The number of requests in one second; lines are successive seconds."""
@@ -58,9 +58,9 @@ def read_trace(
 
 
 def read_counts(path: Path, kind: TraceKind, *, column: str | None = None) -> list[int]:
-    """Return how many requests each second of a file has, until the last one recorded.
+    """Return the number of requests in each second of a file, up to the last one recorded.
 
-    See `read_trace`, also for what it raises.
+    See `read_trace` for the formats and the errors raised.
     """
     if kind is TraceKind.COUNTS:
         counts = _read(path, column, _counts)
@@ -132,5 +132,5 @@ def _seconds(cell: str) -> float:
         return float(cell)
     except ValueError:
         moment = datetime.fromisoformat(cell)
-        # A time without a zone is on one clock with its neighbours; which one does not matter.
+        # A time without a zone is on the same clock as its neighbours; which clock does not matter.
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roma.config.models import ModelConfig
 from roma.config.placement import CONTAINER_GRPC_PORT, CONTAINER_PORT, Executable
-from roma.config.schema import Config, ModelConfig
+from roma.config.schema import Config
 from roma.config.workers import ServerKind, WorkerConfig
 from roma.domain import units
 from roma.domain.errors import BrokerRefused, EngineError

@@ -1,10 +1,10 @@
-"""What the supervisor tells about itself, on a listener of its own.
+"""The supervisor's API for state, decisions and metrics, on a listener of its own.
 
-GET /control/v1/state                        the worker and its executables now
-GET /control/v1/decisions?model=…&seconds=…      the decisions of the last seconds, in words too
-GET /metrics, GET /healthz
+    GET /control/v1/state                        the worker and its executables now
+    GET /control/v1/decisions?model=…&seconds=…      the latest decisions, as text too
+    GET /metrics, GET /healthz
 
-Dispatchers show the exchange token, whoever scrapes that of metrics (`tokens` in roma.yaml).
+Dispatchers present the exchange token, metrics scrapers the metrics token (`tokens` in roma.yaml).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
 
 MOST = 3000
-"""Decisions told at once, the newest: about 3 MB."""
+"""Most decisions in one answer, the newest: about 3 MB."""
 
 GPU_LIMIT = 1.0
 """Seconds that a scrape waits for the GPUs."""
@@ -49,7 +49,7 @@ def application(
             return web.json_response({"error": str(error)}, status=400)
         now = asyncio.get_running_loop().time()
         found = decisions(loop, request.query.get("model"), now - seconds)
-        # Words take longer than a tick may wait for them.
+        # Formatting takes longer than a tick may wait.
         return await asyncio.to_thread(_told, found, worker, now)
 
     async def healthz(_: web.Request) -> web.Response:
@@ -125,7 +125,7 @@ def _status(status: ExecutableStatus) -> dict[str, Any]:
 def decisions(loop: ControlLoop, model: str | None, since: float) -> list[Decision]:
     """Return the decisions after `since`, of one model or of all: the last `MOST`, oldest first."""
     found = [
-        replace(d)  # the last one still changes
+        replace(d)  # the last one still changes.
         for status in loop.core.status.values()
         if model is None or status.managed.model.name == model
         for d in itertools.takewhile(lambda d: d.time > since, reversed(status.decisions))

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 async def actuation(
     config: Config, worker: WorkerConfig, claims: Claims
 ) -> AsyncIterator[tuple[Actuator, str]]:
-    """Yield the best actuator that is permitted here, and the mode it means; raise TakenError."""
+    """Yield the best permitted actuator and the mode it implies; raise TakenError."""
     if worker.backend is not Backend.DOCKER:
         yield build_actuator(config, worker, claims)
         return
@@ -82,7 +82,7 @@ def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Met
 
 
 def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, str]:
-    """Return an actuator on cgroups of our own making, and the mode it means; raise TakenError."""
+    """Return an actuator on cgroups of our own making and its mode; raise TakenError."""
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted as error:
@@ -101,9 +101,9 @@ def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tupl
 
 
 async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: bool = False) -> None:
-    """Control until SIGTERM or SIGINT; the last allocation stands afterwards.
+    """Control until SIGTERM or SIGINT; the last allocation stays in force afterwards.
 
-    With a broker it stands until the lease runs out. On SIGHUP take over the models of `file`.
+    With a broker it stays until the lease runs out. On SIGHUP, switch to the models of `file`.
     """
     for warning in exposure.check(exposure.of_supervisor(config), insecure=insecure):
         log.warning(warning)
@@ -159,7 +159,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         for task in pending:
             task.cancel()
         for task in done:
-            task.result()  # a bug ended the loop: let it be seen, and the launcher restart us
+            task.result()  # raise the bug that ended the loop, so that the launcher restarts us.
 
 
 async def _controlled(loop: ControlLoop) -> None:
@@ -168,7 +168,7 @@ async def _controlled(loop: ControlLoop) -> None:
 
 
 def _is_remote(worker: WorkerConfig) -> bool:
-    """Whether the executables run on another host than this supervisor."""
+    """Return True if the executables run on another host than this supervisor."""
     return worker.backend is Backend.DOCKER and worker.containers.remote
 
 
@@ -185,7 +185,7 @@ async def _follow(
     *,
     claims: Claims,
 ) -> None:
-    """Take over models that come and go; `held` keeps the present actuator open."""
+    """Switch to another set of models; `held` keeps the present actuator open."""
     async for changed in reloads(file, config):
         here = changed.worker(worker)
         async with contextlib.AsyncExitStack() as fresh:

@@ -1,8 +1,8 @@
-"""This host's GPUs as NVML sees them: which there are, how busy, how full.
+"""This host's GPUs as NVML sees them: their number, utilization and memory.
 
-No package, no library, no driver, no GPU: each is normal, means no GPUs and is said once. A GPU
-that fails while it is read is left out of that reading. NVML is only read here: nothing on a GPU
-is ever set, and nothing that a GPU does raises. Source: https://docs.nvidia.com/deploy/nvml-api/
+A missing package, library, driver or GPU is normal, means no GPUs and is logged once. A GPU that
+fails while it is read is left out of that reading. NVML is only read here: nothing on a GPU is ever
+set, and no GPU failure raises. Source: https://docs.nvidia.com/deploy/nvml-api/
 """
 
 import contextlib
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU at one moment; None is what this GPU does not tell.
+    """One GPU at one moment; None is a value that this GPU does not report.
 
-    `index` follows the PCI bus, as CUDA's does with CUDA_DEVICE_ORDER=PCI_BUS_ID. `utilization`,
-    0 to 1, is the share of NVML's last sample period (1/6 s to 1 s) in which a kernel ran; memory
-    is in bytes. A GPU split by MIG tells no utilization, one that shares the host's memory may
-    tell no memory of its own.
+    `index` follows the PCI bus, as CUDA's does with CUDA_DEVICE_ORDER=PCI_BUS_ID. `utilization`, 0
+    to 1, is the share of NVML's last sample period (1/6 s to 1 s) in which a kernel ran; memory is
+    in bytes. A GPU split by MIG reports no utilization; one that shares the host's memory may
+    report no memory of its own.
     """
 
     index: int
@@ -58,7 +58,7 @@ class Gpus:
             return self
         self._nvml = pynvml
         try:
-            # NVML looks for GPUs once, when it is initialised: one that is lost keeps its index.
+            # NVML looks for GPUs once, when it is initialised: a lost one keeps its index.
             self._count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             log.info("no GPUs: NVML: %s", error)
@@ -79,7 +79,7 @@ class Gpus:
                 nvml.nvmlShutdown()
 
     def read(self) -> tuple[GpuReading, ...]:
-        """Return what each GPU that answers says now, by index."""
+        """Return the present reading of each GPU that answers, by index."""
         readings = []
         for index in range(self._count):
             try:

@@ -1,4 +1,4 @@
-"""This supervisor's process as dispatchers know it, and whether another one's still runs."""
+"""Identity of this supervisor's process towards dispatchers; check if another's still runs."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ def own() -> SupervisorId:
 
 
 def is_gone(other: SupervisorId) -> bool:
-    """Return whether this machine can tell that the process has ended.
+    """Return True if this machine can prove that the process has ended.
 
     False where it may run on another machine, or in another PID namespace.
     """
@@ -25,7 +25,7 @@ def is_gone(other: SupervisorId) -> bool:
 
 
 def _here() -> str:
-    """Return what tells this boot and PID namespace from any other."""
+    """Return an identifier of this boot and PID namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
 

@@ -1,6 +1,6 @@
 """The control loop: read, exchange, decide, apply, confirm.
 
-It runs on the monotonic clock, skips ticks it missed instead of catching up, and outlives every
+It runs on the monotonic clock, skips missed ticks instead of catching up, and survives every
 failure of a dispatcher or an actuator: a missing answer means hold.
 """
 
@@ -29,14 +29,15 @@ log = logging.getLogger(__name__)
 JITTERS_KEPT = 900
 
 DURATIONS = decades(0.0001, 10.0)
-"""Bounds in seconds: a quota is a write to a file, or a call to an engine that may hang."""
+"""Bucket bounds in seconds: setting a quota is a file write, or a call to an engine that may
+hang."""
 
 
 class ControlLoop:
     """Drives one supervisor core.
 
-    `jitters` are the seconds by which recent ticks came late, `jitter` all of them; `actuation`
-    has what it took to set the quotas of each tick. `host` reads the CPUs of the executables' host.
+    `jitters` are the delays in seconds of recent ticks, `jitter` of all of them; `actuation` has
+    the time to set the quotas of each tick. `host` reads the CPUs of the executables' host.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class ControlLoop:
         self._decision_log = decision_log
         self._host = host
         self._complete: Sequence[Decision] = ()
-        """Decisions of the last period: nothing will be added to them once this one's are made."""
+        """Decisions of the last period, complete once the next ones are made."""
         self._contested = math.inf
-        """Since when a dispatcher has heard another supervisor of this worker."""
+        """Time since which a dispatcher has accepted another supervisor of this worker."""
         self._silent: set[str] = set()
         self._failing: set[str] = set()
         self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
 
     async def follow(self, managed: Iterable[Managed], actuator: Actuator) -> None:
-        """Control these through that actuator from the next tick on; wait for it."""
+        """Control these executables through that actuator from the next tick on; wait for it."""
         done = asyncio.get_running_loop().create_future()
         self._change = managed, actuator, done
         await done
@@ -89,7 +90,7 @@ class ControlLoop:
                 self.jitters.append(late)
                 self.jitter.add(late)
                 await self.tick()
-                # The next tick of the grid that is still ahead.
+                # The next tick of the grid that is still in the future.
                 passed = max(1, math.ceil((clock() - due) / self.period))
                 self.missed += passed - 1
                 due += passed * self.period
@@ -109,7 +110,7 @@ class ControlLoop:
         now = clock()
         found = self.core.tick(replies, readings, now=now, host=self._host())
         wanted = {a.executable: a.cores for a in found}
-        # Also when nothing changes: it tells whoever keeps a lease that somebody controls.
+        # Also when nothing changes: it renews the lease.
         started = clock()
         results = await self._actuator.apply(wanted)
         self.actuation.add(clock() - started)
@@ -148,14 +149,14 @@ class ControlLoop:
             self.core.on_applied(name, result)
 
     def _tell(self, decisions: Sequence[Decision]) -> None:
-        """Write down what was decided a period ago: by now the kernel has said what it grants."""
+        """Write the previous period's decisions: by now the kernel's readings are known."""
         if self._decision_log is not None and decisions:
             self._decision_log.offer(
                 decision_logs.decisions(self._worker), self._records(decisions)
             )
 
     async def _end_story(self) -> None:
-        """Write down the last decisions; what the kernel made of them nobody will know."""
+        """Write the last decisions; the kernel's readings for them will never be known."""
         if self._decision_log is not None:
             known = {id(d) for d in self._complete}
             last = [*self._complete, *(d for d in self.core.last() if id(d) not in known)]
@@ -184,10 +185,10 @@ class ControlLoop:
         self._contest(results)
 
     async def introduce(self) -> None:
-        """Ask the dispatchers whether this supervisor may control; raise TakenError if not.
+        """Ask the dispatchers if this supervisor may control; raise TakenError if not.
 
-        Before the first tick: two laws at the same quotas would pull at them in turns. Where
-        nobody answers, it may.
+        This comes before the first tick, since two laws would alternate in setting the same quotas.
+        Without any answer, it may control.
         """
         hello = ExchangeRequest(self._worker, (), identity.own(), hello=True)
         said = False
@@ -203,7 +204,7 @@ class ControlLoop:
     async def _ask(self, hello: ExchangeRequest) -> list[BaseException | None]:
         """Ask the dispatchers in their order, until one refuses.
 
-        So of two supervisors that start together one has them all.
+        So of two supervisors that start together, one gets all dispatchers.
         """
         results: list[BaseException | None] = []
         for peer in self._peers:
@@ -217,7 +218,7 @@ class ControlLoop:
         return results
 
     def _contest(self, results: Sequence[BaseException | None]) -> WorkerHeld | None:
-        """Return a refusal for another supervisor's sake; raise TakenError if they go on."""
+        """Return a refusal in favour of another supervisor; raise TakenError if it persists."""
         held = next((result for result in results if isinstance(result, WorkerHeld)), None)
         now = asyncio.get_running_loop().time()
         if held is None:

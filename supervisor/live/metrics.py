@@ -22,7 +22,7 @@ _CORES: Sequence[tuple[str, str, Value]] = (
 
 
 def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Iterator[Metric]:
-    """Yield every metric of a worker and of the GPUs that its host has."""
+    """Yield every metric of a worker and of its host's GPUs."""
     executables = loop.core.status.items()
     for what, meaning, value in _CORES:
         yield gauge(
@@ -77,7 +77,7 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
 
 
 def _read(status: ExecutableStatus, value: float) -> float | None:
-    """Return a value that comes from the kernel once there is one: a 0 would look like a reset."""
+    """Return a kernel's value once there is a reading: a 0 would look like a counter reset."""
     return None if status.reading is None else value
 
 

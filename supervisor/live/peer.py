@@ -1,4 +1,4 @@
-"""A dispatcher, as the supervisor's loop talks to it."""
+"""The supervisor loop's client of a dispatcher."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from supervisor.live.identity import is_gone
 
 
 class WorkerHeld(ExchangeError):
-    """A dispatcher hears another supervisor of this worker."""
+    """The dispatcher has accepted another supervisor of this worker."""
 
 
 class Peer:
@@ -33,7 +33,7 @@ class Peer:
         self._has_answered = False
 
     async def report(self) -> exchange.ExchangeReply:
-        """Fetch what happened."""
+        """Fetch the dispatcher's report."""
         url = f"{self.url}/control/v1/report"
         try:
             async with self._session.get(
@@ -48,7 +48,7 @@ class Peer:
         return exchange.parse_reply(body)
 
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
-        """Tell what was applied; raise WorkerHeld while another supervisor is heard there."""
+        """Report what was applied; raise WorkerHeld while it accepts another supervisor."""
         refusal = await self._confirm(message)
         if refusal is not None and is_gone(refusal.supervisor):
             refusal = await self._confirm(replace(message, replaces=refusal.supervisor))
@@ -72,11 +72,11 @@ class Peer:
         return None
 
     def _silent(self, url: str, error: Exception) -> ExchangeError:
-        """Return the words for a dispatcher that does not answer, or not yet."""
+        """Return the error for a dispatcher that does not answer, or not yet."""
         yet = "" if self._has_answered else " yet"
         return ExchangeError(f"{url}: not reachable{yet}: {reason(error)}")
 
 
 def _text(body: bytes) -> str:
-    """Return what an error says, shortened."""
+    """Return an error's text, shortened."""
     return body[:200].decode("utf-8", "replace")

@@ -16,7 +16,9 @@ from bench.promise_overload import Load, Round, tabled
 from bench.promise_shared import tabled_beside, tabled_rare
 from bench.standin import ANSWER, Connection, Server
 from roma.config import schema
+from roma.config.control import ControlConfig
 from roma.config.gateway import GatewayConfig
+from roma.config.models import ModelConfig, SlaConfig
 from roma.config.workers import WorkerConfig
 from roma.lab.experiments import output
 from roma.workload.arrivals import Profile, RateStep, poisson
@@ -98,12 +100,12 @@ def test_a_deployment_says_nothing_but_models_promises_cores_names_and_ports(tmp
     deployment.write({"m": Served(tmp_path, 0.1)})
     read = schema.load(deployment.file)
     gateway, admin, supervisor, first, *_ = deployment.ports
-    sla = schema.SlaConfig(response_time=0.1)
+    sla = SlaConfig(response_time=0.1)
     assert read == schema.Config(
         name=f"bench-{gateway}",
-        models={"m": schema.ModelConfig(path=tmp_path, sla=sla)},
+        models={"m": ModelConfig(path=tmp_path, sla=sla)},
         workers=(WorkerConfig(cores=1, base_port=first),),
-        control=schema.ControlConfig(port=supervisor),
+        control=ControlConfig(port=supervisor),
         gateway=GatewayConfig(port=gateway, admin_port=admin),
     )
 

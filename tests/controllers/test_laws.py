@@ -14,7 +14,7 @@ from controllers.paper import PaperGains, PaperState, paper_step
 from controllers.pi import PiGains, PiState, pi_step
 from controllers.registry import Shape
 from controllers.usage import UsageGains, usage_step
-from roma.config.schema import ControlConfig
+from roma.config.control import ControlConfig
 from roma.domain.errors import ConfigError
 from tests.support.periods import BASE, BOUNDS, IDLE, settled
 

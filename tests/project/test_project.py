@@ -11,7 +11,8 @@ import yaml
 
 from controllers import registry as laws
 from dispatcher.schedulers import registry as schedulers
-from roma.config.schema import ControlConfig, SchedulingConfig
+from roma.config.control import ControlConfig
+from roma.config.scheduling import SchedulingConfig
 
 ROOT = Path(__file__).parents[2]
 

@@ -163,8 +163,7 @@ class DashboardFeed:
         return [refusal(at(time), reject) for time, reject in found]
 
     async def story(self, model: str | None, seconds: float) -> dict[str, Any]:
-        """Return the decisions of the last seconds for a model, or for all, and who did not answer.
-        """
+        """Return the last seconds' decisions for a model, or for all, and who did not answer."""
         now = self._driver.clock()
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
         asked = self._asked(model)

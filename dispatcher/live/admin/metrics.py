@@ -111,7 +111,7 @@ def collect_gateway(
 ) -> Iterator[Metric]:
     """Yield the metrics of the clients' HTTP port.
 
-    `denied` counts by status who was not let in, `lookups` by source what was answered.
+    `denied` counts refused clients by status, `lookups` look-ups by source.
     """
     yield gauge(
         "gateway_connections",
@@ -165,7 +165,7 @@ def collect_gateway(
 
 
 def collect_admin(ports: AdminPorts | None) -> Iterator[Metric]:
-    """Yield what the admin port tells of itself, if it is open."""
+    """Yield the admin port's own metrics, if it is open."""
     if ports is None:
         return
     yield gauge(
@@ -208,7 +208,7 @@ def _batches(core: Dispatcher) -> Iterator[Metric]:
 
 
 def _durations(core: Dispatcher) -> Iterator[Metric]:
-    # A device that a model neither has nor had would be 45 series of zeros.
+    # A device that a model neither has nor had would add 45 series of zeros.
     used = {(model, e.spec.device) for e in core.executors for model in e.spec.models}
     found = [
         ((queue.spec.name, device.value), durations)
@@ -300,7 +300,7 @@ def _executables(core: Dispatcher, now: float) -> Iterator[Metric]:
 
 
 def collect_reasons(core: Dispatcher, reasons: Reasons) -> Iterator[Metric]:
-    """Yield which models are served, and what is known of why executables are not ready."""
+    """Yield the served models, and the known reasons why executables are not ready."""
     yield gauge(
         "model_ready",
         "1 if an executable can serve the model.",
@@ -317,7 +317,7 @@ def collect_reasons(core: Dispatcher, reasons: Reasons) -> Iterator[Metric]:
 
 
 def collect_control(workers: Sequence[Worker]) -> Iterator[Metric]:
-    """Yield how many executables are controlled, of those that are to be, as the last look saw."""
+    """Yield the number of controlled executables among those that should be, at the last update."""
     yield gauge(
         "controllable_executables",
         "Executables of the worker whose cores are to be controlled: 0 in a dry run.",
@@ -333,7 +333,7 @@ def collect_control(workers: Sequence[Worker]) -> Iterator[Metric]:
 
 
 def collect_devices(core: Dispatcher, devices: "Mapping[str, DeviceCommands]") -> Iterator[Metric]:
-    """Yield what is known of planned devices; of their memory only while they are live."""
+    """Yield the metrics of planned devices; those of their memory only while they are live."""
     yield from _variants(core)
     live = [(e.spec.name, e.planned) for e in core.executors if e.planned is not None]
     yield gauge(
@@ -388,7 +388,7 @@ def _errors(
 
 
 def _variants(core: Dispatcher) -> Iterator[Metric]:
-    """Yield what became of the choice between variants, of the models that have some."""
+    """Yield the choices between variants, for models that have some."""
     queues = [queue for queue in core.queues.values() if queue.accuracy]
     yield counter(
         "variant_answers",

@@ -1,10 +1,10 @@
-"""The live page and what it reads, on the admin port.
+"""The live page and the data that it reads, on the admin port.
 
 GET /                              the page; its script and style below /page/
-GET /control/v1/dashboard               the board now, for `roma top` and `roma status`
-GET /control/v1/stream             the same as server-sent events: the history once, then each look
-GET /control/v1/history?model=…    a model's last 15 minutes, a sample a second
-GET /control/v1/decisions?model=…&seconds=…    decisions and refusals of the last seconds, in words
+GET /control/v1/dashboard          the dashboard now, for `roma top` and `roma status`
+GET /control/v1/stream             the same as server-sent events: the history once, then updates
+GET /control/v1/history?model=…    a model's last 15 minutes, one sample per second
+GET /control/v1/decisions?model=…&seconds=…    decisions and refusals of the last seconds, as text
 """
 
 import asyncio
@@ -26,7 +26,7 @@ EVERY = 5
 """Seconds per sample of the history that a page gets of all models."""
 
 SAMPLES = 50_000
-"""Samples of all models in it, at most: with many models each gets coarser ones."""
+"""Most samples of all models in that history: with many models each gets coarser ones."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -103,14 +103,14 @@ class Page:
             headers={
                 "Content-Type": "text/event-stream",
                 "Cache-Control": "no-store",
-                "X-Accel-Buffering": "no",  # or nginx would keep events back
+                "X-Accel-Buffering": "no",  # otherwise nginx would buffer events
             }
         )
         self._streams += 1
         try:
             await response.prepare(request)
             history = copy(self._watch.board.history)
-            # Of a fleet it takes a tenth of a second: no request waits for it.
+            # For a fleet it takes a tenth of a second: no request waits for it.
             past = await asyncio.to_thread(lambda: _dumped(overview(history)))
             await response.write(_event("history", past))
             async for seen in self._watch.follow():

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Credentials:
-    """What a request brings along. `authorization` and `api_key` are the headers as they came."""
+    """Credentials of a request. `authorization` and `api_key` are the unchanged headers."""
 
     authorization: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
@@ -155,7 +155,7 @@ class Access:
         return self._certified[name]
 
     def _take_over(self, keys: Keys) -> None:
-        """Make callers of the keys; who was there before keeps what it has under way and spent."""
+        """Create callers from the keys; existing ones keep their counts of requests."""
         old = {**self._callers, **self._certified}
         known = {id_: old.get(entry.certificate or id_) for id_, entry in keys.keys.items()}
         callers = {id_: _made(id_, e, known[id_]) for id_, e in keys.keys.items()}

@@ -61,7 +61,7 @@ class Grant:
         self._holders += 1
 
     def release(self) -> None:
-        """Give it back when as many have released it as hold it; one more does nothing."""
+        """Release it; the last holder's release frees the slot, and one more does nothing."""
         self._holders -= 1
         if self._holders <= 0 and self._rate_limit is not None:
             self._rate_limit.under_way -= 1

@@ -1,13 +1,13 @@
-"""What one caller may still do: a token bucket, and a bound on what it has under way.
+"""Rate limit of one caller: a token bucket, and a bound on its requests in progress.
 
-Time is an argument; the clock may stand still or jump back, which gives nobody anything.
+Time is an argument; a clock that stands still or jumps back adds no tokens.
 """
 
 from roma.config.security import Limits
 
 
 class RateLimit:
-    """The accounts of one caller. In any t seconds at most rate·t + burst requests are let in."""
+    """The counters of one caller. In any t seconds at most rate·t + burst requests are admitted."""
 
     __slots__ = ("_at", "_burst", "_concurrency", "_level", "_rate", "under_way")
 
@@ -21,15 +21,15 @@ class RateLimit:
         return f"<RateLimit {self._level:g} of {self._burst:g}, {self.under_way} under way>"
 
     def follow(self, limits: Limits) -> None:
-        """Take over other bounds; what is under way and what was spent stays so."""
+        """Take over other bounds; requests in progress and spent tokens still count."""
         self._rate = limits.rate
         self._burst = limits.effective_burst
         self._concurrency = limits.concurrency
         self._level = min(self._level, self._burst)
 
     def refusal(self, now: float) -> tuple[str, float | None] | None:
-        """Count one more request, or return why not and the seconds until it might be let in."""
-        # Concurrency first: what it refuses shall cost nothing of the rate.
+        """Count one more request, or return the reason against it and the seconds until a retry."""
+        # Concurrency first: a request that it refuses must not cost any of the rate.
         if self._concurrency is not None and self.under_way >= self._concurrency:
             return f"{self.under_way} requests under way (concurrency {self._concurrency})", None
         if self._rate is not None:

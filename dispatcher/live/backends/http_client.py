@@ -279,7 +279,7 @@ class BackendConnection:
     def _may_repeat(self, transport: asyncio.Transport, exc: Exception | None) -> bool:
         """Return True if the request in flight never arrived: the connection was closed before."""
         if not self._is_fresh or self._written == len(self._head) + len(self._message):
-            return False  # an answer has begun; or it is the first request, so the connection was not idle
+            return False  # an answer has begun; or the first request: nothing was idle
         return tcp.is_unreceived(transport.get_extra_info("socket"), self._written, exc)
 
     # httptools
@@ -303,7 +303,7 @@ class BackendConnection:
 
     def on_headers_complete(self) -> None:
         """Note whether only the end of the connection ends the body."""
-        if self._parser.get_status_code() >= 200:  # otherwise an interim response: more headers follow
+        if self._parser.get_status_code() >= 200:  # otherwise interim: more headers follow
             self._until_close = not self._is_framed
             self._room += 2 * self.most + MOST_HEAD  # includes the framing of a chunked body
 
@@ -468,8 +468,7 @@ class Pool:
             connection.transport.close()
 
     def _age(self) -> None:
-        """Close connections that were idle since the last check, and mark those that are idle now.
-        """
+        """Close connections idle since the last check, and mark those that are idle now."""
         self._ager = None
         stale = [connection for connection in self._idle if connection.is_stale]
         self._idle = [connection for connection in self._idle if not connection.is_stale]

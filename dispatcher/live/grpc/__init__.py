@@ -1,1 +1,1 @@
-"""gRPC, in front of the gateway and towards model servers; imported only where it is configured."""
+"""gRPC for clients of the gateway and towards model servers; imported only where configured."""

@@ -1,7 +1,7 @@
-"""Who calls over gRPC, as `access` wants to know it, and TLS on the gRPC port.
+"""Credentials of gRPC callers for `access`, and TLS on the gRPC port.
 
-gRPC takes no `ssl.SSLContext`: it reads PEM files itself, anew for each handshake that follows a
-change of them. A file that is wrong leaves the old ones in force.
+gRPC accepts no `ssl.SSLContext`: it reads PEM files itself, anew for each handshake after a change
+of them. If a file is wrong, the old ones stay in force.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ CODES = {
 
 
 def credentials(context: Any) -> Credentials:
-    """Return what a call brings along; `context` is a grpc.aio.ServicerContext."""
+    """Return a call's credentials; `context` is a grpc.aio.ServicerContext."""
     return Credentials(
         _metadata(context, "authorization"),
         _metadata(context, "x-api-key"),
@@ -38,7 +38,7 @@ def credentials(context: Any) -> Credentials:
 
 
 def address(context: Any) -> str:
-    """Return where a call comes from, without the port; gRPC writes ipv6:%5B::1%5D:50051."""
+    """Return a caller's address, without the port; gRPC writes ipv6:%5B::1%5D:50051."""
     peer: str = context.peer()
     return unquote(peer.rpartition(":")[0].partition(":")[2]).strip("[]")
 
@@ -46,7 +46,7 @@ def address(context: Any) -> str:
 def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
     """Return the name of a verified client, chosen as `roma.security.tls.certificate_name` does.
 
-    gRPC tells a certificate's names without saying of which kind each is.
+    gRPC lists a certificate's names without the kind of each.
     """
     names = [
         name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())
@@ -59,7 +59,7 @@ def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
 
 
 def priority(context: Any, highest: Priority) -> Priority:
-    """Return with which priority a call waits; raise BadRequest."""
+    """Return the priority with which a call waits; raise BadRequest."""
     asked = _metadata(context, "x-request-priority")
     if asked is not None and asked not in list(Priority):
         known = " or ".join(Priority)
@@ -68,14 +68,14 @@ def priority(context: Any, highest: Priority) -> Priority:
 
 
 def refused(denied: Denied) -> GrpcResponse:
-    """Return the answer to a caller who is not let in."""
+    """Return the answer to a caller that is not admitted."""
     wait = denied.headers.get("Retry-After")
     trailing = () if wait is None else (("retry-after", wait),)
     return GrpcResponse(CODES[denied.status].value[0], b"", str(denied), trailing)
 
 
 class ServerTls:
-    """The gRPC port's certificate; look at `watched` regularly (`roma.config.watched_file`)."""
+    """The gRPC port's certificate; check `watched` regularly (`roma.config.watched_file`)."""
 
     def __init__(self, tls: TlsConfig, key: str) -> None:
         self._tls = tls
@@ -86,20 +86,20 @@ class ServerTls:
 
     @property
     def credentials(self) -> Any:
-        """What a server listens with."""
+        """The gRPC server's credentials."""
         return grpc.dynamic_ssl_server_credentials(
             self._given, self._fresh, require_client_authentication=self._tls.client_ca is not None
         )
 
     def _fresh(self) -> Any:
-        """Return the files' content if it is another one than gRPC has, else None."""
+        """Return the files' content if it differs from what gRPC has, else None."""
         if self.watched.value is self._given:
             return None
         self._given = self.watched.value
         return self._given
 
     def _read(self) -> Any:
-        server_context(self._tls, self._key)  # it names what is wrong with them; gRPC would not
+        server_context(self._tls, self._key)  # it reports what is wrong with them; gRPC would not
         try:
             ca = None if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
             pair = self._tls.key.read_bytes(), self._tls.certificate.read_bytes()
@@ -109,7 +109,7 @@ class ServerTls:
 
 
 def _metadata(context: Any, name: str) -> str | None:
-    """Return a value of a call's metadata; those of one name are one list, as in HTTP."""
+    """Return a value of a call's metadata; values of one name are one list, as in HTTP."""
     found = [value for key, value in context.invocation_metadata() or () if key == name]
     if not found:
         return None

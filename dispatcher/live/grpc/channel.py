@@ -1,8 +1,8 @@
 """gRPC towards one model server: bytes in, bytes out, one HTTP/2 connection.
 
-A call is started only on a connection that stands. So what fails before is certainly unsent, and
-may run elsewhere; what fails after is not repeated, though gRPC's UNAVAILABLE alone would not tell
-the two apart. gRPC's own retries are off for the same reason.
+A call is started only on an established connection. So a call that fails before is certainly
+unsent, and may run elsewhere; one that fails after is not retried, since gRPC's UNAVAILABLE alone
+does not tell the two apart. gRPC's own retries are off for the same reason.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
-    # Channels to one address would share a connection, and one that is closed would end another's.
+    # Channels to one address would share a connection, and closing one would break another's.
     ("grpc.use_local_subchannel_pool", 1),
-    # A model server that is restarted shall not wait for gRPC's two minutes.
+    # A model server that is restarted must not wait for gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -40,16 +40,17 @@ _OPTIONS = (
 _OWN_TRAILERS = frozenset({"x-request-id", "content-type"})
 
 SAID = 0.9
-"""Share of a call's time: an end before it is no timeout of ours."""
+"""Share of a call's timeout: an end before it is no timeout of ours."""
 
 NOTICE, NOTICES = 0.1, 10
-"""Seconds in which a broken connection is known to be one, and how often that is looked up."""
+"""Seconds between checks whether a connection is broken, and the number of checks."""
 
 _DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 _CANCELLED = grpc.StatusCode.CANCELLED.value[0]
 _RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 _TOO_LARGE = "eceived message larger than max"
-"""Of what gRPC says here of an answer beyond the bound: one version puts "CLIENT: R" before it."""
+"""Part of gRPC's own text for an answer beyond the bound: one version puts "CLIENT: R" before
+it."""
 
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
@@ -76,11 +77,11 @@ class GrpcChannel:
         return f"<GrpcChannel {self._target}: {len(self._attempts)} in flight>"
 
     def send(self, message: GrpcMessage, done: GrpcDone, *, timeout: float, more: str) -> Attempt:
-        """Post a message; `done` is called exactly once, unless it is aborted before.
+        """Send a message; `done` is called exactly once, unless it is aborted before.
 
-        `more` are header lines, passed on as metadata. X-Request-Timeout-Ms among them, the time
-        that the client has left, does not become the call's own deadline: gRPC would end the call
-        at it on this side, and nobody would learn when the model server has.
+        `more` are header lines, passed on as metadata. X-Request-Timeout-Ms among them, the
+        client's remaining time, does not become the call's own deadline: gRPC would end the call at
+        it on this side, and the time when the model server is done would never be known.
         """
         attempt = _GrpcAttempt(done)
         self._attempts.add(attempt)
@@ -90,12 +91,12 @@ class GrpcChannel:
         return attempt
 
     async def fetch(self, message: GrpcMessage, *, timeout: float) -> GrpcResponse:
-        """Ask something that is no inference; raise a `BackendError`."""
+        """Make a call that is no inference; raise a `BackendError`."""
         await self._connected(CONNECT_TIMEOUT)
         return await self._call(message, timeout, "")
 
     async def stream(self, method: str, questions: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Pass a conversation on, both ways; gRPC's own error if it breaks."""
+        """Forward a bidirectional stream; raise gRPC's own error if it breaks."""
         call = self._channel.stream_stream(method)(questions)
         async for answer in call:
             yield answer
@@ -125,7 +126,7 @@ class GrpcChannel:
             result = await self._call(message, timeout, more)
         except BackendError as error:
             result = error
-        except Exception as error:  # whatever it is, `done` must be called
+        except Exception as error:  # whatever the error is, `done` must be called
             log.exception("call of %s", self._target)
             result = BackendError(f"call of {self._target}: {error}")
         finally:
@@ -133,9 +134,9 @@ class GrpcChannel:
         attempt.finish(result)
 
     async def _connected(self, timeout: float, *, patient: bool = False) -> None:
-        """Wait for a connection; raise BackendUnreached, at once if it fails and not patient.
+        """Wait for a connection; raise BackendUnreachable, at once if it fails and not patient.
 
-        gRPC goes on trying, and calls it a failure until it has succeeded (its proposal A62).
+        gRPC retries, and reports a failure until it has succeeded (its proposal A62).
         """
         channel = self._channel
         state = channel.get_state(try_to_connect=True)
@@ -152,13 +153,13 @@ class GrpcChannel:
             raise BackendUnreachable("given up: the channel was closed here") from None
 
     async def _changed(self, state: grpc.ChannelConnectivity) -> None:
-        """Wait for another state. One watch for all who wait: gRPC cannot end one."""
+        """Wait for another state. All waiters share one watch: gRPC cannot end one."""
         if self._watch is None or self._watch.done():
             self._watch = asyncio.ensure_future(self._channel.wait_for_state_change(state))
         await asyncio.shield(self._watch)
 
     async def _has_broken(self) -> bool:
-        """Return whether the connection is gone, which gRPC may notice after its calls do."""
+        """Return True if the connection is lost; gRPC may notice this after its calls do."""
         for _ in range(NOTICES):
             if self._channel.get_state() is not _Ready:
                 return True
@@ -166,7 +167,7 @@ class GrpcChannel:
         return False
 
     async def _call(self, message: GrpcMessage, timeout: float, more: str) -> GrpcResponse:
-        """Make the call; the connection stands."""
+        """Make the call on the established connection."""
         metadata = _metadata(more)
         method = self._methods.get(message.path)
         if method is None:
@@ -182,14 +183,14 @@ class GrpcChannel:
             response = GrpcResponse(
                 code, b"", error.details() or "", _passed(error.trailing_metadata())
             )
-            # A model server can say these two itself. Otherwise gRPC here says so of a call that
-            # ran out of time, and of a connection that broke. At worst one is taken for the other:
-            # the client hears of a failure in any case, and a look finds out.
+            # A model server can return these two itself. Otherwise gRPC uses them here for a call
+            # that timed out and for a connection that broke. At worst one is taken for the other:
+            # the client gets an error in any case, and a health check finds the cause.
             said = bool(response.trailing)
             is_out_of_time = clock() - began > SAID * timeout
             if code == _DEADLINE_EXCEEDED and is_out_of_time and not said:
                 raise BackendTimeout(f"no answer within {timeout:g} s") from None
-            # A model server that stops cancels what nobody here gave up.
+            # A model server that stops cancels calls that were not cancelled here.
             is_lost = not said and (
                 code == _CANCELLED or (code == _UNAVAILABLE and await self._has_broken())
             )
@@ -205,7 +206,7 @@ class GrpcChannel:
 
 
 class _GrpcAttempt:
-    """A message on its way; `finish` tells about it once."""
+    """A message in flight; `finish` reports its result once."""
 
     __slots__ = ("_done", "task")
 
@@ -214,13 +215,13 @@ class _GrpcAttempt:
         self.task: asyncio.Task[None]
 
     def finish(self, result: GrpcResponse | BackendError) -> None:
-        """Tell, unless it is told or given up."""
+        """Report the result, unless it was reported or the message was aborted."""
         done, self._done = self._done, None
         if done is not None:
             done(result)
 
     def abort(self) -> None:
-        """Nobody waits for the answer any more: the model server hears of it."""
+        """Cancel the call: no client waits for the answer, and the model server is notified."""
         self._done = None
         self.task.cancel()
 
@@ -232,11 +233,11 @@ def _metadata(lines: str) -> list[tuple[str, str]]:
 
 
 def _passed(trailing: Sequence[tuple[str, str | bytes]] | None) -> Metadata:
-    """Return what a client may see of a model server's trailing metadata."""
+    """Return the part of a model server's trailing metadata that a client may see."""
     return tuple((key, value) for key, value in trailing or () if _may_pass(key))
 
 
 def _may_pass(key: str) -> bool:
-    if key.startswith("grpc-"):  # the protocol's own, but for the details of an error
+    if key.startswith("grpc-"):  # the protocol's own, except for the details of an error
         return key == "grpc-status-details-bin"
     return key not in _OWN_TRAILERS

@@ -1,7 +1,7 @@
 """The gRPC health protocol (grpc.health.v1): whether new calls should come here.
 
-The empty name and the names of the services mean the gateway: serving while `GET /readyz` is 200.
-A model's name means the model.
+The empty name and the names of the services stand for the gateway: serving while `GET /readyz` is
+200. A model's name stands for the model.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
@@ -21,7 +21,7 @@ from dispatcher.live.grpc.responses import RefusedCall, respond
 from dispatcher.live.service import Service
 
 LOOK = 0.5
-"""Seconds between two looks for those who watch."""
+"""Seconds between two checks for watchers."""
 
 NAME = "grpc.health.v1.Health"
 _GATEWAY = frozenset({"", NAME, *SERVICES})
@@ -30,7 +30,7 @@ _ServicerContext = Any
 
 
 class GatewayHealth:
-    """Answers for the gateway, without a key."""
+    """Answers health requests for the gateway, without a key."""
 
     def __init__(self, service: Service, places: ConnectionLimits) -> None:
         self._service = service
@@ -45,11 +45,11 @@ class GatewayHealth:
         }
 
     def end(self) -> None:
-        """Tell those who watch a last time, and send them away: they would hold up the end."""
+        """Send watchers a last status and end their streams, which would delay the shutdown."""
         self._ending.set()
 
     async def _check(self, _: object, context: _ServicerContext) -> bytes:
-        """Return the status of now."""
+        """Return the current status."""
         try:
             with self._limits.take(context) as place:
                 name = await _asked(place)
@@ -62,7 +62,7 @@ class GatewayHealth:
         return await respond(context, answer)
 
     async def _watch(self, _: object, context: _ServicerContext) -> None:
-        """Send the status, and each other one, until `end`."""
+        """Send the status, and each change of it, until `end`."""
         try:
             with self._limits.take(context) as place:
                 await self._tell(await _asked(place), context)
@@ -93,7 +93,7 @@ class GatewayHealth:
 
 
 async def _asked(place: CallSlot) -> str:
-    """Return which service or model is meant, the message's only field; raise Refused."""
+    """Return the service or model of the request, the message's only field; raise RefusedCall."""
     message = await place.unauthenticated_message()
     try:
         return wire.name_and_version(message)[0]

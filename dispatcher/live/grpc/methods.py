@@ -1,4 +1,4 @@
-"""The gRPC methods of the gateway: what each is to it, and how it learns which model is meant.
+"""The gRPC methods of the gateway: their handling, and how each finds its model.
 
 TensorFlow Serving's (tensorflow_serving/apis) and the Open Inference Protocol's
 (https://github.com/kserve/open-inference-protocol). Any other is UNIMPLEMENTED.
@@ -24,25 +24,25 @@ SERVICES = (PREDICTION, MODEL, OIP)
 
 
 class BadRequest(ValueError):
-    """What a client must change."""
+    """A request that the client must change."""
 
 
 Asked = tuple[str, str | None]
-"""A model, and the version of it that a message names; None for a label as for nothing."""
+"""A model, and its version in the message; None for a label and for no version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A method that a model server answers; `is_inference` says whether it waits in a queue."""
+    """A method that a model server answers; an `is_inference` one waits in a queue."""
 
     path: str
     asked: Callable[[bytes], Asked]
     is_inference: bool
     otherwise: bytes | None = None
-    """The answer where no model server can give one: no such model, or none of its is ready."""
+    """The answer if no model server can give one: no such model, or no ready executable."""
 
     def route(self, body: bytes) -> GrpcRoute:
-        """Return what a message asks for; raise BadRequest."""
+        """Return the route in a message; raise BadRequest."""
         try:
             model, version = self.asked(body)
         except wire.Malformed as error:
@@ -57,7 +57,7 @@ class Own:
     path: str
     answer: Callable[[Service], bytes]
     is_open: bool = True
-    """Whether it is answered without a key."""
+    """True if it is answered without a key."""
 
 
 def _by_spec(body: bytes) -> Asked:
@@ -65,7 +65,7 @@ def _by_spec(body: bytes) -> Asked:
 
 
 def _by_tasks(body: bytes) -> Asked:
-    """Return what all tasks ask for: TensorFlow Serving wants them to ask for one model."""
+    """Return the model of all tasks: TensorFlow Serving requires them to name the same model."""
     specs = wire.task_specs(body)
     if not specs or not specs[0].is_given:
         raise BadRequest("ModelSpec has no name specified.")
@@ -84,7 +84,7 @@ def _by_name(body: bytes) -> Asked:
 
 
 def _by_spec_or_none(body: bytes) -> Asked:
-    """Return what a status request asks for: the empty name is one that no model has."""
+    """Return the model of a status request; the empty name is one that no model has."""
     spec = wire.model_spec(body)
     return _specified(spec) if spec.name or not spec.is_given else ("", None)
 

@@ -1,7 +1,7 @@
-"""Lets tools such as grpcurl ask which methods and messages there are (server reflection).
+"""Server reflection: tools such as grpcurl can list the methods and messages.
 
-The gateway knows no messages: it passes the question on to a model server, which speaks the same
-protocols. Without one that is ready there is nothing to tell.
+The gateway knows no messages: it forwards the request to a model server, which uses the same
+protocols. Without a ready one there is no answer.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dispatcher.live.grpc.responses import RefusedCall, respond
 from dispatcher.live.service import Service
 
 LONGEST = 60.0
-"""Seconds that a conversation may last."""
+"""Longest duration of a stream in seconds."""
 
 METHODS = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
@@ -59,7 +59,7 @@ def _passed(
 
 
 async def _answers(service: Service, method: str, place: CallSlot) -> AsyncIterator[bytes]:
-    """Yield what a model server says; raise Refused, or gRPC's own error if it breaks."""
+    """Yield a model server's answers; raise RefusedCall, or gRPC's own error if it breaks."""
     for executor in list(service.driver.core.executors):
         endpoint = service.endpoints.get(executor.spec.name)
         if executor.live and endpoint is not None and endpoint.channel is not None:
@@ -73,9 +73,10 @@ async def _answers(service: Service, method: str, place: CallSlot) -> AsyncItera
 
 
 async def _questions(place: CallSlot, refused: list[RefusedCall]) -> AsyncIterator[bytes]:
-    """Yield what the client asks; `refused` gets why there is no more, if that is no end.
+    """Yield the client's requests; `refused` gets the reason if they end with an error.
 
-    Raised in here, it would cancel the call behind, which would cancel the client's without a word.
+    Raised in here, it would cancel the backend call, which would cancel the client's without a
+    message.
     """
     try:
         while (question := await place.next_message()) is not None:

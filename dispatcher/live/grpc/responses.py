@@ -1,4 +1,4 @@
-"""How calls are answered: the dispatcher's outcomes and the door's refusals, in gRPC's words."""
+"""gRPC responses: the dispatcher's outcomes and the front end's refusals as statuses."""
 
 from typing import Any, assert_never
 
@@ -22,12 +22,12 @@ _REJECTED = {
     Reason.PREDICTED_LATE: _Code.RESOURCE_EXHAUSTED,
     Reason.DEADLINE: _Code.DEADLINE_EXCEEDED,
     Reason.NO_EXECUTABLE: _Code.UNAVAILABLE,
-    Reason.TOO_LARGE: _Code.RESOURCE_EXHAUSTED,  # as gRPC itself says of a message
+    Reason.TOO_LARGE: _Code.RESOURCE_EXHAUSTED,  # like gRPC itself for a message
 }
 
 
 class RefusedCall(Exception):
-    """A call that goes no further; `retry_after` is in seconds."""
+    """A call that is refused; `retry_after` is in seconds."""
 
     def __init__(
         self, code: grpc.StatusCode, text: str, *, retry_after: float | None = None
@@ -45,7 +45,7 @@ def refusal(code: grpc.StatusCode, text: str, *, retry_after: float | None = Non
 
 
 def outcome_answer(outcome: Outcome) -> GrpcResponse:
-    """Return what a client is told of an outcome."""
+    """Return the answer to a client for an outcome."""
     match outcome:
         case GrpcResponse():
             return outcome
@@ -60,9 +60,9 @@ def outcome_answer(outcome: Outcome) -> GrpcResponse:
 
 
 async def respond(context: Any, answer: GrpcResponse, carried: Context | None = None) -> bytes:
-    """Return an answer's message, its metadata being set; an error ends the call here.
+    """Return an answer's message after setting its metadata; an error ends the call here.
 
-    `context` is a grpc.aio.ServicerContext; what the call brought along, `carried`, comes back.
+    `context` is a grpc.aio.ServicerContext; the request id in `carried` is returned to the client.
     """
     trailing = answer.trailing
     if carried is not None and carried.request_id is not None:

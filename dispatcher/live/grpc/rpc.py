@@ -1,8 +1,8 @@
-"""One call at the gRPC door, in the order in which it happens.
+"""One call at the gRPC port, in the order in which it happens.
 
-Who calls is known from the metadata. So a caller is let in before the message is read: gRPC asks
-for no more of it than its first window, and a stranger's is never held. Which model is meant, the
-message says; only then it shows whether this caller may call it.
+The metadata identifies the caller. So a caller is admitted before the message is read: gRPC asks
+for no more of it than its first window, and an unauthenticated client's message is never held. The
+message names the model; only then is it known whether this caller may call it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from roma.domain.model import Priority
 log = logging.getLogger(__name__)
 
 EARLY = 0.05
-"""Seconds. A client that goes this shortly before its deadline went because of it."""
+"""Seconds. A client that disconnects this shortly before its deadline did so because of it."""
 
 _WANTED = frozenset({"x-request-id", "traceparent", "tracestate"})
 _Code = grpc.StatusCode
@@ -55,7 +55,7 @@ class GrpcCall(Call):
         self.answer: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Tell the handler, if it is still there."""
+        """Pass the outcome to the handler, if it still waits."""
         try:
             self._tell(outcome)
         except Exception as bug:  # it costs this client, and not the executable that answered
@@ -72,12 +72,12 @@ class GrpcCall(Call):
             self.answer.set_result(answer)
 
     def cancel(self) -> None:
-        """The client went away, or its deadline passed: then the dispatcher's clock ends the call.
+        """Cancel the call, unless its deadline passed: then the dispatcher's clock ends it.
 
-        gRPC does not say which of the two it was.
+        The client went away or its deadline passed; gRPC does not say which.
         """
         if self.answer.done() and not self.answer.cancelled():
-            return  # it went while it was being answered
+            return  # it disconnected while it was being answered
         left = self.arrived + (self.deadline or 0.0) - self._service.driver.clock()
         if self.deadline is None or left > EARLY:
             self._service.cancel(self)
@@ -96,7 +96,7 @@ class Rpc:
         self._method = method
         self._context = context
         self._carried: Context | None = None
-        """What the call brings along."""
+        """The call's request id and trace."""
 
     async def run(self) -> bytes:
         """Return the answer's message; an error ends the call. What it held is free by then."""
@@ -112,7 +112,7 @@ class Rpc:
         return await respond(self._context, answer, self._carried)
 
     async def _answer(self, place: CallSlot) -> GrpcResponse:
-        """Let the caller in, read the message, and ask for what it says."""
+        """Admit the caller, read the message, and answer it."""
         service, context = self._service, self._context
         grant = service.admit(callers.credentials(context), None)
         try:
@@ -131,7 +131,7 @@ class Rpc:
             grant.release()
 
     def _check(self, route: GrpcRoute, size: int) -> None:
-        """Raise Refused if nobody is there to answer a message of that size."""
+        """Raise RefusedCall if nothing can answer a message of that size."""
         service = self._service
         if not service.serves(route.model):
             raise RefusedCall(_Code.NOT_FOUND, route.missing)
@@ -162,7 +162,7 @@ class Rpc:
             raise
 
     def _deadline(self, model: str, priority: Priority) -> float | None:
-        """Return the client's deadline if it is shorter than what the model's clients are told."""
+        """Return the client's deadline if it is shorter than the model's default."""
         left: float | None = self._context.time_remaining()
         longest = self._service.driver.core.queues[model].spec.deadline
         if left is None or (priority is Priority.INTERACTIVE and left >= longest):
@@ -176,7 +176,7 @@ class Rpc:
         except BackendTimeout as fault:
             return refusal(_Code.DEADLINE_EXCEEDED, str(fault))
         except BackendError as fault:
-            return refusal(_Code.UNAVAILABLE, str(fault))  # a look-up may be asked again
+            return refusal(_Code.UNAVAILABLE, str(fault))  # a look-up may be retried
         if found is None and self._method.otherwise is not None:
             return GrpcResponse(0, self._method.otherwise)
         if found is None:
@@ -188,7 +188,7 @@ class Rpc:
 async def answer_own(
     service: Service, places: ConnectionLimits, method: Own, context: _ServicerContext
 ) -> bytes:
-    """Answer what the gateway itself is asked; nothing is in such a message, so none is read."""
+    """Answer a method of the gateway itself; its message is empty, so none is read."""
     try:
         with places.take(context):
             if not method.is_open:
@@ -200,7 +200,7 @@ async def answer_own(
 
 
 def refused(error: RefusedCall | BadRequest | Denied) -> GrpcResponse:
-    """Return the answer to a call that goes no further."""
+    """Return the answer to a call that is refused."""
     if isinstance(error, Denied):
         return callers.refused(error)
     if isinstance(error, BadRequest):
@@ -209,10 +209,10 @@ def refused(error: RefusedCall | BadRequest | Denied) -> GrpcResponse:
 
 
 def brought(service: Service, context: _ServicerContext, route: GrpcRoute | None) -> Context | None:
-    """Return what a call brings along; its trace begins here, if `route` says what it is for."""
+    """Return a call's context; its trace begins here, if there is a `route`."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
-        if key in _WANTED:  # of one name are one list, as in HTTP
+        if key in _WANTED:  # values of one name are one list, as in HTTP
             found[key] = f"{found[key]},{value}" if key in found else value
     if not found and service.tracer is None:
         return None

@@ -1,8 +1,8 @@
-"""The clients' gRPC door: what a call asks for, and what its outcome is in gRPC's words.
+"""The gRPC front end: maps calls to requests and outcomes to gRPC statuses.
 
-Messages are opaque but for the model's name and version (`wire.py`): tensors pass as bytes in both
-directions, and so does a model server's own status, with its text and its trailing metadata; its
-initial metadata stays behind.
+Messages are opaque except for the model's name and version (`wire.py`): tensors pass as bytes in
+both directions, and so does a model server's own status, with its text and its trailing metadata;
+its initial metadata is dropped.
 
     UNAUTHENTICATED     no valid key or token    PERMISSION_DENIED  not for this model
     INVALID_ARGUMENT    no protobuf message, or no model in it
@@ -12,12 +12,12 @@ initial metadata stays behind.
     DEADLINE_EXCEEDED   the deadline passed      UNAVAILABLE    no executable, or draining, with
     INTERNAL            executable failed                       retry-after
 
-`retry-after` is trailing metadata, in whole seconds. A failed execution is INTERNAL: clients'
-libraries send again what was UNAVAILABLE, and a request that was sent may have run, or may be what
-its executable died of.
+`retry-after` is trailing metadata, in whole seconds. A failed execution is INTERNAL: client
+libraries retry UNAVAILABLE, but a request that was sent may have run, or may have crashed its
+executable.
 
 A call's deadline (grpc-timeout) counts where it is shorter than the model's own; a longer one, the
-usual safety net, changes nothing. An x-request-id comes back in the trailing metadata.
+usual safety net, changes nothing. An x-request-id is returned in the trailing metadata.
 """
 
 import socket
@@ -53,7 +53,7 @@ class GatewayGrpcServer:
                 ("grpc.max_allowed_incoming_connections", http.limits.connections),
                 ("grpc.server_handshake_timeout_ms", _ms(http.limits.head_timeout)),
                 ("grpc.max_connection_idle_ms", _ms(http.limits.idle_timeout)),
-                # Off, lest two gateways share a port unnoticed.
+                # Off, so that two gateways do not share a port unnoticed.
                 ("grpc.so_reuseport", int(shared)),
             ],
         )
@@ -62,22 +62,22 @@ class GatewayGrpcServer:
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
 
     def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
-        """Take a port, before `start`; raise OSError."""
+        """Bind a port, before `start`; raise OSError."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if credentials is None:
                 self._server.add_insecure_port(address)
             else:
                 self._server.add_secure_port(address, credentials)
-        except RuntimeError as error:  # its text names no reason
+        except RuntimeError as error:  # its text gives no reason
             raise _reason(host, port) or OSError(str(error)) from None
 
     def bind_socket(self, path: Path) -> None:
-        """Take a Unix socket, before `start`, without TLS; gRPC removes it. Raise OSError."""
+        """Bind a Unix socket, before `start`, without TLS; gRPC removes it. Raise OSError."""
         refuse_taken(path)
         try:
             self._server.add_insecure_port(f"{UNIX}{path}")
-        except RuntimeError as error:  # its text names no reason
+        except RuntimeError as error:  # its text gives no reason
             raise refusal(path) or OSError(str(error)) from None
 
     async def start(self) -> None:
@@ -85,14 +85,15 @@ class GatewayGrpcServer:
         await self._server.start()
 
     async def close(self, timeout: float) -> None:
-        """Accept no more, and give up what has not ended within `timeout`."""
+        """Stop accepting, and cancel what has not ended within `timeout`."""
         self._health.end()
         await self._server.stop(timeout)
 
     def _handlers(self) -> dict[str, Any]:
-        """Return them by method; bytes in and bytes out, for no serialiser is named.
+        """Return the handlers by method; bytes in and bytes out, since no serialiser is named.
 
-        For gRPC they take streams: it would read the message of a unary call before asking them.
+        For gRPC they are stream handlers: it would read the message of a unary call before calling
+        them.
         """
         found = {
             path: grpc.stream_unary_rpc_method_handler(self._handler(method))
@@ -121,7 +122,7 @@ def _ms(seconds: float) -> int:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc carries no types
-    """Finds a method's handler."""
+    """Finds the handler of a method."""
 
     def __init__(self, handlers: Mapping[str, Any]) -> None:
         self._handlers = handlers
@@ -131,7 +132,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc carries no
 
 
 def _reason(host: str, port: int) -> OSError | None:
-    """Return why one cannot listen there."""
+    """Return the reason why an address cannot be bound."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family):

@@ -1,10 +1,10 @@
-"""Reads the few fields of a protobuf message that say which model it is for, and nothing else.
+"""Reads the few fields of a protobuf message that identify its model, and nothing else.
 
-Tensors stay bytes: a message's fields are stepped over by their lengths, and the generated classes,
-which would bring TensorFlow along, are not needed. What is read has protobuf's meaning: the last
-value of a field wins, messages merge, a member of a oneof clears the others, a known field of
-another wire type is an unknown one. What protobuf would not read raises `Malformed`, and so does
-a message of too many fields: reading it would hold up everybody.
+Tensors stay bytes: a message's fields are skipped by their lengths. The generated classes, which
+would pull in TensorFlow, are not needed. Fields have protobuf's semantics: the last value of a
+field wins, messages merge, a member of a oneof clears the others, a known field of another wire
+type is an unknown one. A message that protobuf would not read raises `Malformed`, and so does one
+of too many fields: reading it would block everything else.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MAX_FIELDS = 10_000
-"""Fields of one message, those of the messages that are read in it counted in. An inference has
-one per input."""
+"""Fields of one message, including those of the nested messages that are read. An inference has one
+per input."""
 
 MAX_DEPTH = 100
-"""Groups within groups: protobuf's own bound."""
+"""Nesting depth of groups: protobuf's own bound."""
 
 _VARINT, _I64, _LEN, _START, _END, _I32 = range(6)
 _MAX_TAG = 2**32 - 1
 _MAX_LENGTH = 2**31 - 1
 _SHORT, _LONG = 5, 10
-"""Most bytes of a number of 32 bits, those of fields and lengths, and of one of 64."""
+"""Most bytes of a varint of 32 bits (fields and lengths), and of one of 64."""
 
 
 class Malformed(ValueError):
@@ -32,17 +32,17 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class WireModelSpec:
-    """TensorFlow Serving's: `version` or `label` or neither says which version."""
+    """TensorFlow Serving's ModelSpec: the version is in `version`, in `label`, or in neither."""
 
     name: str = ""
     version: int | None = None
     label: str | None = None
     is_given: bool = field(default=False, compare=False)
-    """Whether the message has one at all."""
+    """True if the message has one."""
 
 
 class _Reader:
-    """A message's bytes, and how many fields may still be read."""
+    """A message's bytes, and the number of fields that may still be read."""
 
     __slots__ = ("data", "left")
 
@@ -51,9 +51,9 @@ class _Reader:
         self.left = MAX_FIELDS
 
     def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number, wire type, and where the value begins and ends; a group's is nothing.
+        """Yield number, wire type, and the begin and end of the value; a group has no value.
 
-        A varint's "beginning" is its value.
+        For a varint, the "begin" is its value.
         """
         at, depth, groups = start, 0, [0] * MAX_DEPTH
         while at < end:
@@ -80,7 +80,7 @@ class _Reader:
             raise Malformed("a group does not end")
 
     def _value(self, kind: int, at: int, end: int) -> tuple[int, int]:
-        """Return where a value begins, a varint's value itself, and what comes after it."""
+        """Return where a value begins (for a varint the value itself), and where it ends."""
         if kind == _VARINT:
             return self.varint(at, end)
         if kind == _LEN:
@@ -169,7 +169,7 @@ def _merge(reader: _Reader, spec: WireModelSpec, start: int, end: int) -> None:
 
 
 def _int64(reader: _Reader, start: int, end: int, value: int) -> int:
-    """Read an Int64Value on top of another one."""
+    """Read an Int64Value that merges into another one."""
     for number, kind, begins, _ in reader.fields(start, end):
         if number == 1 and kind == _VARINT:
             value = begins - 2**64 if begins >= 2**63 else begins

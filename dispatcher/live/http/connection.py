@@ -1,9 +1,9 @@
 """One client's connection: bytes in, requests out, answers back in the order of the requests.
 
-A parser in C (llhttp) reads, strictly: what two servers could understand in two ways is refused
-and ends the connection (RFC 9112 §11.2). One request of a connection is answered at a time; while
-it is, at most what one read has brought waits, and nothing more is read. Everything is bounded:
-heads and bodies in size, and how long a client may take for each, by one sweep of the server.
+A strict C parser (llhttp) reads: input that two servers could understand differently is refused and
+ends the connection (RFC 9112 §11.2). One request of a connection is answered at a time; meanwhile
+at most the content of one read waits, and nothing more is read. Everything is bounded: headers and
+bodies in size, and a client's time for each, by one sweep of the server.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ log: Final = logging.getLogger(__name__)
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 LINGER: Final = 2.0
-"""Seconds for which a client may go on sending what will not be read."""
+"""Seconds during which a client may go on sending data that will not be read."""
 
 _LARGE_HEAD: Final = "request head is larger than"
 _RARE: Final = frozenset({"CONNECT", "HEAD"})
-"""Methods that are looked at once more."""
+"""Methods that need a second check."""
 
 _LINE: Final = "a request line is METHOD SP TARGET SP HTTP/1.1"
 
 
 class Connection(ClientConnection):
-    """One TCP connection; `respond` answers the request that was handed to the server's handler.
+    """One TCP connection; `respond` answers the request that was passed to the server's handler.
 
-    What asyncio asks of a protocol without its base class: a compiled class cannot have that.
+    It implements asyncio's protocol without the base class: a compiled class cannot have that.
     """
 
     __slots__ = (
@@ -88,50 +88,50 @@ class Connection(ClientConnection):
         self._cursor = Cursor()
         self._transport: asyncio.Transport | None = None
         self._request: HttpRequest | None = None
-        """The one that is being read; None between two."""
+        """The request that is being read; None between two."""
         self._current: HttpRequest | None = None
-        """The one that is being answered."""
+        """The request that is being answered."""
         self._pending: Pending | None = None
         self._waiting: deque[HttpRequest] = deque()
         self._last: HttpRequest | None = None
-        """The one that the last read completed last."""
+        """The last request that the last read completed."""
         self._body: bytes | bytearray = b""
         self._habit = MissStreak()
         self._is_deaf = False
-        """What comes now is thrown away until the client closes, or until `due`."""
+        """True if input is discarded until the client closes, or until `due`."""
         self._last_words: Response | None = None
-        """What ends the connection once the requests before it are answered."""
+        """The final response, sent once the requests before it are answered."""
         self._is_heard = False
-        """The last read brought something of a body, or the end of a head."""
+        """True if the last read contained part of a body, or the end of headers."""
         self._quiet = 0
-        """Bytes of whole reads that the parser has kept to itself."""
+        """Bytes of whole reads that the parser has buffered."""
         self._is_odd = False
-        """The head that is being read has a header that most do without."""
+        """True if the headers that are being read include one that most requests lack."""
         self._is_paused = False
-        """Nothing more is read until what waits is answered."""
+        """True if nothing more is read until the waiting requests are answered."""
         self._is_reading_head = False
         self._is_screened = False
-        """Whether the handler has let the one pass that is being read."""
+        """True if the handler has accepted the request that is being read."""
         self._is_turning = False
-        """`_go_on` is at work: what it begins may be answered before it returns."""
+        """True while `_go_on` runs: requests that it begins may be answered before it returns."""
         self._is_unread = False
-        """The client leaves answers unread."""
+        """True if the client leaves answers unread."""
         self._left = 0
-        """Bytes that it had left unread when that was last looked at, …"""
+        """Bytes that it had left unread at the last check, …"""
         self._looked = 0.0
-        """… or when they were last seen to become fewer, on the server's clock."""
+        """… or the time when they last became fewer, on the server's clock."""
         self._held = 0
-        """Those of them that the server counts."""
+        """The part of them that the server counts."""
 
     def __repr__(self) -> str:
         return f"<Connection of {self.peer}: {self._current or 'idle'}, {len(self._waiting)} wait>"
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer is to come, or was not taken yet."""
+        """True if an answer is pending, or not taken by the client yet."""
         if self._current is not None or self.unsent > 0:
             return True
-        # What TLS has encrypted cannot be seen; it is gone when the connection is.
+        # Data that TLS has encrypted cannot be seen; it is gone when the connection is.
         return self.is_tls and self._transport is not None and self._transport.is_closing()
 
     @property
@@ -140,7 +140,7 @@ class Connection(ClientConnection):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def respond(self, response: Response) -> None:
-        """Answer the current request, and turn to the next one."""
+        """Answer the current request, and continue with the next one."""
         request, transport = self._current, self._transport
         self._current = self._pending = None
         if request is None:
@@ -164,7 +164,7 @@ class Connection(ClientConnection):
             self.due = server.now + self._server.bounds.idle_timeout
 
     def on_due(self) -> None:
-        """Give up a client that takes too long."""
+        """Close the connection of a client that takes too long."""
         left = self.unsent
         if left and left < self._left:  # slow, but it reads
             self._see_read(left)
@@ -180,7 +180,7 @@ class Connection(ClientConnection):
             self._refuse(408, f"request {what} took longer than {limit:g} s")
 
     def is_stuck(self) -> bool:
-        """Return whether the client has taken nothing of its answer for a while."""
+        """Return True if the client has taken nothing of its answer for a while."""
         left = self.unsent
         if left < self._left:
             self._see_read(left)
@@ -188,7 +188,7 @@ class Connection(ClientConnection):
         return self._server.now - self._looked >= self._server.patience
 
     def _see_read(self, left: int) -> None:
-        """Note that the client reads: it has this much left now, and all of its time again."""
+        """Record the bytes that the client has left unread, and restart its time."""
         self._left = left
         self._looked = self._server.now
         self.due = self._looked + self._server.bounds.write_timeout
@@ -203,7 +203,7 @@ class Connection(ClientConnection):
         self._held = size
 
     def close(self) -> None:
-        """Close once what was written has been sent."""
+        """Close once all written data has been sent."""
         self._is_deaf = True
         self._forget_body()
         self._forget_waiting()
@@ -224,7 +224,7 @@ class Connection(ClientConnection):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, or turn the client away."""
+        """Keep the transport, or refuse the client."""
         # uvloop's transports have the interface without the base class.
         self._transport = cast(asyncio.Transport, transport)
         refused = self._server.on_connected(self, self._transport)  # it may be closed already
@@ -233,7 +233,7 @@ class Connection(ClientConnection):
             self._refuse(503, refused)
 
     def data_received(self, data: bytes) -> None:
-        """Take a request whose head is known, or feed the parser."""
+        """Take a request whose headers are cached, or feed the parser."""
         if self._is_deaf:
             return
         before, self._is_heard = self._request, False
@@ -248,13 +248,14 @@ class Connection(ClientConnection):
         if is_idle and last is not None and self._habit.worth_caching and last.head.will_return:
             self._server.heads.keep(data, len(last.body), last.head)
         if before is not None and self._request is before and not self._is_heard:
-            # All of it belongs to a head or to trailers, which the parser keeps until it has them.
+            # All of it belongs to headers or trailers, which the parser buffers until they are
+            # complete.
             self._quiet += len(data)
             if self._quiet > self._server.bounds.head_bytes:
                 self._refuse(431, f"{_LARGE_HEAD} {self._server.bounds.head_bytes} bytes")
 
     def _feed(self, data: bytes) -> None:
-        """Feed the parser; what it cannot read ends the connection."""
+        """Feed the parser; input that it cannot read ends the connection."""
         self._cursor.read(data)
         try:
             self._parser.feed_data(data)
@@ -269,7 +270,8 @@ class Connection(ClientConnection):
         self._cursor.keep()
 
     def _takes(self, data: bytes) -> bool:
-        """Take a request that is all of a read and whose head is known, without the parser."""
+        """Take a request that fills a whole read and whose headers are cached, without the parser.
+        """
         server = self._server
         head = server.heads.of(data, self._habit)
         if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
@@ -296,7 +298,7 @@ class Connection(ClientConnection):
         self._see_read(self.unsent)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Continue: the client has read."""
         self._is_unread = False
         self._server.unread.pop(self, None)
         self._hold(0)
@@ -308,7 +310,7 @@ class Connection(ClientConnection):
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up what the client does not wait for any more."""
+        """Drop what the client no longer waits for."""
         self._transport = None
         self._is_deaf = True
         self._forget_body()
@@ -319,7 +321,7 @@ class Connection(ClientConnection):
         self._forget_waiting()
         pending, self._pending = self._pending, None
         if pending is not None:
-            # Before its request ends: what runs holds what its caller was granted.
+            # Before its request ends: a running execution holds its caller's grant.
             pending.cancel()
         if self._current is not None:
             server.buffered -= len(self._current.body)
@@ -348,10 +350,10 @@ class Connection(ClientConnection):
         self._size += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep what somebody reads."""
+        """Keep a header that is in use."""
         self._size += len(name) + len(value)
         if not self._is_reading_head:
-            return  # a trailer: nobody asked for it
+            return  # a trailer: not used
         known = NAMES.get(name)
         if known is None:
             known = name.lower()
@@ -367,7 +369,7 @@ class Connection(ClientConnection):
         headers[known] = value
 
     def on_headers_complete(self) -> None:
-        """Refuse what cannot be understood or will not be read, before its body comes."""
+        """Refuse a request that is invalid or will not be read, before its body comes."""
         request, parser = self._request, self._parser
         if request is None or self._is_deaf:
             return
@@ -397,7 +399,7 @@ class Connection(ClientConnection):
             self._let_pass(request)
 
     def _let_pass(self, request: HttpRequest) -> None:
-        """Ask the handler whether the body of a request shall be read."""
+        """Ask the handler whether the body of a request should be read."""
         refusal = self._screened(request)
         if refusal is not None:
             self._answer_early(refusal)
@@ -417,30 +419,30 @@ class Connection(ClientConnection):
             return self._server.handler.error(request, 500, "Internal error")
 
     def _is_plain(self, head: Head) -> bool:
-        """Return whether there is nothing to object to a head without odd headers."""
+        """Return True if there is no objection to headers without unusual ones."""
         headers = head.headers
         host, length = headers.get(b"host"), headers.get(b"content-length")
         if host is None or head.method in _RARE or self._server.origins.host(host) != OK:
             return False
-        if not head.keep_alive:  # without a word about it: of another version than 1.1
+        if not head.keep_alive:  # the default, without a Connection header: of another version than 1.1
             return False
         return length is None or len(length) < self._server.bounds.length_digits
 
     def _objection(self, head: Head) -> tuple[int, str] | None:  # noqa: PLR0911 - one each
-        """Return the status and the reason by which a head is refused, or None."""
+        """Return the status and the reason by which headers are refused, or None."""
         headers, most = head.headers, self._server.bounds.head_bytes
         if self._size > most:
             return 431, f"{_LARGE_HEAD} {most} bytes"
         if b"host" not in headers or self._is_odd or not head.keep_alive:
-            head.version = self._parser.get_http_version()  # it formats a text anew each time
+            head.version = self._parser.get_http_version()  # it formats a new text each time
         if head.version not in VERSIONS:
-            # Whoever is in front of us may have read such a line as HTTP/0.9, which has no head.
+            # A proxy may have read such a line as HTTP/0.9, which has no headers.
             return 400, f"Malformed request: HTTP/{head.version}: only 1.0 and 1.1 are known"
         host = headers.get(b"host", b"" if head.version == "1.0" else b",")
         if self._server.origins.host(host) == MALFORMED:  # RFC 9112 §3.2
             return 400, "Malformed request: exactly one Host is needed, NAME or NAME:PORT"
         if head.method == "CONNECT" or (b"connection" in headers and self._parser.should_upgrade()):
-            # The parser takes no body of these, and what follows for another protocol.
+            # The parser takes no body of these, and treats what follows as another protocol.
             return 501, "Upgrade: only HTTP/1.1 is known"
         coding = headers.get(b"transfer-encoding", b"chunked").lower()
         if coding != b"chunked" or (b"transfer-encoding" in headers and head.version == "1.0"):
@@ -453,7 +455,7 @@ class Connection(ClientConnection):
         return None
 
     def _origin_objection(self, head: Head) -> tuple[int, str] | None:
-        """Return likewise how a name that is not ours, or a page of another site, is refused."""
+        """Return the same for a host name that is not ours, or a page of another site."""
         host, origin = head.headers.get(b"host", b""), head.headers.get(b"origin")
         if self._server.origins.host(host) == FOREIGN and head.target not in routes.OPEN:
             bound = "must be an address, localhost or one of gateway.names"
@@ -491,11 +493,11 @@ class Connection(ClientConnection):
                 self._body = bytearray(self._body)
             self._body += body
         if server.buffered > server.bounds.buffered_bytes and not server.make_room(0):
-            # Whoever comes last makes room: the others are further on.
+            # The newest request is refused: the others are further along.
             self._refuse(503, server.no_room(self.peer))
 
     def on_message_complete(self) -> None:
-        """Hand the request over, or let it wait for its turn."""
+        """Pass the request to the handler, or let it wait for its turn."""
         request = self._request
         if request is None or self._is_deaf:
             return
@@ -503,12 +505,12 @@ class Connection(ClientConnection):
         if self._is_odd and b"transfer-encoding" in request.head.headers:
             self._cursor.on_end_of_chunks()
         body, self._body = self._body, b""
-        request.body = bytes(body)  # no copy of what came in one piece
+        request.body = bytes(body)  # no copy if it came in one piece
         self._last = request
         if self._current is None and not self._waiting and not self._is_unread:
             if self._is_screened:
                 self._begin(request)
-            else:  # its head came while another one was being answered
+            else:  # its headers came while another one was being answered
                 self._waiting.append(request)
                 self._go_on()
             return
@@ -530,11 +532,11 @@ class Connection(ClientConnection):
             self._pending = pending
 
     def _is_answering_it(self, request: HttpRequest) -> bool:
-        """Ask anew: a type checker does not know that the handler may have answered already."""
+        """Check again: a type checker does not know that the handler may have answered already."""
         return self._current is request
 
     def _go_on(self) -> None:
-        """Take up what waits; a loop, not a recursion, if each is answered at once."""
+        """Process the waiting requests; a loop, not a recursion, if each is answered at once."""
         if self._is_turning:
             return
         waiting = self._waiting
@@ -570,13 +572,13 @@ class Connection(ClientConnection):
         self._refuse(413, f"request body is larger than {most} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer with an error that ends the connection, after what was asked before it."""
+        """Answer with an error that ends the connection, after the requests before it."""
         request = self._request or HttpRequest(self.peer)
-        request.head.has_options = True  # it may have: its head is not read to its end
+        request.head.has_options = True  # it may have: its headers are incomplete
         self._answer_early(self._server.handler.error(request, status, message))
 
     def _answer_early(self, response: Response) -> None:
-        """Answer a request that was not read to its end; what else comes is thrown away."""
+        """Answer a request that was not read to its end; discard further input."""
         request = self._request or HttpRequest(self.peer)
         self._forget_body()
         self._is_deaf = True
@@ -592,8 +594,8 @@ class Connection(ClientConnection):
             return
         self._write(transport, response, request, keep_alive=False)
         if transport.can_write_eof():
-            # Closed at once, the kernel would reset the connection for the bytes that nobody
-            # read, and the client would not see the answer (RFC 9112 §9.6).
+            # If closed at once, the kernel would reset the connection because of unread bytes, and
+            # the client would not see the answer (RFC 9112 §9.6).
             if self._is_paused:
                 transport.resume_reading()
             transport.write_eof()
@@ -637,7 +639,7 @@ class Connection(ClientConnection):
             self._see_written()
 
     def _see_written(self) -> None:
-        """Note how much of a large answer is left: `pause_writing` saw a part of it."""
+        """Record how much of a large answer is left: `pause_writing` saw a part of it."""
         self._left = self.unsent
         if self._is_unread:
             self._hold(self._left)

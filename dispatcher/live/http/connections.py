@@ -1,4 +1,4 @@
-"""All clients' connections of one server: their limits, their bytes, and who makes room."""
+"""All clients' connections of one server: their limits, their bytes, and which are closed first."""
 
 import asyncio
 import logging
@@ -16,15 +16,16 @@ from roma.telemetry.logs import RateLimitedLogger
 log = logging.getLogger(__name__)
 
 TOLD = 32
-"""Connections beyond the limit that are told so, and stay while they are; more are just closed."""
+"""Connections beyond the limit that get an error and stay until it is sent; more are just
+closed."""
 
 STUCK = 1.0
-"""Seconds after which a client that takes nothing of its answer makes room for others, where all
-`buffered_bytes` are taken."""
+"""Seconds after which a client that takes nothing of its answer is closed to make room for others,
+if all `buffered_bytes` are in use."""
 
 
 class Bounds:
-    """What a connection may take, of `gateway.limits`: looked up many times for each request."""
+    """Limits of one connection, from `gateway.limits`: read many times for each request."""
 
     __slots__ = (
         "body_timeout",
@@ -46,7 +47,7 @@ class Bounds:
         self.buffered_bytes = int(limits.buffered_bytes)
         self.max_body_bytes = max_body_bytes
         self.length_digits = len(str(max_body_bytes))
-        """Of a Content-Length that may be too large: a shorter one need not be read."""
+        """Digits of a Content-Length that may be too large: a shorter one need not be parsed."""
 
 
 class Connections:
@@ -67,18 +68,19 @@ class Connections:
         self.origins = Origins() if origins is None else origins
         self.bound(limits, max_body_bytes)
         self.buffered = 0
-        """Bytes of requests that are read or answered, and of answers that clients leave unread."""
+        """Bytes of requests being read or answered, and of answers that clients leave unread."""
         self.unsent = 0
-        """Those of answers."""
+        """The part of them that belongs to answers."""
         self.unread: dict[ClientConnection, None] = {}
         """Connections whose clients leave answers unread, the longest first."""
         self.patience = STUCK
         self.closed_unread = 0
-        """Clients that did, and were closed to make room."""
+        """Connections of such clients that were closed to make room."""
         self.is_draining = False
         self.connections: set[ClientConnection] = set()
         self.handshakes: dict[Handshake, ClientConnection] = {}
-        """TLS connections that are not secured yet, the oldest first; they count as connections."""
+        """TLS connections before the end of their handshake, the oldest first; they count as
+        connections."""
         self.handshakes_failed = 0
         self.turned_away = 0
         self._by_address: Counter[str] = Counter()
@@ -93,25 +95,25 @@ class Connections:
         )
 
     def bound(self, limits: LimitsConfig, max_body_bytes: int) -> None:
-        """Keep these limits from now on."""
+        """Apply these limits from now on."""
         self.limits = limits
         self.bounds = Bounds(limits, max_body_bytes)
-        self.heads: HeaderCache[Head] = HeaderCache()  # those of before may be too large by now
+        self.heads: HeaderCache[Head] = HeaderCache()  # cached headers may exceed the new limits
 
     @property
     def open(self) -> int:
-        """Connections of clients, those in their TLS handshake included."""
+        """Number of clients' connections, including those in their TLS handshake."""
         return len(self.connections) + len(self.handshakes)
 
     @property
     def answering(self) -> int:
-        """How many clients have an answer to come, or one that they have not taken yet."""
+        """Number of clients with an answer pending, or not taken yet."""
         return sum(connection.is_answering for connection in self.connections)
 
     def on_connected(
         self, connection: ClientConnection, transport: asyncio.Transport
     ) -> str | None:
-        """Take a connection up; return why it is turned away, if it is."""
+        """Add a connection; return why it is refused, if it is."""
         tls = transport.get_extra_info("ssl_object")
         self.connections.add(connection)
         if connection.handshake is not None:  # it is counted
@@ -128,21 +130,21 @@ class Connections:
         return refused
 
     def on_disconnected(self, connection: ClientConnection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.connections.discard(connection)
         self._uncount(connection.peer)
 
     def on_end(self, handshake: Handshake) -> None:
-        """Forget a connection that was not secured."""
+        """Remove a connection that was not secured."""
         if handshake in self.handshakes:
             del self.handshakes[handshake]
             self.handshakes_failed += 1
             self._uncount(handshake.peer)
 
     def make_room(self, size: int) -> bool:
-        """Return whether so many bytes more may be held, if need be without clients that are stuck.
+        """Return True if so many bytes fit, if need be after closing clients that are stuck.
 
-        It looks for these once a sweep: there may be thousands.
+        It looks for stuck clients once a sweep: there may be thousands.
         """
         most = self.bounds.buffered_bytes
         if self.buffered + size > most and self._crowded != self.now:
@@ -164,12 +166,13 @@ class Connections:
         return f"{self.buffered + size} bytes of requests and answers are held: limit reached"
 
     def reached(self, key: str, bound: object, what: str) -> None:
-        """Log that a limit refuses somebody: a line a second for each `key` of `gateway.limits`."""
+        """Log that a limit refuses a client: one line a second for each `key` of `gateway.limits`.
+        """
         text = "gateway.limits.%s = %s is reached: %s"
         self._reached.log(key, logging.WARNING, text, key, bound, what)
 
     def _counted(self, peer: str) -> str | None:
-        """Count a connection of `self.open`; return why it is turned away, if it is."""
+        """Count a connection of `self.open`; return why it is refused, if it is."""
         self._by_address[peer] += 1
         most, per_address = self.limits.connections, self.limits.connections_per_address
         if self.open > most:

@@ -1,9 +1,9 @@
-"""Where the parser is in what a client sent; it does not say so itself.
+"""The parser's position in a client's input, which the parser does not report.
 
-llhttp takes what it is told too readily in two places that it shows nobody: how the request line is
-spelt (spaces, RTSP for HTTP), and how large a chunk will be. Everything else that it accepts has
-lengths and ends by CRLF, so positions follow from what it reports. Nothing is decided here but by
-the parser: where a position is lost, these two looks are left out.
+llhttp is too lenient in two places that it does not show: the spelling of the request line (spaces,
+RTSP for HTTP), and the size of a chunk. Everything else that it accepts has lengths and ends with
+CRLF, so positions follow from its callbacks. The parser alone decides: if a position is lost, these
+two checks are skipped.
 """
 
 from typing import Final
@@ -21,14 +21,14 @@ class Cursor:
     def __init__(self) -> None:
         self._at = 0
         self._text = b""
-        """Bytes that were read, from the first one of a message or of a line of it."""
+        """Bytes read so far, from the beginning of a message or of one of its lines."""
 
     def read(self, data: bytes) -> None:
-        """Go on with what came."""
+        """Append new input."""
         self._text = self._text + data if self._text else data
 
     def keep(self) -> None:
-        """Forget what the parser is done with."""
+        """Drop the input that the parser has consumed."""
         size = len(self._text)
         if self._at >= size:
             self._at -= size
@@ -40,14 +40,14 @@ class Cursor:
             self._text = b""
 
     def reset(self) -> None:
-        """Begin anew: the parser is between two messages, and what comes is the next one."""
+        """Start again: the parser is between two messages, and the next input is a new one."""
         self._at = 0
         self._text = b""
 
     def on_request_line(self, method: bytes, target: bytes) -> bool:
-        """Return whether the request line is spelt as RFC 9112 §3 has it, for HTTP.
+        """Return True if the request line is spelt as in RFC 9112 §3, for HTTP.
 
-        Called when the head is complete; the cursor stands behind it then.
+        Called when the headers are complete; the cursor is behind them then.
         """
         text, at = self._text, self._at
         if at < 0:
@@ -63,26 +63,26 @@ class Cursor:
         return text.startswith(method + b" " + target + b" HTTP/", at)
 
     def on_length(self, length: int) -> None:
-        """Step over a body whose length the head said."""
+        """Skip a body with this length from the headers."""
         if self._at >= 0:
             self._at += length
 
     def on_chunk(self) -> int:
-        """Return the size of the chunk that begins, 0 if that is not known; step over it."""
+        """Return the size of the chunk that begins, 0 if unknown; skip it."""
         text, at = self._text, self._at
         end = text.find(b"\r\n", at) if at >= 0 else _LOST
         digits = text[at:end].partition(b";")[0].strip() if end >= 0 else b""
         if not digits or len(digits) > _MOST_DIGITS:
             self._at = _LOST
             return 0
-        size = int(digits, 16)  # the parser has read it: it is one
+        size = int(digits, 16)  # the parser has accepted it as a number
         self._at = end + 2
         if size:
             self._at += size + 2
         return size
 
     def on_end_of_chunks(self) -> None:
-        """Step over the trailers."""
+        """Skip the trailers."""
         text, at = self._text, self._at
         if at < 0:
             return

@@ -1,4 +1,4 @@
-"""The border between the HTTP server and what answers its requests."""
+"""The interface between the HTTP server and the handler of its requests."""
 
 import math
 from typing import Protocol
@@ -14,45 +14,45 @@ class Pending(Protocol):
     """A request that is being answered."""
 
     def cancel(self) -> object:
-        """Give up: the client is gone."""
+        """Cancel it: the client is gone."""
 
 
 class ClientConnection:
     """One client's connection, as handlers and the server's limits see it.
 
-    A base class: compiled code calls its methods without looking them up by name.
+    This is a base class: compiled code calls its methods without looking them up by name.
     """
 
     __slots__ = ("certificate", "due", "handshake", "is_tls", "peer")
 
     def __init__(self) -> None:
         self.due = math.inf
-        """When this connection has taken too long for what it does now, on the server's clock."""
+        """Deadline of the connection's current activity, on the server's clock."""
         self.peer = ""
         self.handshake: Handshake | None = None
-        """The one that secures it."""
+        """The connection's TLS handshake."""
         self.is_tls = False
         self.certificate: str | None = None
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer is to come, or was not taken yet."""
+        """True if an answer is pending, or not taken by the client yet."""
         raise NotImplementedError
 
     def respond(self, response: Response) -> None:
-        """Answer the current request, and turn to the next one."""
+        """Answer the current request, and continue with the next one."""
         raise NotImplementedError
 
     def on_due(self) -> None:
-        """Give up a client that takes too long."""
+        """Close the connection of a client that takes too long."""
         raise NotImplementedError
 
     def is_stuck(self) -> bool:
-        """Return whether the client has taken nothing of its answer for a while."""
+        """Return True if the client has taken nothing of its answer for a while."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close once what was written has been sent."""
+        """Close once all written data has been sent."""
         raise NotImplementedError
 
     def abort(self) -> None:
@@ -65,7 +65,7 @@ class Handler:
     """Answers the server's requests. A base class: a protocol's methods are looked up by name."""
 
     def check_before_body(self, request: HttpRequest) -> Response | None:
-        """Return an answer to a request whose body shall not be read, or None."""
+        """Return an answer to a request whose body must not be read, or None."""
         raise NotImplementedError
 
     def handle(self, request: HttpRequest, connection: ClientConnection) -> Pending | None:
@@ -73,5 +73,5 @@ class Handler:
         raise NotImplementedError
 
     def error(self, request: HttpRequest, status: int, message: str) -> Response:
-        """Return an error in the shape that clients know, to a request that may be half read."""
+        """Return an error in the format that clients know, for a request that may be half read."""
         raise NotImplementedError

@@ -1,27 +1,27 @@
-"""Heads of messages that were read before: who repeats one to the byte need not be parsed again.
+"""Cache of parsed HTTP headers: a message that repeats them byte for byte is not parsed again.
 
-A parser in C tells what is in a head by a dozen calls, which cost more than to serve the request.
+A C parser reports headers in a dozen callbacks, which cost more than serving the request.
 """
 
 from typing import Final, Generic, TypeVar
 
 MAX_HEADER_BYTES: Final = 1024
-"""Bytes of a head that is remembered."""
+"""Longest headers that are cached, in bytes."""
 
 CACHE_SIZE: Final = 1024
-"""Heads that are remembered."""
+"""Headers that are cached."""
 
 END: Final = b"\r\n\r\n"
 
 MAX_CONSECUTIVE_MISSES: Final = 8
-"""Unknown heads in a row after which a sender counts as one whose heads are new each time, …"""
+"""Consecutive misses after which a sender counts as one whose headers are new each time, …"""
 
 RECHECK_EVERY: Final = 64
-"""… and is looked at again after so many messages: to remember one costs half of what it saves."""
+"""… and is checked again after so many messages: caching costs half of what it saves."""
 
 
 class CachedHeader:
-    """What a parser made of a head of `size` bytes in front of a body of `length` bytes."""
+    """Parsed headers of `size` bytes in front of a body of `length` bytes."""
 
     __slots__ = ("length", "size")
 
@@ -31,7 +31,7 @@ class CachedHeader:
 
 
 class MissStreak:
-    """How one sender's heads were of late: `size` of the last known one, `misses` in a row."""
+    """Cache misses of one sender: `size` of its last cached headers, `misses` in a row."""
 
     __slots__ = ("misses", "size")
 
@@ -41,7 +41,7 @@ class MissStreak:
 
     @property
     def worth_caching(self) -> bool:
-        """Whether it is worth while to look at the next one, and to remember it."""
+        """True if the next headers are worth looking up and caching."""
         return self.misses < MAX_CONSECUTIVE_MISSES or self.misses % RECHECK_EVERY < 2
 
 
@@ -49,7 +49,7 @@ K = TypeVar("K", bound=CachedHeader)
 
 
 class HeaderCache(Generic[K]):
-    """What is known of heads, by their bytes."""
+    """Cached headers by their bytes."""
 
     __slots__ = ("_known",)
 
@@ -57,8 +57,8 @@ class HeaderCache(Generic[K]):
         self._known: dict[bytes, K] = {}
 
     def of(self, data: bytes, sender: MissStreak) -> K | None:
-        """Return what is known of the head, if `data` are one whole message; else None."""
-        known = self._known.get(data[: sender.size])  # most often as long as the last one
+        """Return the cached headers if `data` is one whole message; else None."""
+        known = self._known.get(data[: sender.size])  # most often as long as the last ones
         if known is None and sender.worth_caching:
             known = self._known.get(data[: data.find(END) + len(END)])
         if known is None or len(data) != known.size + known.length:
@@ -70,11 +70,11 @@ class HeaderCache(Generic[K]):
         return known
 
     def keep(self, data: bytes, length: int, known: K) -> None:
-        """Remember the head of the last message in `data`, whose body has this length.
+        """Cache the headers of the last message in `data`, whose body has this length.
 
-        `data` begin with a message. Only a head in front of which nothing stands, and which is the
-        same to whoever reads it: it ends with the first empty line, and there the body begins.
-        Lines that end otherwise than by CRLF could hide an empty one (RFC 9112 §2.2).
+        `data` begins with a message. Headers are cached only if nothing precedes them and every
+        reader sees the same ones: they end with the first empty line, and the body begins there.
+        Lines that end otherwise than with CRLF could hide an empty one (RFC 9112 §2.2).
         """
         size = len(data) - length
         if size > MAX_HEADER_BYTES or data.find(END) + len(END) != size or data.startswith(END[:2]):

@@ -1,6 +1,6 @@
-"""What passes between clients and model servers: opaque bodies, and what their heads came to.
+"""Messages between clients and model servers: opaque bodies, and templates of their headers.
 
-Heads repeat themselves, so what is made of one is kept: a `RequestTemplate` for messages to model
+Headers repeat, so what is derived from them is kept: a `RequestTemplate` for messages to model
 servers, a `ResponseTemplate` for their answers.
 """
 
@@ -11,15 +11,15 @@ from typing import Final
 from dispatcher.live.http.header_cache import CachedHeader
 
 USUAL: Final = 256
-"""Length of a path or type that is remembered: strangers name what they like."""
+"""Longest path or type that is cached: unauthenticated clients may send any text."""
 
 _JSON: Final = "application/json"
 
 
 class RequestTemplate:
-    """What messages of one head have in common; `more` are whole header lines.
+    """Common part of messages with the same headers; `more` are whole header lines.
 
-    `is_usual` if it is the same object the next time.
+    `is_usual`: the same object is used the next time.
     """
 
     __slots__ = ("content_encoding", "content_type", "is_usual", "more", "path")
@@ -46,14 +46,14 @@ _remembered: Final = lru_cache(maxsize=1024)(RequestTemplate)
 def request_template(
     path: str, content_type: str = _JSON, content_encoding: str | None = None, more: str = ""
 ) -> RequestTemplate:
-    """Return a form, most often the one that it was the last time."""
+    """Return a template, usually the cached one."""
     if len(path) + len(content_type) + len(content_encoding or "") + len(more) > USUAL:
         return RequestTemplate(path, content_type, content_encoding, more, is_usual=False)
     return _remembered(path, content_type, content_encoding, more)
 
 
 class Message:
-    """What a model server gets of a request."""
+    """A request as the model server gets it."""
 
     __slots__ = ("body", "template")
 
@@ -64,10 +64,10 @@ class Message:
 
 @dataclass(slots=True, init=False)
 class Response:
-    """An answer: a model server's, untouched, or the gateway's own.
+    """An answer: a model server's, unchanged, or the gateway's own.
 
     `more` are whole header lines; `close` ends the client's connection. `template` is None if its
-    head was not remembered.
+    headers are not cached.
     """
 
     status: int
@@ -99,9 +99,9 @@ class Response:
 
 
 class ResponseTemplate(CachedHeader):
-    """What model servers' answers of one head have in common.
+    """Common part of model servers' answers with the same headers.
 
-    `lines` are the head that clients get; empty until one did.
+    `lines` are the headers that clients get; empty until one did.
     """
 
     __slots__ = ("content_encoding", "content_type", "lines", "more", "status")
@@ -115,14 +115,14 @@ class ResponseTemplate(CachedHeader):
         self.lines = b""
 
     def response(self, body: bytes) -> Response:
-        """Return one of them."""
+        """Return an answer with these headers."""
         return Response(
             self.status, self.content_type, self.content_encoding, body, self.more, template=self
         )
 
 
 def _content_length(size: int) -> bytes:
-    """Return the last lines of a head; a model's messages have few sizes."""
+    """Return the last header lines; a model's messages have few sizes."""
     return b"Content-Length: %d\r\n\r\n" % size
 
 

@@ -1,11 +1,11 @@
-"""From which pages of browsers a request may come: by the name it was sent to, and by its Origin.
+"""Browser origins: checks the Host that a request was sent to, and its Origin.
 
-A page of another site can point a name of its own at this machine (DNS rebinding), or send a POST
-whose answer it will not see. Where nothing else says who may call (no key, no provider, no TLS) and
-only this machine reaches the port, its user's browser would let every site in. So names that nobody
-gave us are refused there with 421, and pages of other sites with 403. Addresses are not names: no
-foreign page is at one of ours. Verdicts are remembered by their bytes, and asked for where a head
-is parsed, not for each request.
+A page of another site can point a host name of its own at this machine (DNS rebinding), or send a
+POST whose answer it will not see. Where nothing else authenticates callers (no key, no provider, no
+TLS) and only this machine reaches the port, its user's browser would give every site access. So
+host names that were not configured are refused there with 421, and pages of other sites with 403.
+Addresses are not names: no foreign page is at one of ours. Verdicts are cached by their bytes, and
+looked up where headers are parsed, not for each request.
 """
 
 import ipaddress
@@ -18,10 +18,10 @@ MALFORMED: Final = 400
 FOREIGN: Final = 421
 
 MOST: Final = 1024
-"""Values of Host or Origin that are remembered, …"""
+"""Values of Host or Origin that are cached, …"""
 
 LONGEST: Final = 256
-"""… of so many bytes at most: clients name what they like."""
+"""… of at most so many bytes: clients may send any text."""
 
 HEADERS: Final = (
     "Authorization, Content-Type, Content-Encoding, Inference-Header-Content-Length, X-API-Key, "
@@ -35,13 +35,13 @@ PREFLIGHT: Final = (
     f"Access-Control-Allow-Headers: {HEADERS}\r\n"
     "Access-Control-Max-Age: 600\r\n"
 )
-"""Header lines of the answer to a browser that asks whether a page may (CORS, Fetch §3.2)."""
+"""Header lines of the answer to a CORS preflight (Fetch §3.2)."""
 
 _EXPOSED: Final = (
     b"Access-Control-Expose-Headers: Inference-Header-Content-Length, Retry-After, X-Request-Id\r\n"
 )
 _HOST: Final = re.compile(rb"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?::[0-9]*)?")
-"""uri-host [":" port] (RFC 9112 §3.2), but for the comma: two values of one field are a list."""
+"""uri-host [":" port] (RFC 9112 §3.2), except for the comma: two values of one field are a list."""
 
 
 class Origins:
@@ -106,7 +106,7 @@ class Origins:
         return None
 
     def _is_local(self, origin: str) -> bool:
-        """Return whether a page is this machine's, or of one of our names."""
+        """Return True if a page is on this machine, or at one of our names."""
         match = _HOST.fullmatch(origin.partition("://")[2].encode("latin-1"))
         if match is None:
             return False

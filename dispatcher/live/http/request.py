@@ -1,4 +1,4 @@
-"""What a client sent, as the gateway sees it: parsed values and opaque bytes, never raw heads."""
+"""A client's request as the gateway sees it: parsed values and opaque bytes, never raw headers."""
 
 from functools import lru_cache
 from typing import Final
@@ -33,35 +33,36 @@ WANTED: Final = frozenset(
         b"x-roma-variant",
     }
 )
-"""The headers that somebody here reads. All others are dropped, hop-by-hop ones among them."""
+"""Headers that the gateway reads. All others are dropped, including hop-by-hop ones."""
 
 NAMES: Final = {spelt: name for name in WANTED for spelt in (name, name.title())}
-"""How nearly everybody spells them: `X-Api-Key`, or `x-api-key` as in HTTP/2."""
+"""Common spellings of them: `X-Api-Key`, or `x-api-key` as in HTTP/2."""
 
 USUAL: Final = 256
-"""Bytes of a target that is remembered: strangers name what they like."""
+"""Longest target that is cached, in bytes: unauthenticated clients may send any text."""
 
 ODD: Final = frozenset({b"connection", b"expect", b"origin", b"transfer-encoding"})
-"""Those that most requests do without."""
+"""Headers that most requests lack."""
 
 OPTION_HEADERS: Final = frozenset(
     {b"traceparent", b"x-request-id", b"x-request-priority", b"x-request-timeout-ms"}
 )
-"""Those by which a client asks for more than an answer."""
+"""Headers by which a client sets request options."""
 
 PASSING: Final = frozenset(
     {b"expect", b"traceparent", b"transfer-encoding", b"x-request-id", b"x-request-start"}
 )
-"""Those of a head that will not come again, or does not tell where its request ends."""
+"""Headers of a request that will not repeat, or whose end its headers do not determine."""
 
 
 class Head(CachedHeader):
-    """What came before a request's body. Requests that repeat it to the byte share it.
+    """Everything before a request's body. Requests that repeat it byte for byte share it.
 
     `headers` has the `WANTED` ones in lower case; fields of one name are one list (RFC 9110 §5.3).
-    `has_options` if there is one of `OPTION_HEADERS`. `cors` are lines of its answers, for a page
-    of another origin that may read them. `is_usual` unless its answers are written in another way
-    than those of most. `template` is what model servers get of it, once that was asked for.
+    `has_options` is True if it has one of `OPTION_HEADERS`. `cors` are header lines of its answers,
+    for a page of another origin that may read them. `is_usual` is True unless its answers are
+    written differently from most. `template` is the model servers' version of it, once it was
+    needed.
     """
 
     __slots__ = (
@@ -92,13 +93,13 @@ class Head(CachedHeader):
 
     @property
     def is_preflight(self) -> bool:
-        """Whether a browser asks if a page that may read answers may send a request."""
+        """True if it is a CORS preflight request of a page that may read answers."""
         asks = b"access-control-request-method" in self.headers
         return asks and self.method == "OPTIONS" and bool(self.cors)
 
     @property
     def will_return(self) -> bool:
-        """Whether another request may have this head to the byte, and tells where it ends."""
+        """True if another request may repeat these headers, and they determine where it ends."""
         return self.keep_alive and self.headers.keys().isdisjoint(PASSING)
 
     def header(self, name: bytes) -> str | None:
@@ -110,7 +111,7 @@ class Head(CachedHeader):
 class HttpRequest:
     """One HTTP request.
 
-    `peer` is the client's address, `certificate` the name that its certificate proved.
+    `peer` is the client's address, `certificate` the verified name in its certificate.
     """
 
     __slots__ = ("body", "certificate", "grant", "head", "peer")
@@ -121,21 +122,21 @@ class HttpRequest:
         self.head = Head() if head is None else head
         self.body = b""
         self.grant: Grant | None = None
-        """What its caller was granted when it was screened."""
+        """The caller's grant, from the check before the body."""
 
     def __repr__(self) -> str:
         head, size = self.head, len(self.body)
         return f"<Request {head.method} {head.target!r} from {self.peer}: {size} bytes>"
 
     def end(self) -> None:
-        """Give back what it was granted: it is answered, or will never be."""
+        """Release its grant: it is answered, or will never be."""
         grant, self.grant = self.grant, None
         if grant is not None:
             grant.release()
 
 
 def decoded(value: bytes) -> str:
-    """Return a method or target as text; the pool of connections encodes it back."""
+    """Return a method or target as text; the connection pool encodes it again."""
     return _remembered(value) if len(value) <= USUAL else value.decode("latin-1")
 
 

@@ -1,4 +1,4 @@
-"""Responses: JSON bodies and errors, and their bytes with a head that many responses share."""
+"""Responses: JSON bodies and errors, and their bytes with headers that many responses share."""
 
 from http import HTTPStatus
 from typing import Final
@@ -12,7 +12,7 @@ from roma.domain import units
 JSON: Final = "application/json"
 
 LARGE: Final = 64 * 1024
-"""Bytes. A larger body is not copied behind its head."""
+"""Bytes. A larger body is not copied behind its headers."""
 
 _BODILESS: Final = frozenset({204, 304})
 """Statuses without a body, and without a Content-Length (RFC 9110 §8.6)."""
@@ -23,24 +23,24 @@ _MAX_HEADS: Final = 1024
 
 
 def json_response(status: int, body: object) -> Response:
-    """Return a response with a body of JSON."""
+    """Return a response with a JSON body."""
     return Response(status, JSON, None, orjson.dumps(body))
 
 
 def error(
     status: int, message: str, *, retry_after: float | None = None, close: bool = False
 ) -> Response:
-    """Return an error in TensorFlow Serving's shape."""
-    # A text that quotes the request may hold what is no UTF-8.
+    """Return an error in TensorFlow Serving's format."""
+    # A text that quotes the request may contain invalid UTF-8.
     body = orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
     more = "" if retry_after is None else f"Retry-After: {units.retry_after_s(retry_after)}\r\n"
     return Response(status, JSON, None, body, more, close=close)
 
 
 def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes, bytes]:
-    """Return the head and the body of the answer to a request with this `head`.
+    """Return the header bytes and the body of the answer to a request with this `head`.
 
-    What answers of the same kind have in common is kept in `response.kind`.
+    The common part of answers of the same kind is kept in `response.template`.
     """
     connection = ""
     if not keep_alive:
@@ -65,13 +65,13 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
 
 
 def _lines(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:
-    """Return the lines of a head that many answers share."""
+    """Return the header lines that many answers share."""
     encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
     head = (
         f"HTTP/1.1 {status} {_REASON.get(status, '')}\r\n"
         f"Content-Type: {content_type}\r\n{encoding}{connection}"
     ).encode("latin-1", "replace")
-    if len(_HEADS) >= _MAX_HEADS:  # model servers that name types as they like
+    if len(_HEADS) >= _MAX_HEADS:  # model servers may send any type
         _HEADS.clear()
     _HEADS[status, content_type, content_encoding, connection] = head
     return head

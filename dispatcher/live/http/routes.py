@@ -1,4 +1,4 @@
-"""What a request's path asks for, in the dialects that clients speak.
+"""Routes of request paths, in the protocols that clients use.
 
 TensorFlow Serving (https://www.tensorflow.org/tfx/serving/api_rest):
 
@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Final
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-"""A model or a label. The path goes to model servers as it came, and to whatever normalises paths
-before them: nothing in it may be an escape, or lead out of the model that was checked."""
+"""A model or a label. The path goes to model servers unchanged, and through proxies that normalise
+paths: nothing in it may be an escape, or lead out of the model that was checked."""
 
 _V1 = re.compile(
     rf"/v1/models/(?P<model>{_NAME})"
@@ -32,17 +32,17 @@ _V2 = re.compile(
 )
 _NAMELESS = re.compile(r"/v1/models(?:/versions/[0-9]+|/labels/[^/:]+)?(?:/metadata)?")
 USUAL: Final = 256
-"""Length of a path that is remembered: strangers name what they like."""
+"""Longest path that is cached: unauthenticated clients may send any text."""
 
 OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
-"""Paths that a load balancer asks for, without a key and by any name."""
+"""Paths of load balancers' probes, allowed without a key and under any host name."""
 
 _INFERENCES = frozenset({":predict", ":classify", ":regress", "/infer"})
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A parsed path; `is_inference` tells a POST from a GET, `template` has no names in it."""
+    """A parsed path; `is_inference` means POST, otherwise GET; `template` has no names in it."""
 
     model: str
     version: str | None
@@ -52,12 +52,12 @@ class Route:
 
     @property
     def is_status(self) -> bool:
-        """Whether it asks TensorFlow Serving's way how far the versions of a model are."""
+        """True if it requests the status of a model's versions in TensorFlow Serving's protocol."""
         return self.path.startswith("/v1/") and self.template[-1] == "}"
 
     @property
     def missing(self) -> str:
-        """What is said if there is no such model; TensorFlow Serving's words for its own paths."""
+        """The error for an unknown model; TensorFlow Serving's text for its own paths."""
         if self.path.startswith("/v2/"):
             return f"Model not found: {self.model}"
         return missing(self.model, self.version, is_inference=self.is_inference)
@@ -65,7 +65,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class GrpcRoute:
-    """What a gRPC call asks for; `path` is /package.Service/Method."""
+    """The model and method of a gRPC call; `path` is /package.Service/Method."""
 
     model: str
     version: str | None
@@ -74,19 +74,19 @@ class GrpcRoute:
 
     @property
     def is_status(self) -> bool:
-        """Whether it asks TensorFlow Serving's way how far the versions of a model are."""
+        """True if it requests the status of a model's versions in TensorFlow Serving's protocol."""
         return self.path.endswith("/GetModelStatus")
 
     @property
     def missing(self) -> str:
-        """What is said if there is no such model."""
+        """The error for an unknown model."""
         if self.path.startswith("/inference."):
             return f"Model not found: {self.model}"
         return missing(self.model, self.version, is_inference=self.is_inference)
 
 
 def missing(model: str, version: str | None, *, is_inference: bool) -> str:
-    """Return how TensorFlow Serving says that it did not find a model."""
+    """Return TensorFlow Serving's error for an unknown model."""
     if not is_inference:
         return f"Could not find any versions of model {model}"
     servable = f"Specific({model}, {version})" if version else f"Latest({model})"
@@ -94,7 +94,7 @@ def missing(model: str, version: str | None, *, is_inference: bool) -> str:
 
 
 def names_no_model(path: str) -> bool:
-    """Whether a path that has no route asks for a status or metadata without naming a model."""
+    """Return True if a path without a route requests status or metadata but names no model."""
     return _NAMELESS.fullmatch(path) is not None
 
 
@@ -104,7 +104,7 @@ def parse(method: str, path: str) -> Route | None:
 
 
 def _parse(method: str, path: str) -> Route | None:
-    if path.startswith("http://"):  # a server takes the absolute form too (RFC 9112 §3.2.2)
+    if path.startswith("http://"):  # a server accepts the absolute form too (RFC 9112 §3.2.2)
         path = "/" + path[7:].partition("/")[2]
     path = path.partition("?")[0]
     match = (_V2 if path.startswith("/v2/") else _V1).fullmatch(path)

@@ -1,4 +1,4 @@
-"""Listens for clients: accepts within limits, keeps the time of all connections, drains."""
+"""The HTTP server: accepts clients within limits, enforces timeouts, drains."""
 
 import asyncio
 import ssl
@@ -15,11 +15,11 @@ BACKLOG = 4096
 """Connections that the kernel may hold until they are accepted (bounded by net.core.somaxconn)."""
 
 CROWDED = 1.0
-"""Seconds after which a TLS handshake makes room for the next client, once all places are taken: it
-takes milliseconds, so these are clients that say nothing."""
+"""Seconds after which a TLS handshake is closed for the next client, if all connections are in use:
+it takes milliseconds, so such a client sends nothing."""
 
 SWEEP = 0.25
-"""Seconds between two looks for clients out of time, at most: a timer for each would cost more."""
+"""Longest time in seconds between two sweeps for timeouts: a timer for each would cost more."""
 
 
 class Server(Connections):
@@ -55,7 +55,7 @@ class Server(Connections):
         )
 
     def stop_listening(self) -> None:
-        """Accept no more; what is connected stays."""
+        """Stop accepting; existing connections stay open."""
         if self._listener is not None:
             self._listener.close()
 
@@ -77,7 +77,8 @@ class Server(Connections):
         await asyncio.sleep(0)  # one turn of the loop lets the transports close
 
     def on_accepted(self, handshake: Handshake) -> Connection | None:
-        """Count a connection that is to be secured; one too many is not worth a handshake."""
+        """Count a connection before its handshake; one beyond the limit is not worth a handshake.
+        """
         connection = Connection(self)
         connection.peer, connection.handshake = handshake.peer, handshake
         self.handshakes[handshake] = connection

@@ -1,7 +1,7 @@
-"""What a worker offers, checked before the dispatcher's state are built on it.
+"""Validates a worker's capabilities before the dispatcher's state is built on them.
 
-The core trusts an offer: it counts pages by it and looks times up in it. So a worker whose offer
-does not hold together is refused as a whole, with one line that says why.
+The core trusts the capabilities: it counts pages and looks up times by them. So a worker whose
+capabilities are inconsistent is refused as a whole, with one line that gives the reason.
 """
 
 import math
@@ -22,15 +22,15 @@ TYPES: Mapping[str, str] = {
     "float64": "double",
     BYTES: "string",
 }
-"""TensorFlow's names of the types that it calls otherwise than NumPy does."""
+"""TensorFlow's names of the types that NumPy calls differently."""
 
 
 SHOWN: Final = 5
-"""Names of models in one line of the log."""
+"""Most names of models in one line of the log."""
 
 
 def checked(hello: Hello, models: Collection[str]) -> Capabilities:
-    """Return the offer as the core may use it; raises WireError.
+    """Return the capabilities for the core; raises WireError.
 
     Inputs of several requests are joined along their first dimension, the batch. A model that has
     another free dimension takes requests that cannot be joined: it runs them one by one.
@@ -46,7 +46,7 @@ def checked(hello: Hello, models: Collection[str]) -> Capabilities:
     for name, model in offer.models.items():
         _check(name, model)
         if name in models and 1 not in model.executions:
-            # What remains of any number of requests can be run by ones.
+            # The remainder of any number of requests can be run one by one.
             raise WireError(f"models.{name}: batch sizes: must have 1")
     unknown = sorted(set(offer.loaded) - offer.models.keys())
     if unknown or len(set(offer.loaded)) < len(offer.loaded):
@@ -102,7 +102,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def readable(signatures: Mapping[str, device_protocol.Signature]) -> dict[str, ServingSignature]:
-    """Return a model's signatures as requests in JSON are read by them."""
+    """Return a model's signatures for reading JSON requests."""
     return {
         name: ServingSignature(name, _specs(signature.inputs), _specs(signature.outputs))
         for name, signature in signatures.items()

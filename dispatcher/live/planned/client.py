@@ -1,8 +1,8 @@
-"""One connection to the worker of a planned device, kept up: actions out, their results in.
+"""One connection to the worker of a planned device, kept open: actions out, results in.
 
-It is made again whenever it breaks, and the device is asked anew what it is and what it holds:
-nothing is remembered of a connection that is gone. Times are points on our own clock, in seconds;
-what goes out is converted to the worker's, as its answers to pings tell how that differs.
+It is reopened whenever it breaks, and the device is asked again for its capabilities and its
+contents: nothing is remembered of a lost connection. Times are points on our own clock, in seconds.
+Outgoing ones are converted to the worker's clock, whose offset is measured by pings.
 """
 
 import asyncio
@@ -20,47 +20,49 @@ from roma.domain.errors import BackendError, BackendLost, WireError
 from roma.security.tokens import Token
 
 CONNECT_LIMIT: Final = 5.0
-"""Seconds for a connection to come about."""
+"""Seconds to establish a connection."""
 
 HELLO_LIMIT: Final = 30.0
-"""Seconds for a worker to say what it has: what the one before left running ends first."""
+"""Seconds for a worker to report its contents: running actions of the previous connection end
+first."""
 
 PINGS: Final = 8
-"""Questions for the time before the first action: the quickest answer counts."""
+"""Pings before the first action: the quickest answer determines the clock offset."""
 
 PERIOD: Final = 1.0
 """Seconds between two pings of a connection that is in use: clocks drift."""
 
 SILENCE: Final = 3.0
-"""Seconds without a word from a worker after which it is given up."""
+"""Seconds without a message from a worker after which the connection is closed."""
 
 PATIENCE: Final = (0.1, 2.0)
 """Shortest and longest seconds between two attempts to connect."""
 
 STEADY: Final = 10.0
-"""Seconds after which a connection counts as a good one: its end is no reason to wait longer."""
+"""Seconds after which a connection counts as stable: its end does not lengthen the next wait."""
 
 log: Final = logging.getLogger(__name__)
 
 
 class ActionListener(Protocol):
-    """Whom a client tells."""
+    """Listener to a client's events."""
 
     def on_hello(self, hello: Hello) -> None:
-        """Take what a worker has; raise WireError to refuse it. From now on it can be asked."""
+        """Take a worker's contents; raise WireError to refuse it. From now on it accepts actions.
+        """
 
     def on_result(self, result: ActionResult) -> None:
-        """Take a result; raise WireError if nobody asked for it."""
+        """Take a result; raise WireError if it matches no action."""
 
     def on_lost(self, why: str) -> None:
-        """Take that there will be no more results; told once after each accepted Hello."""
+        """Note that no more results will come; called once after each accepted Hello."""
 
     def overdue(self, now: float) -> str | None:
-        """Return which answer should have come long ago, or None."""
+        """Return the action whose answer is long overdue, or None."""
 
 
 class ActionClient:
-    """Keeps one connection to the worker at `address`; `name` is who we are to it."""
+    """Keeps one connection to the worker at `address`; `name` is our name there."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class ActionClient:
         return f"<ActionClient of {self.address[0]}:{self.address[1]}: {state}>"
 
     async def run(self) -> None:
-        """Connect, stay connected, and connect again; until cancelled."""
+        """Connect, stay connected, and reconnect; until cancelled."""
         shortest, wait = PATIENCE[0], PATIENCE[0]
         while True:
             begun = self._clock()
@@ -96,7 +98,7 @@ class ActionClient:
             await asyncio.sleep(wait)
 
     def submit(self, action: Action, inputs: Mapping[str, Array] | None = None) -> bool:
-        """Send an action; return whether it went out. Raises WireError for what cannot be sent."""
+        """Send an action; return True if it was sent. Raises WireError for invalid ones."""
         link = self._link
         if link is None or link.is_over:
             return False
@@ -104,13 +106,13 @@ class ActionClient:
         return True
 
     def drop(self, why: str) -> None:
-        """End this connection and make another one: what is known of the device is wrong."""
+        """Close this connection and open another one: our state of the device is wrong."""
         if self._link is not None:
             self._link.end(why)
             self._lose(why)
 
     async def _serve(self) -> None:
-        """Make a connection and look after it until it ends; raises why it did."""
+        """Open a connection and maintain it until it ends; raises the reason for its end."""
         loop, (host, port) = asyncio.get_running_loop(), self.address
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -141,7 +143,7 @@ class ActionClient:
             self._owner.on_hello(hello)
         except (
             BaseException
-        ):  # refused, or a bug: it was never connected, so nobody is told of a loss
+        ):  # refused, or a bug: it was never connected, so no loss is reported
             self._link = None
             raise
         self._said = ""
@@ -158,7 +160,7 @@ class ActionClient:
                     link.end(late)
                 link.ping()
         except asyncio.CancelledError:
-            self._link = None  # nobody is to be told any more
+            self._link = None  # nothing is reported any more
             raise
         self._lose(link.why)
 
@@ -168,7 +170,7 @@ class ActionClient:
             self._owner.on_lost(why)
 
     def _log_failure(self, why: str) -> None:
-        """Say once what keeps us from being connected, however often it is tried."""
+        """Log once what prevents the connection, however often it is tried."""
         if why != self._said:
             self._said = why
             log.warning("worker at %s:%d: %s", *self.address, why)

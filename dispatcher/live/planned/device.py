@@ -1,8 +1,9 @@
 """One planned device: the core's commands as its actions, their results as the core's events.
 
-The core's state of a device are exact only while both agree. A result that shows that they do not
-(a model that we thought loaded is not there, pages that we thought free are taken) ends the
-connection: the next one begins with what the device says that it holds. What runs then has failed.
+The core's state of a device is exact only while both agree. A result that shows a disagreement (a
+model that we thought loaded is not there, pages that we thought free are taken) ends the
+connection: the next one begins with the device's report of what it holds. Running actions have
+failed then.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ from roma.telemetry.logs import RateLimitedLogger
 from roma.tensors import arrays
 
 Signatures = dict[str, "ModelSignatures"]
-"""By model."""
+"""Signatures by model."""
 
 log: Final = logging.getLogger(__name__)
 
@@ -49,20 +50,20 @@ ERRORS: Final = decades(1e-5, 1.0)
 """Bounds in seconds of the histograms of prediction errors."""
 
 _DISAGREES: Final = frozenset({ActionStatus.NOT_LOADED, ActionStatus.NO_PAGES, ActionStatus.BUSY})
-"""What a LOAD or UNLOAD ends with if the device is not in the state that the core believes in."""
+"""Statuses of a LOAD or UNLOAD on a device that is not in the state that the core assumes."""
 
 
 _NOT_BEGUN: Final = frozenset({ActionStatus.MISSED, ActionStatus.ENDING})
-"""What is no fault of the device's state: nothing was done, and it may be asked again."""
+"""Statuses without a fault in the device's state: nothing was done, and it may be retried."""
 
 _CLOSED: Final = "the connection is closed"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSignatures:
-    """A model's signatures by name: as a worker checks them, and as JSON is read by them.
+    """A model's signatures by name: for a worker's checks, and for reading JSON.
 
-    `most` is the largest batch that a worker takes of it.
+    `most` is the largest batch that a worker accepts for it.
     """
 
     told: Mapping[str, Signature]
@@ -71,11 +72,10 @@ class ModelSignatures:
 
 
 class PlannedDevice:
-    """Carries out what the core commands for one planned executor.
+    """Carries out the core's commands for one planned executor.
 
-    `signatures` are those of all devices, by model, as the last of them told; all variants of a
-    model have one. `timeout` is how long an action may take before the device counts as hung, in
-    seconds.
+    `signatures` are those of all devices, by model, as last reported; all variants of a model share
+    one. `timeout` is how long an action may take before the device counts as hung, in seconds.
     """
 
     def __init__(
@@ -89,23 +89,22 @@ class PlannedDevice:
     ) -> None:
         self.name = executable.name
         self.actions: Counter[tuple[str, ActionStatus]] = Counter()
-        """How many have ended, by their kind and how."""
+        """Numbers of ended actions, by kind and status."""
         self.overruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
-        """Seconds that actions took beyond what was predicted, by their kind (Fig. 10)."""
+        """Seconds by which actions exceeded the prediction, by kind (Fig. 10)."""
         self.underruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
-        """Seconds that they ended before, of all others."""
+        """Seconds by which all other actions ended early."""
         queues = driver.core.queues
         self._names = {model: queues[model].spec.served_as for model in executable.spec.models}
-        """By model: what the device has it as."""
+        """Names on the device, by model."""
         self._driver = driver
         self._signatures = signatures
         self._timeout = timeout
         self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
         self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
-        """By action: what the core wants by it, since when, and the seconds that it is predicted to
-        take; the oldest first."""
+        """By action: its command, its start, and its predicted seconds; the oldest first."""
         self._held: dict[int, list[Grant]] = {}
-        """By action: what its callers were granted, held as long as it runs."""
+        """By action: its callers' grants, held as long as it runs."""
         self._last_action = 0
         self._client = ActionClient(
             f"roma dispatcher, {self.name}",
@@ -129,15 +128,15 @@ class PlannedDevice:
     # The driver's commands
 
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
-        """Run a batch; a call is None if it was given up between the command and now."""
+        """Run a batch; a call is None if it was cancelled between the command and now."""
         examples = [call for call in calls if isinstance(call, ExampleCall)]
-        if not examples:  # the core still knows it
+        if not examples:  # the core still counts it as running
             self._driver.handle(ExecutionMissed(command.execution))
             return
         for example in examples:
             example.whole.on_executing(self.name, self._client.address)
         rows = [example.inputs for example in examples]
-        rows += [rows[-1]] * (command.size - len(rows))  # the batch has the size that was planned
+        rows += [rows[-1]] * (command.size - len(rows))  # pad the batch to the planned size
         number, (earliest, latest) = self._number(command), command.window
         infer = Infer(number, command.variant, command.size, earliest, latest)
         try:
@@ -192,7 +191,7 @@ class PlannedDevice:
     # The client's news
 
     def on_hello(self, hello: Hello) -> None:
-        """Take what the device offers; raises WireError if it cannot be used."""
+        """Take the device's capabilities; raises WireError if it cannot be used."""
         offer = checked(hello, [name for names in self._names.values() for name in names])
         refused = self._driver.core.refusal(self.name, offer)
         if refused is not None:
@@ -218,7 +217,7 @@ class PlannedDevice:
         self._driver.handle(ExecutorReady(self.name, offer))
 
     def on_lost(self, why: str) -> None:
-        """Take that the device is gone, with everything it was asked."""
+        """Note that the device is lost, with all its pending actions."""
         self._asked.clear()
         self._release_all()
         if self.name in self._driver.core.executors:
@@ -233,7 +232,7 @@ class PlannedDevice:
             self._release(number)
 
     def overdue(self, now: float) -> str | None:
-        """Return which answer should have come long ago."""
+        """Return the action whose answer is long overdue, or None."""
         for command, since, _ in self._asked.values():
             if now - since > self._timeout:
                 return f"{_named(command)}: no result within {self._timeout:g} s"
@@ -241,7 +240,7 @@ class PlannedDevice:
         return None
 
     def on_result(self, result: ActionResult) -> None:
-        """Take how an action ended; raises WireError if nobody asked for it."""
+        """Take the result of an action; raises WireError if it matches no action."""
         outcome = result.outcome
         command, _, predicted = self._asked.pop(outcome.id, (None, 0.0, 0.0))
         self._release(outcome.id)
@@ -280,7 +279,7 @@ class PlannedDevice:
 
     def _log_disagreement(self, told: str, status: ActionStatus) -> None:
         if status is ActionStatus.INVALID:
-            return  # the client's fault, and the client is told
+            return  # the client's fault, and the client gets the error
         label = f"executable {self.name}: {status}"
         fields = {"executable": self.name, "reason": status.value}
         self._complaints.log(
@@ -303,10 +302,10 @@ class PlannedDevice:
                     return
                 took = max(0.0, outcome.duration)
                 driver.handle(ExecutionEnded(command.execution, Verdict.OK, took))
-                # What comes after the requests' rows filled the batch up.
+                # Rows after the requests' ones are padding.
                 for request, outputs in zip(command.requests, rows, strict=False):
                     call = driver.take(request)
-                    if isinstance(call, ExampleCall):  # else given up meanwhile
+                    if isinstance(call, ExampleCall):  # otherwise it was cancelled meanwhile
                         self._tell(call, outputs, command.variant)
             case ActionStatus.INVALID:
                 driver.handle(ExecutionEnded(command.execution, Verdict.INVALID))
@@ -330,6 +329,6 @@ class PlannedDevice:
 
 
 def _named(command: Execute | LoadModel | UnloadModel) -> str:
-    """Return what was asked, by the device's name of the model."""
+    """Return the device's name for an action's model."""
     model = command.variant if isinstance(command, Execute) else command.model
     return f"{type(command).__name__} of {model}"

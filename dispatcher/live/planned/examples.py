@@ -1,7 +1,7 @@
-"""A predict request as examples: one core request each, so that batches can be made of them.
+"""A predict request as examples: one core request each, so that they can be batched.
 
-A request with n examples waits n times and is answered once, when all of them have ended. If one
-is refused or fails, that is the answer to all, and the others are given up.
+A request with n examples waits n times and is answered once, when all of them have ended. If one is
+refused or fails, its outcome is the answer for all, and the others are cancelled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,16 @@ class ExampleCall(Call):
         self.inputs = inputs
 
     def on_outputs(self, outputs: Mapping[str, Array], variant: str) -> None:
-        """Take what the model, as this variant, gave; instead of `on_outcome`."""
+        """Take the outputs of the model, or of this variant of it; instead of `on_outcome`."""
         self.whole.on_outputs(self, outputs, variant)
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Take that it is not computed."""
+        """Note that the example is not computed."""
         self.whole.on_refused(self, outcome)
 
 
 class MultiExampleCall:
-    """A request of several examples; `call` is told its one outcome."""
+    """A request of several examples; `call` gets its one outcome."""
 
     def __init__(self, driver: Driver, call: Call, layout: Layout) -> None:
         self.call = call
@@ -48,7 +48,7 @@ class MultiExampleCall:
         self._parts: list[ExampleCall] = []
         self._outputs: list[Mapping[str, Array]] = []
         self._variants: dict[str, None] = {}
-        """Those that answered, in the order of their first answers."""
+        """Variants that answered, in the order of their first answers."""
         self._left = 0
         self._is_over = False
 
@@ -66,19 +66,19 @@ class MultiExampleCall:
             for i in range(count)
         ]
         for part in self._parts:
-            if self._is_over:  # one before was refused at once
+            if self._is_over:  # an earlier one was refused at once
                 return
             driver.submit(part)
 
     def cancel(self) -> object:
-        """Give the request up: its client went away."""
+        """Cancel the request: its client went away."""
         if not self._is_over:
             self._give_up()
             self.call.cancel()
         return None
 
     def on_executing(self, executor: str, address: tuple[str, int]) -> None:
-        """Take that an example was sent to a device."""
+        """Note that an example was sent to a device."""
         call = self.call
         is_first, call.executor = call.executor is None, executor
         if is_first and call.context is not None and call.context.trace is not None:
@@ -86,7 +86,7 @@ class MultiExampleCall:
             call.context.trace.on_executing(executor, device, address, self._driver.clock())
 
     def on_outputs(self, example: ExampleCall, outputs: Mapping[str, Array], variant: str) -> None:
-        """Take one example's outputs, and which variant gave them."""
+        """Take one example's outputs, and the variant that computed them."""
         if self._is_over:
             return
         self._variants[variant] = None
@@ -97,16 +97,16 @@ class MultiExampleCall:
             self._end(self._answer())
 
     def on_refused(self, example: ExampleCall, outcome: Outcome) -> None:
-        """Take that an example is not computed."""
+        """Note that an example is not computed."""
         if not self._is_over:
-            self.call.id = example.id  # what the log calls the request
+            self.call.id = example.id  # the request's id in the log
             self._give_up()
             self._end(outcome)
 
     def _give_up(self) -> None:
         self._is_over = True
         for part in self._parts:
-            if part.id:  # else it was not submitted yet
+            if part.id:  # otherwise it was not submitted yet
                 self._driver.cancel(part)
 
     def _end(self, outcome: Outcome) -> None:

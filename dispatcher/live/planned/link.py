@@ -1,4 +1,4 @@
-"""One connection to a worker, in messages; `actions` makes them and makes them anew."""
+"""One message connection to a worker; `actions` encodes the messages and decodes them."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class Link(asyncio.Protocol):
-    """One connection; `heard` is when the worker said something last, on our own clock.
+    """One connection; `heard` is the time of the worker's last message, on our own clock.
 
-    `on_result` takes what nobody waits for; it raises WireError for what must not come.
+    `on_result` takes results that nothing waits for; it raises WireError for invalid ones.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class Link(asyncio.Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if nothing can be sent any more."""
         return self._transport.is_closing()
 
     def connection_made(self, transport: Any) -> None:
-        """Take the transport."""
+        """Keep the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; the connection ends if it is no message, or not one for now."""
+        """Take input; the connection ends if it is no message, or not a valid one now."""
         self.heard = self._clock()
         try:
             for message in self._decoder.feed(data):
@@ -59,7 +59,7 @@ class Link(asyncio.Protocol):
             self.end(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits."""
+        """Notify the waiter."""
         if exc is not None:
             self.why = f"the connection broke: {exc}"
         self.gone.set_result(None)
@@ -72,7 +72,8 @@ class Link(asyncio.Protocol):
         if self.gone.done():
             raise BackendLost(self.why)
         try:
-            # Not wait_for: in Python 3.11 a cancellation is lost on it if the answer comes as well.
+            # Not wait_for: in Python 3.11 it loses a cancellation if the answer comes at the same
+            # time.
             async with asyncio.timeout(limit):
                 message = await self._expected
         except TimeoutError:
@@ -88,7 +89,7 @@ class Link(asyncio.Protocol):
         self._transport.writelines(encode(message))
 
     def ping(self) -> None:
-        """Ask for the time."""
+        """Send a ping for the clock offset."""
         if not self.is_over:
             self.send(Ping(self._clock()))
 

@@ -1,11 +1,11 @@
-"""What a client may ask of an answer's quality, and how long its request was on the way.
+"""Request options of a client about the quality of its answer, and the time a request has spent.
 
     X-Roma-Variant: digits-small        this variant and no other
-    X-Roma-Min-Accuracy: 0.9            a variant that is as accurate, or more
+    X-Roma-Min-Accuracy: 0.9            a variant that is at least as accurate
     X-Request-Soft-Timeout-Ms: 50       the answer loses value from then on
-    X-Request-Start: t=1700000000.123   when it was sent, as proxies say it
+    X-Request-Start: t=1700000000.123   when it was sent, in proxies' format
 
-Only planned devices have a use for them; elsewhere they are unknown headers.
+Only planned devices support them; elsewhere they are unknown headers.
 """
 
 import re
@@ -17,7 +17,7 @@ from roma.domain.variants import RequestOptions
 from roma.tensors.errors import RequestError
 
 VARIANT: Final = "X-Roma-Variant"
-"""In a request the one that shall serve it, in an answer those that did."""
+"""In a request: the variant that must serve it. In an answer: those that did."""
 
 _ACCURACY: Final = "X-Roma-Min-Accuracy"
 _SOFT: Final = "X-Request-Soft-Timeout-Ms"
@@ -30,11 +30,11 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{1,9}")
 
 _TIMES: Final = (946_684_800, 4_102_444_800)
 """The years 2000 and 2100. Some proxies count in seconds, some in milliseconds or microseconds;
-only in one of these units is a number a time between the two."""
+only one of these units puts a number between the two."""
 
 
 def are_in(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request says anything of this."""
+    """Return True if a request has any of these headers."""
     return not _KEYS.isdisjoint(headers)
 
 
@@ -46,7 +46,7 @@ def read(
     now: float,
     today: float,
 ) -> tuple[RequestOptions, float]:
-    """Return a request's terms, and the seconds that it spent on its way here.
+    """Return a request's options, and the seconds that it spent on its way here.
 
     `deadline` is its own hard one, in seconds; `now` is the core's clock, `today` the calendar's.
     Raises RequestError.
@@ -66,7 +66,7 @@ def _text(headers: Mapping[bytes, bytes], name: str) -> str | None:
 
 
 def _quality(headers: Mapping[bytes, bytes], spec: ModelSpec) -> tuple[str | None, float]:
-    """Return which variant is asked for, and the least accuracy."""
+    """Return the requested variant, and the least accuracy."""
     pin, least = _text(headers, VARIANT), _text(headers, _ACCURACY)
     for name, text in ((VARIANT, pin), (_ACCURACY, least)):
         if text is not None and not spec.variants:
@@ -100,7 +100,7 @@ def _soft(text: str | None, deadline: float | None) -> float | None:
 
 
 def _spent(text: str | None, today: float) -> float:
-    """Return how long ago something was sent; what was sent later than now counts as now."""
+    """Return the seconds since a request was sent; a time in the future counts as now."""
     if text is None:
         return 0.0
     number, (first, last) = text.removeprefix("t="), _TIMES

@@ -1,7 +1,7 @@
-"""The clients' side of planned devices: requests become tensors here, before they wait.
+"""The front end of planned devices: requests become tensors here, before they wait.
 
-What cannot be read, or does not fit the model, is refused at once and takes nobody's place in a
-batch. Look-ups are answered from what the devices told: a worker has no REST port of its own.
+A request that cannot be read, or does not fit the model, is refused at once and takes no slot in a
+batch. Look-ups are answered from the devices' reports: a worker has no REST port of its own.
 """
 
 import time
@@ -31,32 +31,33 @@ from roma.tensors.jsontext import parse
 from roma.tensors.tfjson import DEFAULT_SIGNATURE, Layout, decode_predict, signature_name
 
 VERSION: Final = "1"
-"""A worker has one version of each model and does not say which: it goes by this number."""
+"""Version number of every model: a worker has one version of each and does not report it."""
 
 _PREDICT: Final = frozenset(
     {"/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"}
 )
 _STATUS: Final = {Code.UNIMPLEMENTED: 501, Code.NOT_FOUND: 404}
-"""HTTP statuses of what is wrong with a request; of everything else 400."""
+"""HTTP statuses of invalid requests; 400 for everything else."""
 
 
 class PlannedDevices:
-    """The planned devices of a deployment that has nothing else. Raises ConfigError."""
+    """The planned devices of a deployment that has only planned ones. Raises ConfigError."""
 
     def __init__(self, config: Config, driver: Driver) -> None:
         self.max_body = config.gateway.max_body_bytes
-        """Bytes of a body, also once it is inflated."""
+        """Limit in bytes of a body, also after decompression."""
         self.devices: dict[str, PlannedDevice] = {}
         self._driver = driver
         self._timeout = config.gateway.backend_timeout
         self._signatures: Signatures = {}
-        # Read before anything is started, so that a bad file is told as every fault of roma.yaml.
+        # Read before anything is started, so that a bad file is reported like any fault of
+        # roma.yaml.
         self._tokens: dict[str, Watched[Token] | None] = {
             e.name: watched(e.token, f"executable {e.name}: token") for e in executables(config)
         }
 
     def add(self, executable: Executable) -> PlannedDevice:
-        """Make the device of an executable; its `run` connects it."""
+        """Create the device of an executable; its `run` connects it."""
         device = PlannedDevice(
             executable,
             self._driver,
@@ -68,7 +69,7 @@ class PlannedDevices:
         return device
 
     def remove(self, name: str) -> None:
-        """Forget a device."""
+        """Remove a device."""
         del self.devices[name], self._driver.devices[name]
 
     # What clients ask
@@ -76,7 +77,7 @@ class PlannedDevices:
     def begin(
         self, call: Call, route: Route, message: Message, headers: Mapping[bytes, bytes]
     ) -> Pending | Response:
-        """Queue a request's examples, or answer at once why not."""
+        """Queue a request's examples, or return an immediate answer."""
         try:
             if request_options.are_in(headers):
                 spec, now = self._driver.core.queues[route.model].spec, self._driver.clock()
@@ -111,7 +112,7 @@ class PlannedDevices:
         return json_response(200, {"model_version_status": [version]})
 
     def _read(self, route: Route, message: Message) -> tuple[Mapping[str, Array], int, Layout]:
-        """Return the inputs, how many examples they are, and how to answer.
+        """Return the inputs, the number of examples, and the layout of the answer.
 
         Raises RequestError, TensorError or BodyTooLarge.
         """
@@ -141,7 +142,8 @@ class PlannedDevices:
         return inputs, self._count(model, known, inputs), layout
 
     def _count(self, model: str, known: ModelSignatures, inputs: Mapping[str, Array]) -> int:
-        """Return how many examples inputs are; raises TensorError if they are not what fits."""
+        """Return the number of examples in inputs; raises TensorError if they do not fit the model.
+        """
         first = next(iter(inputs.values()))
         count = first.shape[0] if first.ndim else 0
         most = self._driver.core.queues[model].spec.max_waiting
@@ -149,7 +151,7 @@ class PlannedDevices:
             raise TensorError(f"examples = {count}: must be from 1 to max_waiting ({most})")
         check(inputs, known.told[DEFAULT_SIGNATURE], count)
         size = sum(map(_size, inputs.values())) / count
-        # As many as are in the largest batch must fit one message.
+        # The examples of the largest batch must fit one message.
         bound = MAX_PAYLOAD // known.most
         if size > bound:
             raise TensorError(f"example = {size:.0f} bytes: must be ≤ {bound}")
@@ -164,13 +166,13 @@ class PlannedDevices:
 
 
 def _size(array: Array) -> int:
-    """Return the bytes of a tensor, its strings among them."""
+    """Return the bytes of a tensor, including its strings."""
     strings = sum(map(len, array.flat)) if array.dtype == object else 0
     return array.nbytes + strings
 
 
 def _metadata(model: str, signatures: Mapping[str, Signature]) -> dict[str, Any]:
-    """Return what TensorFlow Serving says of a model, as far as a worker tells it."""
+    """Return TensorFlow Serving's metadata of a model, as far as a worker reports it."""
     definitions = {
         name: {
             "inputs": _infos(signature.inputs),

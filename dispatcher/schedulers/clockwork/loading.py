@@ -43,7 +43,7 @@ SPARE_ENTRIES: Final = 16
 
 
 class DeviceSchedule:
-    """A planned device; `strategies` by batch size, ordered by the latest time at which they begin."""
+    """A planned device; `strategies` by batch size, ordered by their latest start."""
 
     __slots__ = ("device", "executor", "look_at", "name", "places", "strategies", "work")
 
@@ -234,7 +234,7 @@ class Loading:
     def pick(
         self, gpus: list[DeviceSchedule], now: float, latency: float
     ) -> tuple[DeviceSchedule, ModelDemand] | None:
-        """Return where to load what; `gpus` can begin one, and the first of them does if it can."""
+        """Return the device and the model to load: the first of `gpus` that can begin a LOAD."""
         skipped = []
         found = None
         self.is_short, self.paused_until = False, NEVER
@@ -279,7 +279,7 @@ class Loading:
 
 
 def _weight(place: Replica) -> float:
-    """Return how much of its model's demand a place draws: the inverse of others' there."""
+    """Return a replica's weight in its model's demand: the inverse of other models' load there."""
     others = place.gpu.work - place.share
     return 1 / others if others > FLOOR else 1 / FLOOR
 

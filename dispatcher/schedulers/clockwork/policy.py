@@ -56,7 +56,7 @@ from roma.domain.model import Request
 
 
 class _Strategy:
-    """A batch that can begin now: `size` requests of the model's list, starting at index `first`."""
+    """A batch that can begin now: `size` requests of the model's list, from index `first` on."""
 
     __slots__ = ("first", "latest", "place", "run", "size")
 
@@ -183,7 +183,7 @@ class Clockwork(Scheduler):
         self._move(model_demand)
 
     def _move(self, model_demand: ModelDemand) -> None:
-        """Take that a model is somewhere else, or that it takes longer or shorter there."""
+        """Record that a model's replicas changed, or that its times on one of them did."""
         model_demand.head = NO_REQUEST
         self._stale[model_demand.name] = model_demand
 
@@ -259,7 +259,7 @@ class Clockwork(Scheduler):
                 return batch
 
     def _choose_strategy(self, gpu: DeviceSchedule, start: float) -> "_Strategy | None":
-        """Return the strategy that cannot wait any longer, with the largest batch that it can become.
+        """Return the strategy that cannot wait any longer, with the largest possible batch.
 
         Except if it takes so long that a larger batch, which does more in its time, would be lost.
         """
@@ -380,7 +380,7 @@ class Clockwork(Scheduler):
             heappush(self._drops, (time, self._sequence, model_demand))
 
     def _soonest(self, model_demand: ModelDemand, now: float) -> tuple[float, float]:
-        """Return when the model is ready on some device, and the seconds from there to an answer."""
+        """Return when the model is ready somewhere, and the seconds from there to an answer."""
         ready, run = NEVER, NEVER
         for place in model_demand.places:
             run = min(run, place.times[1])

@@ -71,7 +71,6 @@ class DeadlineBins:
         return next(iter(self), None)
 
     def sizes(self, now: float, before: int, after: int) -> list[int]:
-        """Return the sizes of `before` bins before that of `now`, and of `after` bins from it on.
-        """
+        """Return the sizes of `before` bins before that of `now`, and of `after` from it on."""
         current, bins = int(now // self.width), self._bins
         return [len(bins.get(i, ())) for i in range(current - before, current + after)]

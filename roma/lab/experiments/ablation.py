@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from roma.config.schema import LONG_PERIOD
+from roma.config.control import LONG_PERIOD
 from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
 from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.systems import SHIPPED, System

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from roma.config.schema import DEFAULT_BUDGET, Config
+from roma.config.models import DEFAULT_BUDGET
+from roma.config.schema import Config
 from roma.lab.experiments.base import Cell, Check, Column, Table
 from roma.lab.experiments.intervals import cores_at, interval
 from roma.lab.experiments.lab import Lab

@@ -14,7 +14,8 @@ from itertools import product
 from statistics import geometric_mean
 from typing import Any
 
-from roma.config.schema import DEFAULT_BUDGET, Config
+from roma.config.models import DEFAULT_BUDGET
+from roma.config.schema import Config
 from roma.lab.experiments.base import Check, Column, Table
 from roma.lab.experiments.lab import Lab
 from roma.lab.sim.scenario import from_config, seed_of

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from roma.config.control import DEFAULT_LAW
 from roma.config.profile import ModelProfile
-from roma.config.schema import DEFAULT_LAW, Config
+from roma.config.schema import Config
 from roma.domain.errors import RomaError
 from roma.domain.units import milliseconds
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from roma.config.schema import DEFAULT_LAW, LONG_PERIOD, SHORT_PERIOD
+from roma.config.control import DEFAULT_LAW, LONG_PERIOD, SHORT_PERIOD
 
 NO_DEADLINE = 1000.0
 """Times the SLA: the paper's systems never refuse a request."""

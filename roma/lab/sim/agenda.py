@@ -1,4 +1,4 @@
-"""Virtual time: what is due first acts first, what is due together acts in the order of entry."""
+"""Virtual time: entries act in order of time, simultaneous ones in order of entry."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -21,12 +21,12 @@ class Agenda:
         return len(self._heap)
 
     def at(self, time: float, act: Act, argument: Any = None) -> None:
-        """Enter `act(argument)`; a time that has passed means now."""
+        """Enter `act(argument)`; a time in the past means now."""
         self._sequence += 1
         heappush(self._heap, (time, self._sequence, act, argument))
 
     def run(self, until: float) -> None:
-        """Act on everything due before `until`, then let it be `until`."""
+        """Act on everything due before `until`, then set `now` to `until`."""
         heap = self._heap
         while heap and heap[0][0] < until:
             time, _, act, argument = heappop(heap)

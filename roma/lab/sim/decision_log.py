@@ -1,6 +1,6 @@
-"""The story of a simulated run: the records that a live one writes, with `at` in virtual seconds.
+"""The decision log of a simulated run: a live run's records, with `at` in virtual seconds.
 
-It only listens: a run that is told takes the same decisions as one that is not.
+It only observes: a logged run makes the same decisions as one without a log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,14 @@ from supervisor.core import Supervisor
 from supervisor.decision_log import Decision, plain
 
 Write = Callable[[str, Sequence[Mapping[str, Any]]], None]
-"""Takes the name of a file and records for its end, as `Chronicle.write` does."""
+"""Takes the name of a file and records to append to it, as `DecisionLog.write` does."""
 
 PERIOD = 1.0
-"""Seconds between two looks at the dispatcher, as in `dispatcher.live.admin.dashboard_feed`."""
+"""Seconds between two samples of the dispatcher, as in `dispatcher.live.admin.dashboard_feed`."""
 
 
 class SimDecisionLog:
-    """Tells one run to `write`."""
+    """Writes the decision log of one run through `write`."""
 
     def __init__(self, write: Write, law: str, epoch: str) -> None:
         self._write = write
@@ -31,13 +31,13 @@ class SimDecisionLog:
         self._looked = 0.0
 
     def decided(self, worker: str, decisions: Sequence[Decision]) -> None:
-        """Tell decisions of a worker: a period later, for by then `observed` is known."""
+        """Write decisions of a worker, one period late, when `observed` is known."""
         if decisions:
             records = [plain(d, at=d.time, worker=worker, law=self._law) for d in decisions]
             self._write(decision_log.decisions(worker), records)
 
     def look(self, core: Dispatcher, now: float) -> None:
-        """Tell what became of the requests since the last look; the first one only begins."""
+        """Write the outcomes of requests since the last sample; the first is only a baseline."""
         found = self._moments.take(reports.reply(core, self._epoch, now), now)
         since, self._looked = self._looked, now
         records = []
@@ -49,7 +49,7 @@ class SimDecisionLog:
             self._write(decision_log.MODELS, records)
 
     def end(self, core: Dispatcher, workers: Mapping[str, Supervisor | None], now: float) -> None:
-        """Tell what is left when the run ends."""
+        """Write the remaining records when the run ends."""
         self.look(core, now)
         for worker, supervisor in workers.items():
             if supervisor is not None:

@@ -2,11 +2,10 @@
 
     clients ─► Dispatcher.handle ─► Execute, LoadModel ─► WorkerCore ─► outcomes ─► Dispatcher
 
-The dispatcher core and its policy are those that run live, and so are the rules of a planned
-device (`roma.device.core`); the agenda is in the place of the clock, and an action takes the time
-of its profile, times noise. Devices without windows run one batch at a time and hold every model:
-what other policies are compared on. Decisions take no time, unless a clock of what they cost is
-given.
+The dispatcher core and its policy are those that run live, and so are the rules of a planned device
+(`roma.device.core`). The agenda replaces the clock, and an action takes the time of its profile,
+times noise. Devices without windows run one batch at a time and hold every model: other policies
+are compared on these. Decisions take no time, unless a clock of their cost is given.
 """
 
 import math
@@ -58,18 +57,18 @@ CLIENT_THINK_TIME = 1e-4
 """Seconds between an answer and the next request of a client that sends one at a time."""
 
 BACK_OFF = 1e-3
-"""Seconds after which such a client asks again that was refused. Without a pause those who are
-refused at once would ask again at once, and the run would be of nothing else."""
+"""Seconds after which such a client repeats a refused request. Without a pause, immediate refusals
+would cause immediate retries, and the run would consist of nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far actions are from their profile: a lognormal factor, and rare stalls.
+    """Deviation of actions from their profile: a lognormal factor, and rare stalls.
 
     `spread` is the coefficient of variation; `is_normal` makes the factor a normal one. With
     probability `stalls` an action takes `stall` seconds longer. The defaults are the prediction
-    errors of Clockwork (Fig. 10): a p99 of some 50 µs beyond a prediction of 3 ms, and more than
-    10 ms in a few cases of a million.
+    errors of Clockwork (Fig. 10): a p99 of some 50 µs beyond a prediction of 3 ms, and more than 10
+    ms in a few cases of a million.
     """
 
     spread: float = 0.004
@@ -80,10 +79,11 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What is simulated. Times in seconds; `deadline` is the SLO of requests without their own.
+    """Setup of a fleet simulation. Times in seconds; `deadline` is the default SLO of requests.
 
-    `patience`: how long requests may live when it is not the SLO (policies that never refuse).
-    `late` are disturbances: from a time on, everything on a device takes so much longer, once.
+    `patience`: lifetime of requests if it is not the SLO (policies that never refuse). `late` are
+    disturbances: from a given time on, the actions of a device are delayed by so many seconds,
+    once.
     """
 
     models: Mapping[str, ModelCapabilities]
@@ -100,17 +100,18 @@ class FleetPlan:
     seed: int = 1
     max_waiting: int = 100_000
     kinds: Sequence[Mapping[str, ModelCapabilities]] = ()
-    """What each device offers, where they differ; then `devices` is their number."""
+    """Capabilities of each device, where they differ; then `devices` is their number."""
     variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
-    """By public name: what `models` then are variants of. A model that is none has its own name."""
+    """By public name: the variants of which `models` then consist. A model without variants has its
+    own name."""
     quality: QualityOptions = field(default_factory=QualityOptions)
     soft: float | None = None
-    """The promise of answers that lose value after it; `deadline` if there is none."""
+    """The soft deadline, after which answers lose value; `deadline` if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request to come: points on the agenda's clock, and its client's terms."""
+    """A future request: points on the agenda's clock, and its client's request options."""
 
     time: float
     deadline: float
@@ -121,7 +122,7 @@ class Arrival:
 class Ended:
     """One request's end. `reason` is None for an answer; `is_cold`: its model was not loaded.
 
-    `variant` is what answered it.
+    `variant` is the one that answered it.
     """
 
     request: Request
@@ -133,28 +134,28 @@ class Ended:
 
     @property
     def model(self) -> str:
-        """Its model."""
+        """The request's model."""
         return self.request.model
 
     @property
     def arrived(self) -> float:
-        """When it arrived."""
+        """Its time of arrival."""
         return self.request.arrived
 
     @property
     def response(self) -> float:
-        """Seconds from its arrival."""
+        """Seconds since its arrival."""
         return self.ended - self.arrived
 
     @property
     def is_good(self) -> bool:
-        """Whether it was answered within its SLO."""
+        """True if it was answered within its SLO."""
         return self.reason is None and self.response <= self.slo
 
 
 @dataclass(slots=True)
 class Prediction:
-    """An action of a planned device: what was predicted and what was, in seconds."""
+    """An action of a planned device: predicted and actual time, in seconds."""
 
     is_load: bool
     expected: float
@@ -164,7 +165,7 @@ class Prediction:
 
 
 class _Client:
-    """Where requests come from: at `times`, or as `arrivals`; without, answers bring requests."""
+    """A source of requests: at `times`, or as `arrivals`; without these, a closed loop."""
 
     __slots__ = ("arrivals", "model", "slo", "times")
 
@@ -182,7 +183,7 @@ class _Client:
 
 
 class _Machine:
-    """One device: the rules of a planned one, or a plain one that runs what it is given."""
+    """One device: under the rules of a planned one, or plain, running whatever it receives."""
 
     __slots__ = ("core", "delay", "models", "name", "wakeup")
 
@@ -199,9 +200,9 @@ class _Machine:
 class Fleet:
     """A run; `on_end` sees every request's end, `on_action` every action's prediction.
 
-    `clock` counts the seconds of a core that decisions take. With it they pass in virtual time
-    too, as on the one thread that a dispatcher is: what happens meanwhile waits its turn, and
-    commands leave when their decision has been made.
+    `clock` counts the seconds of a core that decisions take. With it they pass in virtual time too,
+    as on the one thread of a dispatcher: events meanwhile wait their turn, and commands leave when
+    their decision has been made.
     """
 
     def __init__(
@@ -239,14 +240,14 @@ class Fleet:
         self._predicted: dict[int, tuple[float, float]] = {}
         self._last = 0
         self._timer_at = math.inf
-        """When the dispatcher is woken; never again while one that woke it waits its turn."""
+        """Time of the dispatcher's next wakeup; infinite while a wakeup waits its turn."""
         self._clock: Callable[[], float] | None = None
         self._undecided: deque[tuple[Event, Execute | None]] = deque()
         self.decided_for = 0.0
         """Seconds that decisions have taken; 0 without a clock."""
         self.loads = 0
         self.handle = self.dispatcher.handle
-        """Takes events; an experiment may listen in between."""
+        """Takes events; an experiment may wrap it."""
         for name, machine in self.machines.items():
             offer = Capabilities(plan.pages, machine.models) if plan.planned else None
             spec = ExecutorSpec(name, Device.GPU, names, is_planned=plan.planned)
@@ -256,7 +257,7 @@ class Fleet:
             self._handle(ExecutorReady(name, offer))
         for time, device, delay in plan.late:
             self.agenda.at(time, self._delay, (f"gpu{device}", delay))
-        self._clock = clock  # Now, for devices are there before the first request comes.
+        self._clock = clock  # now, since devices exist before the first request arrives.
 
     def run(self, until: float) -> None:
         """Simulate until a point in time; may be called again."""
@@ -276,7 +277,7 @@ class Fleet:
         """Add clients that each send a request when the last one has ended."""
         for _ in range(concurrency):
             client = _Client(model, slo or self.plan.deadline, None)
-            # Spread over a millisecond, or the first ones would come in one moment.
+            # Spread over a millisecond, or the first ones would arrive at one moment.
             self.agenda.at(self.agenda.now + self._random.uniform(0, 1e-3), self._arrive, client)
 
     def _next(self, client: _Client) -> None:
@@ -292,7 +293,7 @@ class Fleet:
 
     def _arrive(self, client: _Client) -> None:
         now, plan = self.agenda.now, self.plan
-        # Who never refuses lets a request live for `patience`; its SLO is what it is judged by.
+        # A policy that never refuses lets a request live for `patience`; it is judged by its SLO.
         deadline = now + (client.slo if plan.patience is None else plan.patience)
         self._submit(client, deadline, None)
         if client.times is not None:
@@ -325,7 +326,7 @@ class Fleet:
     # The dispatcher
 
     def _handle(self, event: Event, answered: Execute | None = None) -> None:
-        """Let the dispatcher take an event, and the clients their answers that it brings."""
+        """Let the dispatcher handle an event, and pass the resulting answers to the clients."""
         if self._clock is None:
             self._deliver(answered)
             self._carry_out_all(event, self.handle(event, now=self.agenda.now))
@@ -335,7 +336,7 @@ class Fleet:
             self._decide()
 
     def _decide(self) -> None:
-        """Handle the next event; its commands and answers leave by what this takes later."""
+        """Handle the next event; its commands and answers leave after the time that this takes."""
         assert self._clock is not None
         event, start = self._undecided[0][0], self._clock()
         commands = self.handle(event, now=self.agenda.now)
@@ -473,7 +474,7 @@ class Fleet:
         if answered is None:
             return
         for request in answered.requests:
-            if request in self._open:  # else it was refused while it ran
+            if request in self._open:  # else it was refused while it ran.
                 self._finish(request, None, answered.variant)
 
     def _noisy(self, seconds: float, machine: _Machine) -> float:
@@ -494,7 +495,7 @@ class Fleet:
 
 
 def _seconds(offer: ModelCapabilities, batch: int) -> float:
-    """Return the seconds of a batch of any size: as the last sizes grow, beyond the largest."""
+    """Return the seconds of a batch of any size, extrapolated linearly beyond the largest."""
     sizes = sorted(offer.executions)
     if batch <= sizes[-1]:
         return offer.seconds(batch)

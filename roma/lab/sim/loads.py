@@ -18,7 +18,7 @@ from roma.workload.errors import WorkloadError
 from roma.workload.trace import TraceKind, read_counts, read_trace
 
 MOST_REQUESTS = 1e8
-"""Per model: an hour of simulating."""
+"""Most requests per model: an hour of simulating."""
 
 MOST_BURSTS = 1_000_000
 
@@ -32,7 +32,7 @@ def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[floa
         times = read_trace(load.trace, load.kind, column=load.column, seed=seed)
         if load.kind is TraceKind.TIMESTAMPS:
             return repeated(times, math.floor(times[-1]) + 1.0)
-        # Seconds without a request at the end belong to a trace: they are part of its mean rate.
+        # Seconds without a request at the end belong to a trace: they count in its mean rate.
         return repeated(times, float(len(read_counts(load.trace, load.kind, column=load.column))))
     profile = _profile(load, duration)
     if profile.requests > MOST_REQUESTS:
@@ -50,7 +50,7 @@ def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[floa
 
 
 def repeated(times: Iterable[float], length: float) -> Iterator[float]:
-    """Yield `times` again and again, `length` seconds apart."""
+    """Yield `times` repeatedly, `length` seconds apart."""
     kept = tuple(times)
     for lap in count():
         for time in kept:

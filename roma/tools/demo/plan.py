@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from roma.config.schema import DEFAULT_LAW
+from roma.config.control import DEFAULT_LAW
 from roma.tools.profiling.machine import available_cores
 from roma.workload.arrivals import Profile, RateStep
 

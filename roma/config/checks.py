@@ -1,0 +1,207 @@
+"""Checks across the sections of roma.yaml: what contradicts, collides or has no effect is refused.
+
+Each raises Fault with key, value and bound.
+"""
+
+from roma.config.models import ModelConfig
+from roma.config.scheduling import PLANNED, QUALITY
+from roma.config.topology import Topology
+from roma.config.workers import UNIX, Backend, WorkerConfig, check_socket
+from roma.config.yaml_file import Fault
+from roma.domain import units
+from roma.domain.model import Device
+
+
+def check(config: Topology) -> None:
+    """Run every check, in the order in which people mend a file."""
+    if not config.workers:
+        raise Fault("workers", "[]", "at least one")
+    names = [worker.name for worker in config.workers]
+    if len(set(names)) < len(names):
+        raise Fault("workers", names, "different names")
+    for i, worker in enumerate(config.workers):
+        _check_worker(config, f"workers.{i}", worker)
+    _check_ports(config)
+    _check_planned(config)
+    _check_variants(config)
+    _check_served(config)
+    _check_several(config)
+    for name in config.plant.models if config.plant else ():
+        if name not in config.models:
+            raise Fault(f"plant.models.{name}", name, "one of " + ", ".join(config.models))
+    for name in config.gateway.supervisors:
+        if name not in names:
+            raise Fault(f"gateway.supervisors.{name}", name, "one of " + ", ".join(names))
+    _check_models(config)
+
+
+def _check_models(config: Topology) -> None:
+    """Refuse limits of a model that contradict each other or have no effect."""
+    smallest = units.min_cores(config.control.cfs_period)
+    for name, model in config.models.items():
+        least = config.minimum(name)
+        if least < smallest:
+            bound = f"≥ {smallest:g} (a quota of 1 ms per cfs_period)"
+            raise Fault(f"models.{name}.cpu.min", least, bound)
+        for key in ("max", "initial"):
+            cores = getattr(model.cpu, key)
+            if cores is not None and cores < least:
+                raise Fault(f"models.{name}.cpu.{key}", cores, f"≥ cpu.min ({least:g})")
+        most = config.gateway.max_body_bytes
+        if model.max_body_bytes is not None and model.max_body_bytes > most:
+            bound = f"≤ gateway.max_body_bytes ({most})"
+            raise Fault(f"models.{name}.max_body_bytes", model.max_body_bytes, bound)
+
+
+def _check_served(config: Topology) -> None:
+    """Refuse a model without an executable, and two executables at one address."""
+    listed = [e for worker in config.workers for e in worker.executables]
+    for key in ("url", "actions", "grpc"):
+        addresses = [value for e in listed if (value := getattr(e, key)) is not None]
+        for address in addresses:
+            if addresses.count(address) > 1:
+                raise Fault(f"workers.executables.{key}", address, "listed once")
+    if any(w.backend is not Backend.STATIC for w in config.workers):
+        return  # at least one replica of every model is placed
+    if any(e.device is Device.GPU for e in listed):
+        return
+    for name in config.models:
+        if all(e.model != name for e in listed):
+            raise Fault(f"models.{name}", name, "served by an executable of a worker")
+
+
+def _check_planned(config: Topology) -> None:
+    """Refuse planned GPUs beside other executables, or with a policy that cannot plan them.
+
+    A planning policy refuses requests that planned GPUs cannot answer in time, even if a CPU
+    still could.
+    """
+    listed = {
+        f"workers.{i}.executables.{k}": executable
+        for i, worker in enumerate(config.workers)
+        for k, executable in enumerate(worker.executables)
+    }
+    planned = [key for key, e in listed.items() if e.actions is not None]
+    gpu, policies = config.scheduling.gpu, "one of " + ", ".join(PLANNED)
+    for i, worker in enumerate(config.workers):
+        if worker.gpus and config.scheduling.is_planned:
+            bound = f"another one where GPUs have no actions (workers.{i}.gpus = {worker.gpus})"
+            raise Fault("scheduling.gpu", gpu, bound)
+        if planned and worker.backend is not Backend.STATIC:
+            bound = f"static where GPUs have actions ({planned[0]})"
+            raise Fault(f"workers.{i}.backend", worker.backend.value, bound)
+    for key, executable in listed.items():
+        if executable.actions is not None:
+            if not config.scheduling.is_planned:
+                raise Fault("scheduling.gpu", gpu, f"{policies} where {key} has actions")
+        elif executable.device is Device.GPU and config.scheduling.is_planned:
+            raise Fault("scheduling.gpu", gpu, f"another one where {key} has no actions")
+        elif planned:
+            raise Fault(f"{key}.url", executable.url, f"absent: {planned[0]} has actions")
+
+
+def _check_variants(config: Topology) -> None:
+    """Refuse variants that no policy would choose, and ambiguous names."""
+    if config.scheduling.quality.policy is not None and len(config.models) != 1:
+        raise Fault("models", len(config.models), "exactly one where scheduling.gpu is qos-rl")
+    taken: dict[str, str] = {}
+    listed = [e for worker in config.workers for e in worker.executables]
+    has_devices = any(e.actions is not None for e in listed)
+    for name, model in config.models.items():
+        if model.variants and not config.scheduling.has_variants:
+            bound = "one of " + ", ".join(QUALITY) + f" where models.{name} has variants"
+            raise Fault("scheduling.gpu", config.scheduling.gpu, bound)
+        if model.variants and not has_devices:
+            bound = "absent where no executable has actions"
+            raise Fault(f"models.{name}.variants", ", ".join(model.variants), bound)
+        for variant in model.variants or (name,):
+            other = taken.get(variant)
+            if other is not None:
+                raise Fault(f"models.{name}.variants", variant, f"no variant of {other} too")
+            taken[variant] = name
+
+
+def _check_several(config: Topology) -> None:
+    """Refuse several dispatchers where a single one must track or write all state."""
+    count = config.gateway.processes
+    if count == 1:
+        return
+    listed = [e for worker in config.workers for e in worker.executables]
+    if any(w.gpus for w in config.workers) or any(e.device is Device.GPU for e in listed):
+        raise Fault("gateway.processes", count, "1 with GPUs: each would send to one at once")
+    for name, model in config.models.items():
+        if model.cpu.in_flight is not None and model.cpu.in_flight < count:
+            bound = f"≥ gateway.processes ({count}), or absent"
+            raise Fault(f"models.{name}.cpu.in_flight", model.cpu.in_flight, bound)
+    control = config.control
+    if control.dispatchers and len(control.dispatchers) < count:
+        bound = f"an address for each of gateway.processes ({count}), or absent"
+        raise Fault("control.dispatchers", list(control.dispatchers), bound)
+    if control.decision_log is not None:
+        bound = f"absent where gateway.processes > 1 ({count})"
+        raise Fault("control.decision_log", str(control.decision_log), bound)
+
+
+def _check_ports(config: Topology) -> None:
+    """Refuse two listeners on one port, and counted ports beyond the highest port number."""
+    g = config.gateway
+    taken = {g.port: "gateway.port"}
+    others = [("gateway.admin_port", g.admin_port)]
+    own = {
+        "gateway.grpc_port": g.grpc_port,
+        "gateway.exchange_port": g.exchange_port,
+        "gateway.metrics_port": g.metrics_port,
+    }
+    others += [(key, port) for key, port in own.items() if port is not None]
+    others += [("gateway.process_port", port) for port in g.admin_ports[1:]]
+    others += [("control.port", config.control.port + i) for i in range(len(config.workers))]
+    for i, worker in enumerate(config.workers):
+        if worker.backend is not Backend.STATIC:
+            key = f"workers.{i}.base_port"
+            offsets = [*range(worker.gpus)]
+            offsets += [worker.gpus + config.slots[m] for m in config.placed[worker.name]]
+            others += [(key, worker.base_port + k) for k in offsets]
+            if worker.grpc_offset is not None:
+                first, key = worker.base_port + worker.grpc_offset, f"{key} + grpc_offset"
+                others += [(key, first + k) for k in offsets]
+    for key, port in others:
+        if port > 65535:
+            raise Fault(key, port, "≤ 65535, counting up from its value")
+        if port in taken:
+            raise Fault(key, port, f"different from {taken[port]}")
+        taken[port] = key
+
+
+def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
+    for i, executable in enumerate(worker.executables):
+        if executable.model is not None and executable.model not in config.models:
+            known = "one of " + ", ".join(config.models)
+            raise Fault(f"{key}.executables.{i}.model", executable.model, known)
+    if worker.backend is Backend.STATIC:
+        return
+    placed = {name: config.models[name] for name in config.placed[worker.name]}
+    total = sum(config.minimum(name) for name in placed)
+    if total > worker.allocatable:
+        bound = f"≥ the sum of the models' cpu.min ({total:g})"
+        raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
+    for name, model in placed.items():
+        _check_source(f"models.{name}", model, worker.backend)
+        if (path := worker.socket(config.name, name)) is not None:
+            check_socket(f"{key}.sockets", UNIX + path)
+        for bound_name in ("max", "initial"):
+            cores = getattr(model.cpu, bound_name)
+            if cores is not None and cores > worker.allocatable:
+                bound = f"≤ cores - reserved of worker {worker.name} ({worker.allocatable:g})"
+                raise Fault(f"models.{name}.cpu.{bound_name}", cores, bound)
+
+
+def _check_source(key: str, model: ModelConfig, backend: Backend) -> None:
+    """Refuse a model that a backend cannot find, and keys that only containers support."""
+    if backend is not Backend.DOCKER:
+        for name in ("memory", "volume"):
+            if (value := getattr(model, name)) is not None:
+                raise Fault(f"{key}.{name}", value, "absent without backend docker")
+    elif model.volume is not None and model.path is not None:
+        raise Fault(f"{key}.volume", model.volume, "absent where path is set")
+    if model.path is None and model.volume is None:
+        raise Fault(f"{key}.path", None, f"set for backend {backend}")
