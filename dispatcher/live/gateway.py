@@ -165,7 +165,7 @@ class Gateway(Handler):
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
         coding = message.template.content_encoding
-        if coding is not None and coding in CODINGS:  # otherwise the model server does not know it either
+        if coding is not None and coding in CODINGS:  # otherwise its model server fails too
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._planned_devices is not None:
@@ -296,8 +296,7 @@ class Gateway(Handler):
         return found
 
     def _unavailable(self, model: str) -> Response:
-        """Return the answer for a model that nothing serves, also in the shape of a model's status.
-        """
+        """Return the answer for a model that nothing serves, also in a model status's format."""
         response = error(503, self._service.not_ready(model), retry_after=RECOVERY)
         reason = self._service.reasons.of_model(model)
         if reason:

@@ -1,12 +1,13 @@
-"""What calls may take at the gRPC port: places, and bytes of messages.
+"""Limits of calls at the gRPC port: number of open calls, and bytes of messages.
 
-`gateway.limits` and `max_body_bytes` hold for both of the clients' ports. They are the HTTP
-server's, which a reload replaces, and the bytes of both ports are one sum there. gRPC shows neither
-connections nor a message that is not whole yet. So open calls are counted where HTTP counts
-connections, and a message from when it is here until its call has ended.
+`gateway.limits` and `max_body_bytes` hold for both of the clients' ports. They belong to the HTTP
+server, where a reload replaces them, and it counts the bytes of both ports as one sum. gRPC shows
+neither connections nor incomplete messages. So open calls are counted where HTTP counts
+connections, and a message counts from its arrival until its call has ended.
 
-Two bounds stay in gRPC what they were when the port was opened, `max_body_bytes` and
-`limits.head_bytes`: a smaller one holds at once, a larger one takes a restart (`roma.config.diff`).
+Two bounds of gRPC keep the values they had when the port was opened, `max_body_bytes` and
+`limits.head_bytes`: a smaller one applies at once, a larger one requires a restart
+(`roma.config.diff`).
 """
 
 import asyncio
@@ -22,17 +23,17 @@ from dispatcher.live.http.responses import LARGE
 from dispatcher.live.http.server import Server
 
 RETRY = 1.0
-"""Seconds after which a call that found no place may be sent again."""
+"""Seconds after which a call that found no slot may be sent again."""
 
 UNAUTHENTICATED_CALLS = 16
-"""Messages that are read at once of those who showed no key; the oldest makes room for one more.
-What is asked without a key comes in one packet, so only those who hold it back are sent away."""
+"""Messages read at once from unauthenticated clients; the oldest makes room for one more. A request
+that needs no key fits one packet, so only clients that hold it back are closed."""
 
 UNAUTHENTICATED_TIMEOUT = 1.0
 """Seconds for such a message."""
 
 MAX_HEALTH_MESSAGE = 4096
-"""Bytes of such a message, at most: it has a name in it."""
+"""Longest such message in bytes: it contains a name."""
 
 _FIELD = 32
 """Bytes that a field of metadata counts beside its name and value (RFC 9113 §6.5.2)."""
@@ -42,13 +43,13 @@ _ServicerContext = Any
 
 
 class ConnectionLimits:
-    """The open calls; `take` one of their places for a call that comes."""
+    """Limits of open calls; `take` a slot for each new call."""
 
     def __init__(self, http: Server) -> None:
         self.http = http
         self.taken = 0
         self.unauthenticated: dict[asyncio.Timeout, None] = {}
-        """Messages that are being read of those who showed no key, the oldest first."""
+        """Messages being read from unauthenticated clients, the oldest first."""
         self._by_address: Counter[str] = Counter()
         self._head_bytes = http.limits.head_bytes
 
@@ -58,7 +59,7 @@ class ConnectionLimits:
         )
 
     def take(self, context: _ServicerContext) -> "CallSlot":
-        """Return a call's place, to be left as a `with` block is; raise Refused."""
+        """Return a call's slot, to be used as a context manager; raise RefusedCall."""
         limits, address = self.http.limits, callers.address(context)
         most, per_address = limits.connections, limits.connections_per_address
         if self.taken >= most:
@@ -68,7 +69,7 @@ class ConnectionLimits:
             key = "connections_per_address"
             self.http.reached(key, per_address, f"a gRPC call of {address} is refused")
             raise _no_slot(f"{per_address} calls of one address are open: limit reached")
-        if limits.head_bytes < self._head_bytes:  # else gRPC has looked
+        if limits.head_bytes < self._head_bytes:  # otherwise gRPC has checked
             size = sum(len(k) + len(v) + _FIELD for k, v in context.invocation_metadata() or ())
             if size > limits.head_bytes:
                 text = f"metadata of {size} bytes: larger than max ({limits.head_bytes})"
@@ -78,20 +79,20 @@ class ConnectionLimits:
         return CallSlot(self, context, address)
 
     def leave(self, address: str) -> None:
-        """Take a place back."""
+        """Release a slot."""
         self.taken -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
     def no_room(self, address: str, size: int) -> RefusedCall:
-        """Return the answer to a call whose message or answer is one too many."""
+        """Return the refusal of a call whose message or answer exceeds the byte limit."""
         return _no_slot(self.http.no_room(address, size))
 
     def hold_answer(self, context: _ServicerContext, answer: GrpcResponse) -> GrpcResponse:
         """Count an answer until gRPC has sent it; return it, or a refusal if there is no room.
 
-        gRPC sends no more than a client reads, and ends the call when it has sent all.
+        gRPC sends no more than a client reads, and ends the call when it has sent everything.
         """
         http, size = self.http, len(answer.body)
         if size <= LARGE:
@@ -110,7 +111,7 @@ class ConnectionLimits:
 
 
 class CallSlot:
-    """One call's: what it holds is given back when the block ends, whichever way."""
+    """The slot of one call: it is released when the block ends, however it ends."""
 
     __slots__ = ("_address", "_context", "_held", "_is_left", "_limits")
 
@@ -130,14 +131,14 @@ class CallSlot:
         self._limits.leave(self._address)
 
     async def message(self) -> bytes:
-        """Read the call's message; raise Refused, also where there is none."""
+        """Read the call's message; raise RefusedCall, also if there is none."""
         found = await self.next_message()
         if found is None:
             raise _no_message()
         return found
 
     async def next_message(self) -> bytes | None:
-        """Read one more message, None after the last; the one before it is held no longer."""
+        """Read the next message, None after the last; release the one before it."""
         self._hold(0)
         http = self._limits.http
         if http.buffered >= http.limits.buffered_bytes and not http.make_room(1):
@@ -145,9 +146,9 @@ class CallSlot:
         return self._admitted(await self._read(asyncio.timeout(http.limits.body_timeout)))
 
     async def unauthenticated_message(self) -> bytes:
-        """Read the message of somebody who need not show a key; raise Refused.
+        """Read the message of a client that needs no key; raise RefusedCall.
 
-        It is not held: there are few at a time, and short ones.
+        It is not counted: such messages are few at a time, and short.
         """
         unauthenticated = self._limits.unauthenticated
         while len(unauthenticated) >= UNAUTHENTICATED_CALLS:
@@ -178,18 +179,18 @@ class CallSlot:
         return None if found is grpc.aio.EOF else found
 
     def _admitted(self, found: bytes | None) -> bytes | None:
-        """Hold a message; raise Refused if it is too large, or too much together with others."""
+        """Count a message; raise RefusedCall if it, or the sum with all others, is too large."""
         http, size = self._limits.http, len(found or b"")
         if size > http.bounds.max_body_bytes:
             raise _too_large(size, http.bounds.max_body_bytes)
         if not http.make_room(size):
-            # Whoever comes last makes room, as over HTTP.
+            # The newest request is refused, as over HTTP.
             raise self._limits.no_room(self._address, size)
         self._hold(size)
         return found
 
     def _hold(self, size: int) -> None:
-        if self._is_left:  # a question that came while its conversation ended
+        if self._is_left:  # a message that arrived while its stream ended
             return
         self._limits.http.buffered += size - self._held
         self._held = size

@@ -99,7 +99,7 @@ class Rpc:
         """The call's request id and trace."""
 
     async def run(self) -> bytes:
-        """Return the answer's message; an error ends the call. What it held is free by then."""
+        """Return the answer's message; an error ends the call. It holds nothing by then."""
         try:
             with self._limits.take(self._context) as place:
                 answer = self._limits.hold_answer(self._context, await self._answer(place))

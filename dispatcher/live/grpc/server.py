@@ -49,7 +49,7 @@ class GatewayGrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", http.limits.head_bytes),
                 ("grpc.absolute_max_metadata_size", http.limits.head_bytes),
-                # gRPC shows no connections, but bounds them itself, as they are at the start.
+                # gRPC shows no connections, but limits them itself, with the value at the start.
                 ("grpc.max_allowed_incoming_connections", http.limits.connections),
                 ("grpc.server_handshake_timeout_ms", _ms(http.limits.head_timeout)),
                 ("grpc.max_connection_idle_ms", _ms(http.limits.idle_timeout)),

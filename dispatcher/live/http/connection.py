@@ -270,8 +270,7 @@ class Connection(ClientConnection):
         self._cursor.keep()
 
     def _takes(self, data: bytes) -> bool:
-        """Take a request that fills a whole read and whose headers are cached, without the parser.
-        """
+        """Take a request that fills a whole read and whose headers are cached; skip the parser."""
         server = self._server
         head = server.heads.of(data, self._habit)
         if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
@@ -424,7 +423,7 @@ class Connection(ClientConnection):
         host, length = headers.get(b"host"), headers.get(b"content-length")
         if host is None or head.method in _RARE or self._server.origins.host(host) != OK:
             return False
-        if not head.keep_alive:  # the default, without a Connection header: of another version than 1.1
+        if not head.keep_alive:  # the default of another version than 1.1
             return False
         return length is None or len(length) < self._server.bounds.length_digits
 

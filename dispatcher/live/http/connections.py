@@ -160,14 +160,13 @@ class Connections:
         return self.buffered + size <= most
 
     def no_room(self, peer: str, size: int = 0) -> str:
-        """Return what a client is told whose request or answer, of so many bytes, is too many."""
+        """Return the error for a client whose request or answer, of `size` bytes, is too much."""
         most = self.bounds.buffered_bytes
         self.reached("buffered_bytes", most, f"a request of {peer} is refused")
         return f"{self.buffered + size} bytes of requests and answers are held: limit reached"
 
     def reached(self, key: str, bound: object, what: str) -> None:
-        """Log that a limit refuses a client: one line a second for each `key` of `gateway.limits`.
-        """
+        """Log that a limit refuses a client: a line a second for each `key` of `gateway.limits`."""
         text = "gateway.limits.%s = %s is reached: %s"
         self._reached.log(key, logging.WARNING, text, key, bound, what)
 

@@ -14,7 +14,7 @@ _MOST_DIGITS: Final = 16
 
 
 class Cursor:
-    """`read` before each feed, `keep` after it; between them `on_…`, as the parser says it."""
+    """Tracks positions: `read` before each feed, `keep` after it, `on_…` for the callbacks."""
 
     __slots__ = ("_at", "_text")
 

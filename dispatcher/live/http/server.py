@@ -77,8 +77,7 @@ class Server(Connections):
         await asyncio.sleep(0)  # one turn of the loop lets the transports close
 
     def on_accepted(self, handshake: Handshake) -> Connection | None:
-        """Count a connection before its handshake; one beyond the limit is not worth a handshake.
-        """
+        """Count a connection before its handshake; one too many is not worth a handshake."""
         connection = Connection(self)
         connection.peer, connection.handshake = handshake.peer, handshake
         self.handshakes[handshake] = connection

@@ -68,7 +68,7 @@ def agreed(
 ) -> Mapping[str, device_protocol.Signature]:
     """Return the signatures of a model that these are variants of: those of the first.
 
-    Raises WireError if a request for one of them would not do for all.
+    Raises WireError if a request for one of them would not fit all.
     """
     first = signatures.get(variants[0], {})
     for other in variants[1:]:

@@ -48,8 +48,7 @@ class ActionListener(Protocol):
     """Listener to a client's events."""
 
     def on_hello(self, hello: Hello) -> None:
-        """Take a worker's contents; raise WireError to refuse it. From now on it accepts actions.
-        """
+        """Take a worker's contents; raise WireError to refuse it. It accepts actions now."""
 
     def on_result(self, result: ActionResult) -> None:
         """Take a result; raise WireError if it matches no action."""
@@ -141,9 +140,7 @@ class ActionClient:
         self._link = link
         try:
             self._owner.on_hello(hello)
-        except (
-            BaseException
-        ):  # refused, or a bug: it was never connected, so no loss is reported
+        except BaseException:  # refused, or a bug: it was never connected, so no loss is reported
             self._link = None
             raise
         self._said = ""

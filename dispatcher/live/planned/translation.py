@@ -142,8 +142,7 @@ class PlannedDevices:
         return inputs, self._count(model, known, inputs), layout
 
     def _count(self, model: str, known: ModelSignatures, inputs: Mapping[str, Array]) -> int:
-        """Return the number of examples in inputs; raises TensorError if they do not fit the model.
-        """
+        """Return the number of examples in inputs; raises TensorError if they do not fit."""
         first = next(iter(inputs.values()))
         count = first.shape[0] if first.ndim else 0
         most = self._driver.core.queues[model].spec.max_waiting

@@ -1,1 +1,1 @@
-"""What is compared, under which loads, and against which bounds: edges around the simulator."""
+"""Experiments: systems, loads and bounds to compare, around the simulator."""

@@ -1,4 +1,4 @@
-"""What an experiment is: a name, a question, and a function from a lab to tables and pictures."""
+"""Definition of an experiment: a name, a question, and a function from a lab to its output."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of raw numbers; the note says what they mean and how they were computed."""
+    """Rows of raw numbers; the note gives their meaning and computation."""
 
     name: str
     title: str
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Drawn when it is saved; `size` in inches."""
+    """A figure, drawn when it is saved; `size` in inches."""
 
     name: str
     draw: Callable[["Figure"], None]
@@ -48,7 +48,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim and whether this run bears it out; an aim is reported, and no document says it."""
+    """A claim and this run's verdict on it; an aim is only reported, and no document claims it."""
 
     claim: str
     holds: bool
@@ -56,7 +56,7 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """The verdict as documents have it."""
+        """The verdict in the words of the documents."""
         if self.is_aim:
             return "aim reached" if self.holds else "aim missed"
         return "yes" if self.holds else "**no**"
@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an experiment found."""
+    """The results of an experiment."""
 
     tables: tuple[Table, ...]
     pictures: tuple[Picture, ...] = ()
@@ -72,13 +72,13 @@ class Output:
 
     @property
     def refuted(self) -> tuple[Check, ...]:
-        """The claims that this run does not bear out; a missed aim refutes nothing."""
+        """The claims that this run refutes; a missed aim refutes nothing."""
         return tuple(check for check in self.checks if not check.holds and not check.is_aim)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One question; `seeds` is how many runs its answer is averaged over by default."""
+    """One question; `seeds` is the default number of runs that its answer is averaged over."""
 
     name: str
     question: str

@@ -1,8 +1,8 @@
 """Learns a policy of batch size and variant from simulated devices (Fang et al., CIKM 2017, §3.2).
 
-    rollouts   the environment: what a policy did on a stretch of load, and what that cost
-    gradient   the network, and what changes its weights (TensorFlow)
+    rollouts   the environment: a policy's actions on a stretch of load, and their costs
+    gradient   the network and its weight updates (TensorFlow)
     training   imitate the heuristic, then follow the gradient; write the best as a file
 
-Whoever serves a policy imports none of this.
+Serving a policy imports none of this.
 """

@@ -1,15 +1,15 @@
-"""The network, and what changes its weights: imitation first, then a policy gradient.
+"""The network and its weight updates: imitation first, then a policy gradient.
 
-The paper's reward is the mean quality of the last W answers. Its goal, the mean quality over a long
-run, is what remains if each action is charged with the quality that the queries after it lack:
+The paper's reward is the mean quality of the last W answers. The goal, the mean quality over a long
+run, is reached by charging each action with the quality that the queries after it lack:
 
     G_t = Σ_k exp(-(t_k - t) / τ) · cost_k,    k from t on
 
-What came before an action is not in G_t, so it does not add noise as it does to the mean of a
-window; τ = 5 s plays the window's part: two hard deadlines later nothing of a queue is left.
-Answers of batches generated later do count, as what an action did to the queue shows in nothing
-else; a learned baseline V takes out what they cost whatever is done. Advantages are those of GAE
-(Schulman et al., ICLR 2016), steps those of PPO (Schulman et al., 2017).
+Costs before an action are not in G_t, so they do not add noise as in the mean of a window; τ = 5 s
+replaces the window: two hard deadlines later nothing of a queue is left. Answers of batches
+generated later do count, since an action's effect on the queue shows in nothing else; a learned
+baseline V removes what they cost in any case. Advantages are those of GAE (Schulman et al., ICLR
+2016), steps those of PPO (Schulman et al., 2017).
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,11 +30,11 @@ CLIP: Final = 0.2
 EPOCHS: Final = 4
 MINIBATCH: Final = 1024
 PARTS: Final = 16
-"""At most so many steps per epoch: where devices decide often, the minibatches grow instead."""
+"""Most steps per epoch: where devices decide often, the minibatches grow instead."""
 
 
 class Learner:
-    """Policy and baseline, and their optimisers; `states` say what features are like."""
+    """Policy and baseline, and their optimisers; the sample `states` scales the features."""
 
     def __init__(self, states: Floats, actions: int, seed: int, *, rate: float) -> None:
         keras.utils.set_random_seed(seed)
@@ -45,7 +45,7 @@ class Learner:
         self.baseline = _network(inputs, 1)
         self._numbers = np.random.default_rng(seed)
         self._unit = 1.0
-        """What costs are divided by: the baseline learns numbers around one."""
+        """Divisor of costs: the baseline learns numbers around one."""
         self._steps = keras.optimizers.Adam(rate)
         self._base_steps = keras.optimizers.Adam(1e-3)
         self._imitate = tf.function(self._imitate_step, reduce_retracing=True)
@@ -62,7 +62,7 @@ class Learner:
         self._steps.learning_rate.assign(rate)
 
     def imitate(self, rollouts: Sequence[Rollout], epochs: int) -> None:
-        """Make actions likely that were taken, and learn what they cost."""
+        """Make the recorded actions likely, and learn their costs."""
         self._unit = float(np.concatenate([_to_come(r) for r in rollouts]).std()) + 1e-6
         states = self._scaled(np.concatenate([r.states for r in rollouts]))
         actions = np.concatenate([r.actions for r in rollouts])
@@ -137,9 +137,9 @@ class Learner:
 
 
 def advantages(rollout: Rollout, values: Floats, unit: float) -> tuple[Floats, Floats]:
-    """Return by how much each action was cheaper than V said, and what V should have said.
+    """Return by how much each action was cheaper than V's estimate, and the target for V.
 
-    The last action is not judged: what came of it was not seen to its end.
+    The last action is not judged: its consequences were not seen to the end.
     """
     costs, discounts = rollout.costs / unit, _discounts(rollout)
     count = len(costs)
@@ -153,7 +153,7 @@ def advantages(rollout: Rollout, values: Floats, unit: float) -> tuple[Floats, F
 
 
 def _to_come(rollout: Rollout) -> Floats:
-    """Return G of each action, to the stretch's end."""
+    """Return G of each action, up to the end of the stretch."""
     costs, discounts = rollout.costs, _discounts(rollout)
     found = np.zeros(len(costs), np.float32)
     later = 0.0
@@ -164,7 +164,7 @@ def _to_come(rollout: Rollout) -> Floats:
 
 
 def _discounts(rollout: Rollout) -> Floats:
-    """Return what is left of a cost at the next action when it is told at this one."""
+    """Return the discount from each action to the next."""
     steps = np.diff(rollout.times, append=rollout.times[-1:])
     left: Floats = np.exp(-steps / TAU)
     return left

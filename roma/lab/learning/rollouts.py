@@ -1,9 +1,8 @@
 """The environment: a policy on a stretch of load in `roma.lab.sim.fleet`, and the cost of actions.
 
 The devices, the dispatcher core and the skeleton of the policy are those that serve. An action is
-taken when a device is free and something waits, never else; its cost is the quality that the
-answers of its batch lack of 1. A query that nobody answered costs 1, and the last action before its
-end is charged with it.
+taken only when a device is free and something waits. Its cost is the quality that the answers of
+its batch lack of 1. An unanswered query costs 1, charged to the last action before its end.
 """
 
 from bisect import bisect_right
@@ -29,9 +28,9 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a policy is learned for: devices, one model with its variants, and its load by seed.
+    """A training task: devices, one model with its variants, and its load by seed.
 
-    `arrivals` must be a function that another process can be told of.
+    `arrivals` must be picklable, for other processes.
     """
 
     plan: FleetPlan
@@ -41,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One stretch: `states` before each action, the actions' numbers, when, and what they cost."""
+    """One stretch: `states` before each action, the actions' numbers, their times and costs."""
 
     states: Floats
     actions: Numbers
@@ -52,7 +51,7 @@ class Rollout:
 
 
 class RolloutRecord:
-    """What a policy did; the batch that a query ran in is its last."""
+    """Record of a policy's actions; a query counts for the last batch that it ran in."""
 
     def __init__(self) -> None:
         self.states: list[list[float]] = []
@@ -62,13 +61,13 @@ class RolloutRecord:
         """The action that ran a query, by the query."""
 
     def add(self, state: list[float], action: int, now: float) -> None:
-        """Take an action down."""
+        """Record an action."""
         self.states.append(state)
         self.actions.append(action)
         self.times.append(now)
 
     def on_choice(self, choice: Choice) -> Choice:
-        """Take down what the last action runs."""
+        """Record the requests of the last action's batch."""
         if isinstance(choice, Batch):
             self.batch.update(dict.fromkeys(choice.requests, len(self.actions) - 1))
         return choice
@@ -83,7 +82,7 @@ class Explorer(QosRl):
         self.numbers = np.random.default_rng()
 
     def pick(self, features: list[float], now: float) -> int:
-        """Draw one, and take it down."""
+        """Draw an action, and record it."""
         scores = self._network.scores(features)
         odds = np.exp(scores - scores.max()).cumsum()
         action = int(np.searchsorted(odds, self.numbers.random() * odds[-1], side="right"))
@@ -91,12 +90,12 @@ class Explorer(QosRl):
         return action
 
     def choose(self, now: float) -> Choice:
-        """Take down what runs."""
+        """Record the chosen batch."""
         return self.record.on_choice(super().choose(now))
 
 
 class Teacher(Qos):
-    """The heuristic, whose choices are taken down as actions of the policy to be."""
+    """The heuristic as teacher: its choices are recorded as actions of the new policy."""
 
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
@@ -109,7 +108,7 @@ class Teacher(Qos):
     def decide(
         self, variant_queue: VariantQueue, gpu: DeviceView, able: tuple[Variant, ...], now: float
     ) -> BatchChoice | float:
-        """Decide, and take it down."""
+        """Decide, and record it."""
         for other in self.gpus.values():
             if other.name not in self._observer.types:
                 self._observer.add(other)
@@ -121,7 +120,7 @@ class Teacher(Qos):
         return decision
 
     def choose(self, now: float) -> Choice:
-        """Take down what runs."""
+        """Record the chosen batch."""
         return self.record.on_choice(super().choose(now))
 
 

@@ -33,23 +33,24 @@ AFTER: Final = 6
 """N_pre and N_post (§4.2)."""
 
 WAIT: Final = 0.05
-"""Seconds. Below the time of the smallest batch: what waits does not miss a device by it."""
+"""Seconds to wait. Less than the time of the smallest batch: waiting queries miss no device by
+it."""
 
 DIGITS: Final = 5
-"""Of a weight in the file; what is scored is what is written."""
+"""Digits of a weight in the file; scoring uses the rounded weights."""
 
 RATES: Final = (1e-3, 1e-4)
 """Learning rate of the first round and of the last."""
 ENTROPY: Final = (0.01, 0.0005)
-"""Weight of the entropy, likewise."""
+"""Weight of the entropy in the first round and in the last."""
 
 UNSEEN: Final = 1_000_000
-"""Seeds of the stretches that choose among rounds begin here; nothing learns from those."""
+"""First seed of the stretches that choose among rounds; no training uses these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How long to learn: `rounds` of as many `stretches` each.
+    """Length of a training: `rounds` of as many `stretches` each.
 
     Every `every` rounds the policy is scored on `exams` stretches, and the best is kept.
     """
@@ -65,7 +66,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRound:
-    """What a scored round came to."""
+    """Results of a scored round."""
 
     round: int
     score: float
@@ -74,11 +75,11 @@ class TrainingRound:
 
 
 Map = Callable[[Callable[[int], Any], Sequence[int]], list[Any]]
-"""Applies a function to seeds, maybe elsewhere."""
+"""Applies a function to seeds, possibly in other processes."""
 
 
 def empty(task: Task, types: Sequence[tuple[str, int]]) -> Policy:
-    """Return a policy that knows nothing.
+    """Return an untrained policy.
 
     `types` names the devices' types and their numbers, in the order of `task.plan.kinds`.
     """
@@ -120,7 +121,7 @@ def train(
     *,
     on_progress: Callable[[TrainingRound], None] = lambda _: None,
 ) -> Policy:
-    """Return the best policy found; `told` says what its file will say of where it comes from."""
+    """Return the best policy found; `told` is the provenance that its file records."""
     frameworks.claim("tensorflow")
     from roma.lab.learning.gradient import Learner  # noqa: PLC0415 - TensorFlow, for this process alone
 
@@ -191,10 +192,10 @@ def _mean(scores: Sequence[float]) -> float:
 
 @contextmanager
 def _processes(count: int) -> Iterator[Map]:
-    """Spread work over processes; with one, it is done here."""
+    """Spread work over processes; with one, run it here."""
     if count == 1:
         yield lambda function, seeds: [function(seed) for seed in seeds]
         return
-    # Not forked: TensorFlow's threads would not come along, and its locks would.
+    # Not forked: a fork would copy TensorFlow's locks without its threads.
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         yield lambda function, seeds: list(pool.map(function, seeds))

@@ -1,10 +1,10 @@
 """The cores of a simulated worker, which all its CPU executables share.
 
-A quota bounds what an executable uses over a period, not at a moment: until it is spent, everything
+A quota bounds an executable's usage over a period, not at a moment. Until it is spent, everything
 runs at full speed, and with burst an executable that was idle has twice as much to spend. Where
-that is more than the cores there are, each executable gets a fair share of them (max-min, as the
-kernel does for groups of equal weight), anew whenever somebody begins, ends, has spent its quota or
-gets the next one.
+that is more than the available cores, each executable gets a fair share of them (max-min, as the
+kernel does for groups of equal weight). Shares are computed anew whenever an executable begins,
+ends, has spent its quota or gets the next one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from roma.lab.sim.quota import QuotaCpu
 
 ROUNDING = 1e-9
-"""Cores by which a sum may be off."""
+"""Cores by which a sum may differ."""
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
     """A CPU executable.
 
-    `version` tells the latest of the ends on the agenda from stale ones; `losses` counts how often
-    it was lost, with whatever was on its way to it. `core_seconds` is what was granted over time,
-    or used where a stretch was beyond it.
+    `version` distinguishes the latest end on the agenda from stale ones. `losses` counts how often
+    it was lost, together with the work on its way to it. `core_seconds` is what was granted over
+    time, or used where a stretch exceeded it.
     """
 
     cpu: QuotaCpu
@@ -34,7 +34,7 @@ class Unit:
     _used: float = 0.0
 
     def account(self, now: float) -> None:
-        """Add the stretch from the last call until now."""
+        """Account for the stretch from the last call until now."""
         self.cpu.advance(now)
         used, self._used = self.cpu.usage - self._used, self.cpu.usage
         self.core_seconds += max(self.cpu.cores * (now - self._since), used)
@@ -43,7 +43,7 @@ class Unit:
 
 @dataclass(slots=True, eq=False)
 class SharedCores:
-    """`cores` shared by `units`; `version` tells the latest turn on the agenda from stale ones."""
+    """`cores` shared by `units`; turns on the agenda of another `version` are stale."""
 
     cores: float
     units: Sequence[Unit]
@@ -52,7 +52,7 @@ class SharedCores:
     _wanted: float = field(default=0.0, repr=False)
 
     def settle(self, unit: Unit, now: float) -> Iterable[Unit]:
-        """Take note of what began, ended or was resized; return the units whose ends change."""
+        """Account for what began, ended or was resized; return the units whose ends change."""
         wanted = unit.cpu.wanted
         self._wanted += wanted - unit.wanted
         unit.wanted = wanted
@@ -67,7 +67,7 @@ class SharedCores:
         return (unit,)
 
     def turn(self, now: float) -> Iterable[Unit]:
-        """Share the cores among those who have quota left; return the units whose ends change."""
+        """Share the cores among the units with quota left; return the units whose ends change."""
         self.is_crowded = True
         running = [unit for unit in self.units if unit.wanted]
         for unit in running:
@@ -83,5 +83,5 @@ class SharedCores:
         return running
 
     def next_turn(self) -> float:
-        """Return when the next executable spends its quota, or gets one."""
+        """Return the time when the next executable spends its quota, or gets one."""
         return min(unit.cpu.next_turn() for unit in self.units if unit.wanted)

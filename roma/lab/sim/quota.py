@@ -26,9 +26,9 @@ MOMENT = 1e-9
 class QuotaCpu:
     """The requests running in one executable; times in seconds, work in core-seconds.
 
-    `burst` in quotas, `overrun` in core-seconds; `parallelism` is how many cores one request keeps
-    busy, `limit` how many the machine has. `usage`, `periods` and `throttled` are cumulative, like
-    the kernel's.
+    `burst` in quotas, `overrun` in core-seconds; `parallelism` is the number of cores that one
+    request keeps busy, `limit` the machine's number. `usage`, `periods` and `throttled` are
+    cumulative, like the kernel's.
     """
 
     __slots__ = (
@@ -79,28 +79,28 @@ class QuotaCpu:
         # number counts for all, and a request ends when that number reaches its mark.
         self._served = 0.0
         self._running: list[tuple[float, int]] = []
-        self._rate = 0.0  # at which they would run together, in cores
+        self._rate = 0.0  # their joint rate, in cores.
         self._pace = float("inf")
         self._stalled = False
 
     @property
     def wanted(self) -> float:
-        """The cores that what runs would use if there were neither quota nor neighbours."""
+        """The cores that running requests would use without quota or neighbours."""
         return min(len(self._running) * self._parallelism, self._limit)
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left of the quota until the next period."""
+        """True if nothing is left of the quota until the next period."""
         return self._budget <= MOMENT * self._rate
 
     def next_turn(self) -> float:
-        """Return when the quota is spent at this pace, or when the next period begins."""
+        """Return the time when the quota is spent at this pace, or when the next period begins."""
         if self.is_spent:
             return self._boundary
         return min(self._boundary, self._time + self._budget / self._rate)
 
     def pace(self, cores: float, now: float) -> None:
-        """Run at no more than so many cores from now on: others use the rest of the machine."""
+        """Run at no more than `cores` from now on: others use the rest of the machine."""
         self.advance(now)
         self._pace = cores
         self._set_rate()
@@ -112,7 +112,7 @@ class QuotaCpu:
         self._set_rate()
 
     def next_end(self) -> tuple[float, int] | None:
-        """Return when the next execution ends if nothing changes, and which one."""
+        """Return the next end if nothing changes, and its execution."""
         if not self._running:
             return None
         mark, execution = self._running[0]
@@ -144,7 +144,7 @@ class QuotaCpu:
         self._stalled = False
 
     def clear(self, now: float) -> None:
-        """Drop everything that runs."""
+        """Drop all running executions."""
         self.advance(now)
         self._running.clear()
         self._served = 0.0
@@ -175,7 +175,7 @@ class QuotaCpu:
         self._stalled = False
 
     def _run_until(self, now: float) -> float:
-        """Run over any number of boundaries; return the core-seconds spent."""
+        """Run over any number of period boundaries; return the core-seconds spent."""
         spent = 0.0
         while now >= self._boundary:
             spent += self._spend(self._boundary)

@@ -1,4 +1,4 @@
-"""What a simulation found, as plain numbers: for tables, JSON and plots."""
+"""Results of a simulation, as plain numbers: for tables, JSON and plots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class ModelResult:
 
     @classmethod
     def of(cls, model: str, tally: Tally, completed: Mapping[Device, int]) -> "ModelResult":
-        """Return the accounts of a model; what ended on which device comes from the dispatcher."""
+        """Return the result of a model; completions by device come from the dispatcher."""
         response, windows = tally.response, tally.windows
         return cls(
             model=model,

@@ -1,4 +1,4 @@
-"""What is simulated: a configuration, what requests cost, when they come and what goes wrong."""
+"""The input of a simulation: a configuration, costs of requests, their arrivals, and faults."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from roma.lab.sim.loads import send_times
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFault:
-    """An executable is gone from `time` on, for `duration` seconds."""
+    """An executable is lost at `time`, for `duration` seconds."""
 
     time: float
     executor: str
@@ -32,13 +32,13 @@ class SupervisorFault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One simulated world. Times in seconds; `arrivals` are ascending send times by model.
+    """One simulated setup. Times in seconds; `arrivals` are ascending send times by model.
 
-    `hide_age` reports the ages of waiting requests as 0: what a controller sees that measures
+    `hide_age` reports the ages of waiting requests as 0, as for a controller that measures
     completed requests only. `script`, if given, sets the cores of executables by control period,
-    whatever the supervisors would do. `is_coarse`: executables never wait for each other's cores,
-    and a quota is spent to the moment. `front_end` is the time in seconds that every request has
-    taken before the dispatcher gets it, whatever it runs on.
+    instead of the supervisors. `is_coarse`: executables never wait for each other's cores, and a
+    quota is spent to the moment. `front_end` is the time in seconds that every request takes before
+    it reaches the dispatcher, on any device.
     """
 
     config: Config
@@ -57,7 +57,7 @@ class Scenario:
 
 
 def from_config(config: Config, *, seed: int = 1) -> Scenario:
-    """Return what a roma.yaml with a `plant` section describes; raise ConfigError naming a key."""
+    """Return the scenario of a roma.yaml with a `plant` section; raise ConfigError naming a key."""
     plant = config.plant
     if plant is None:
         raise ConfigError("plant: missing; `roma simulate` needs to know costs and loads")
@@ -85,12 +85,12 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
 
 
 def seed_of(seed: int, index: int) -> int:
-    """Return an own seed for the stream number `index` of a run."""
+    """Return a separate seed for stream number `index` of a run."""
     return seed * 1_000_003 + index
 
 
 def _profile(config: Config, name: str, on_gpu: bool) -> ModelProfile:
-    """Return the profile of one model, with what the plant says laid over what was measured."""
+    """Return the profile of one model: the plant's values override measured ones."""
     measured = config.models[name].profile
     assert config.plant is not None
     given = config.plant.models.get(name, ModelPlant()).model_dump(exclude={"load"})

@@ -1,4 +1,4 @@
-"""Drives the production cores in virtual time: the simulated half of what `live/` is for real.
+"""Drives the production cores in virtual time: the simulated counterpart of `live/`.
 
     arrivals ─► Dispatcher.handle ─► Execute ─► World ─► ExecutionEnded ─► Dispatcher.handle
     every period: readings and report ─► Supervisor.tick ─► Apply ─► World and CoresApplied
@@ -47,12 +47,12 @@ from supervisor.core import Apply, Supervisor
 
 DISPATCHER = "dispatcher"
 
-_OK = Ended.OK  # reading a member of an Enum costs 70 ns in Python 3.11
+_OK = Ended.OK  # reading a member of an Enum costs 70 ns in Python 3.11.
 
 
 @dataclass(slots=True)
 class _Stream:
-    """The requests of one model that are still to come."""
+    """The future requests of one model."""
 
     model: str
     times: Iterator[float]
@@ -69,9 +69,9 @@ class _Worker:
 
 
 class Simulation:
-    """One run; `trace(time, command)` sees every command, `record` keeps what pictures need.
+    """One run; `trace(time, command)` sees every command, `record` keeps the data for figures.
 
-    `decision_log` takes what a live run writes down: every decision, and every model once a second.
+    `decision_log` takes a live run's records: every decision, and every model once a second.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Simulation:
         )
         self._samples: list[TickSample] = []
         self._ids = itertools.count(1)
-        # Who is waited for: accounts, arrival time and size (a standard normal) by request.
+        # Pending requests: tally, arrival time and size (a standard normal) by request.
         self._open: dict[int, tuple[Tally, float, float]] = {}
         self._running: dict[int, tuple[int, ...]] = {}
         self._timer_at = math.inf
@@ -116,7 +116,7 @@ class Simulation:
         }
 
     def run(self, on_progress: Callable[[float], None] | None = None) -> SimulationResult:
-        """Simulate the whole scenario; tell after each hundredth of it which share is done."""
+        """Simulate the whole scenario; report the share done after each hundredth."""
         self._begin()
         duration = self._scenario.duration
         if on_progress is not None:
@@ -166,7 +166,7 @@ class Simulation:
     def _on_end(self, execution: int) -> None:
         requests = self._running.pop(execution, None)
         if requests is None:
-            return  # its executor was lost meanwhile
+            return  # its executor was lost meanwhile.
         now = self.agenda.now
         for request in requests:
             tally, arrived, _ = self._open.pop(request)
@@ -174,7 +174,7 @@ class Simulation:
         self._handle(ExecutionEnded(execution, _OK))
 
     def _handle(self, event: Event) -> None:
-        """Feed one event and carry out what the core commands."""
+        """Feed one event and carry out the core's commands."""
         now = self.agenda.now
         for command in self.dispatcher.handle(event, now=now):
             if self._trace is not None:
@@ -215,7 +215,7 @@ class Simulation:
     # Control
 
     def _tick(self, worker: _Worker) -> None:
-        """One control period of one worker: what `supervisor.live.loop` does."""
+        """Run one control period of one worker, like `supervisor.live.loop`."""
         now, core = self.agenda.now, worker.core
         self.agenda.at(now + self._scenario.config.period(worker.config), self._tick, worker)
         if core is None:
@@ -301,7 +301,7 @@ class Simulation:
                 assert_never(fault)
 
     def _result(self) -> SimulationResult:
-        # What still waits or runs is late if its SLA has passed; else nothing is known of it.
+        # What still waits or runs is late if its SLA has passed; else its outcome is unknown.
         for tally, arrived, _ in self._open.values():
             tally.late += self.agenda.now - arrived > tally.sla
         for tally in self._tallies.values():

@@ -1,4 +1,4 @@
-"""What became of one model's requests: constant memory, whatever the length of the run."""
+"""Outcomes of one model's requests: constant memory, whatever the length of the run."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ RESOLUTION = 50
 """Histogram buckets per factor e: percentiles are right within 2 %."""
 
 BROKEN = 2.0
-"""SLAs. The same for every system that is compared."""
+"""Time of a broken promise, in SLAs; the same for every system that is compared."""
 
 NO_TIME = -(10**6)
 """The bucket of response times of 0 s."""
@@ -41,7 +41,7 @@ class RunningMoments:
 
 @dataclass(slots=True)
 class Tally:
-    """One model's accounts. Times in seconds.
+    """Accounting of one model. Times in seconds.
 
     `windows` are the means of each second in which a request ended: the paper's response time. A
     refused or failed request enters its second as `BROKEN` SLAs, or its age if that is more:

@@ -14,8 +14,8 @@ from roma.lab.sim.quota import QuotaCpu
 from supervisor.core import Reading
 
 OVERRUN = 0.002
-"""Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz, as one
-core runs on."""
+"""Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz, while
+one core runs on."""
 
 
 class World:
@@ -61,7 +61,7 @@ class World:
             self._machines |= dict.fromkeys(units.values(), machine)
 
     def start(self, execution: int, executor: str, model: str, normals: Sequence[float]) -> None:
-        """Begin a batch; one standard normal per request says how large each of them is.
+        """Begin a batch; one standard normal per request gives the size of each.
 
         The same input is large on every device, so laws and schedulers are compared under the very
         same requests.
@@ -82,7 +82,7 @@ class World:
             self._settle(unit)
 
     def lose(self, executor: str) -> None:
-        """Forget what a CPU executable runs; nothing of it will end."""
+        """Forget the executions of a CPU executable; none of them will end."""
         unit = self._units.get(executor)
         if unit is not None:
             unit.cpu.clear(self._agenda.now)
@@ -101,14 +101,14 @@ class World:
         return applied
 
     def reading(self, executor: str) -> Reading:
-        """Return what the kernel would say now."""
+        """Return the kernel's reading at this moment."""
         unit = self._units[executor]
         unit.account(self._agenda.now)
         cpu = unit.cpu
         return Reading(cpu.cores, cpu.usage, cpu.periods, cpu.throttled, burst=self._burst or None)
 
     def core_seconds(self) -> float:
-        """Return what was granted or used until now, over all executables (`Unit`)."""
+        """Return the core-seconds granted or used until now, over all executables (`Unit`)."""
         for unit in self._units.values():
             unit.account(self._agenda.now)
         return sum(unit.core_seconds for unit in self._units.values())
@@ -125,7 +125,7 @@ class World:
         self._settle(unit)
 
     def _settle(self, unit: Unit) -> None:
-        """Plan anew what is stale once an executable has more or less to do, or other cores."""
+        """Reschedule stale events once an executable has more or less to do, or other cores."""
         machine = self._machines[unit]
         self._plan(machine, machine.settle(unit, self._agenda.now))
 
@@ -159,8 +159,8 @@ def _spread(cv: float) -> float:
 
 
 def _scale(normals: Sequence[float], spread: float) -> float:
-    """Return how many average requests these are together."""
+    """Return the number of average requests that these are together."""
     total, half_variance = 0.0, spread * spread / 2
-    for z in normals:  # sum() over a generator costs three times as much for one request
+    for z in normals:  # sum() over a generator costs three times as much for one request.
         total += math.exp(spread * z - half_variance)
     return total
