@@ -1,7 +1,7 @@
-"""How long it takes to set the cores of twenty executables: through the engine, and by cgroup.
+"""Time to set the cores of twenty executables: through the engine, and by cgroup.
 
 The engine's part needs a Docker engine and the image `roma/control:dev` (`make images`); any image
-with a `sleep` will do (ROMA_BENCH_IMAGE). Jitter is how late ticks begin while quotas are set.
+with a `sleep` will do (ROMA_BENCH_IMAGE). Jitter is the delay of ticks while quotas are set.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from supervisor.live.loop import ControlLoop
 EXECUTABLES = 20
 TICKS = 100
 PERIOD = 0.2
-"""Seconds between two settings; the control loop beside them has the same."""
+"""Seconds between two settings; the control loop that runs meanwhile has the same period."""
 
 IMAGE = os.environ.get("ROMA_BENCH_IMAGE", "roma/control:dev")
 
@@ -39,7 +39,7 @@ Apply = Callable[[Mapping[str, float]], Awaitable[Mapping[str, float | Actuation
 
 
 def run() -> None:
-    """Print the time of one tick's actuation, and the jitter of a loop beside it."""
+    """Print the time of one tick's actuation, and the jitter of a concurrent loop."""
     table = Table(title=f"setting the cores of {EXECUTABLES} executables, ms ({TICKS} ticks)")
     for column in ("through", "median", "p99", "jitter of ticks, p99"):
         table.add_column(column, justify="left" if column == "through" else "right")
@@ -99,7 +99,7 @@ async def _by_cgroup() -> tuple[list[float], list[float]]:
 
 
 async def _measured(config: Config, apply: Apply) -> tuple[list[float], list[float]]:
-    """Set other cores at every tick; return the seconds each took, and the loop's jitters."""
+    """Set other cores at every tick; return the seconds of each, and the loop's jitters."""
     (worker,) = config.workers
     core = build_core(config, worker)
     loop = ControlLoop(core, RecordingActuator(), [], worker=worker.name, period=PERIOD)

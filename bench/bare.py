@@ -1,7 +1,7 @@
-"""`python -m bench.bare PORT BACKEND`: what only passing bytes on costs, with the same parts.
+"""`python -m bench.bare PORT BACKEND`: the cost of passing bytes on alone, with the same parts.
 
-No queue, no choice, no statistics, no deadline, no limit, no error: what a gateway of these parts
-cannot be below. It asks one path and answers 200, whatever comes.
+No queue, no scheduling, no statistics, no deadline, no limit, no error: a lower bound for a gateway
+of these parts. It calls one path and answers 200, whatever arrives.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class _Behind(asyncio.Protocol):
         self.parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self in self.idle:  # the backend closes what was idle for long
+        if self in self.idle:  # the backend closes long-idle connections.
             self.idle.remove(self)
 
     def on_body(self, body: bytes) -> None:
@@ -63,7 +63,7 @@ class _Front(asyncio.Protocol):
         self.parser.feed_data(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Be told of them, as the gateway is."""
+        """Parse a header, as the gateway does."""
 
     def on_body(self, body: bytes) -> None:
         self.body = body
@@ -85,7 +85,7 @@ class _Front(asyncio.Protocol):
 
 
 async def main(port: int, backend: int) -> None:
-    """Serve until ended."""
+    """Serve until terminated."""
     idle: list[_Behind] = []
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: _Front(idle, backend), "127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""The registry of control laws: each name in roma.yaml and its law, written out in one place."""
+"""Control laws by their names in roma.yaml (`roma.config.names`), with their wrappers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,25 +8,15 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from controllers.base import Law
-from controllers.captain import CaptainGains, captain_step
-from controllers.late_share import LateShareGains, late_share_step
-from controllers.paper import PaperGains, paper_step
-from controllers.pi import PiGains, pi_step
-from controllers.rules import RulesGains, rules_step
 from controllers.shaping import bounded, dead_band, holding, slew_limited
-from controllers.static import StaticGains, static_step
-from controllers.usage import UsageGains, usage_step
+from roma.config import names
 from roma.domain.errors import ConfigError
 
 LAWS: dict[str, tuple[type[Any], Any]] = {
-    "captain": (CaptainGains, captain_step),
-    "late_share": (LateShareGains, late_share_step),
-    "paper": (PaperGains, paper_step),
-    "pi": (PiGains, pi_step),
-    "rules": (RulesGains, rules_step),
-    "static": (StaticGains, static_step),
-    "usage": (UsageGains, usage_step),
+    name: (gains, step)
+    for name, (gains, step) in ((name, names.load(path)) for name, path in names.LAWS.items())
 }
+"""Gains and step function by name."""
 
 
 @dataclass(frozen=True, slots=True)

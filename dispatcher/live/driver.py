@@ -169,7 +169,7 @@ class Driver:
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         """Requests in flight to executables, by execution."""
         self.suspects: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        """By executor: set when an answer broke off or a connection was refused."""
+        """Events by executor: set when an answer broke off or a connection was refused."""
         self._complaints = RateLimitedLogger(log, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0

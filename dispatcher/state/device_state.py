@@ -181,12 +181,12 @@ class DeviceState:
         self._times: dict[str, dict[int, float]] = {}
         self._executions: dict[str, dict[int, ActionTimes]] = {}
         self._paces: dict[str, ActionTimes] = {}
-        """By model that ran: ratio of its recent batch times to the offered ones."""
+        """Ratio of recent batch times to the offered ones, by model that ran."""
         self._latest: ActionTimes | None = None
         """The pace of the model that ran last."""
         self._loads: dict[str, ActionTimes] = {}
         self._failed: dict[str, tuple[float, float]] = {}
-        """By model whose last LOAD failed: the end of the pause, and its length."""
+        """End and length of the pause, by model whose last LOAD failed."""
         for model in offer.loaded:
             self._hold(model, 0)
 

@@ -1,9 +1,10 @@
 """The `control` section of roma.yaml: control law, periods, sharing and the supervisors' ports."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
+from roma.config.names import LawName
 from roma.config.security import PeerUrl, TlsConfig
 from roma.config.workers import ControlPeriod, Host, Port, Seconds
 from roma.config.yaml_file import FilePath, Section
@@ -23,7 +24,7 @@ SHORT_PERIOD, LONG_PERIOD = 0.2, 1.0
 class ControlConfig(Section):
     """The control loop."""
 
-    law: Literal["captain", "late_share", "paper", "pi", "rules", "static", "usage"] = DEFAULT_LAW
+    law: LawName = DEFAULT_LAW
     """Control law. `late_share` holds the share of late requests at its budget (decision 20). `pi`
     takes gains from `roma design tune`. The others are baselines: the ROMA paper to the letter
     (`paper`, `rules`, `static`), Autothrottle's `captain`, HPA's `usage`."""

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from roma.config.names import CpuPolicyName, GpuPolicyName
 from roma.config.yaml_file import Fault, FilePath, Section
 
 QUALITY = ("fixed", "qos", "qos-opt", "qos-rl")
@@ -33,25 +34,13 @@ class QualityConfig(Section):
 class SchedulingConfig(Section):
     """Scheduling policies and their parameters."""
 
-    gpu: Literal[
-        "roma",
-        "round_robin",
-        "fcfs",
-        "edf",
-        "gpu_savings_first",
-        "clockwork",
-        "clockwork_paper",
-        "fixed",
-        "qos",
-        "qos-opt",
-        "qos-rl",
-    ] = "gpu_savings_first"
+    gpu: GpuPolicyName = "gpu_savings_first"
     """GPU policy. `gpu_savings_first` gives a GPU to the model that would cost a CPU most (decision
     4); `roma` gives it to the model with the largest error (paper Alg. 1). `clockwork` plans
     batches and loads models, only on GPUs with `actions`; `clockwork_paper` keeps the paper's order
     where ours would let a larger batch go first. `fixed`, `qos`, `qos-opt` and `qos-rl` also choose
     batch size and variant on such GPUs."""
-    cpu: Literal["round_robin", "balance"] = "balance"
+    cpu: CpuPolicyName = "balance"
     """CPU policy. `balance` takes the executable whose cores have the least work; `round_robin`
     takes the next one, as the paper does."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5

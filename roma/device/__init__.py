@@ -1,1 +1,1 @@
-"""Workers of planned devices: they execute actions in their windows and decide nothing."""
+"""Server of a planned device: executes actions in their windows and schedules nothing."""

@@ -1,9 +1,9 @@
-"""The rules of a planned device (Clockwork, §5.2): actions in, beginnings and outcomes out.
+"""State machine of a planned device (Clockwork, §5.2): actions in, starts and outcomes out.
 
-No clock and no device: the same core is inside the real worker, the emulated one and the
-simulator. It begins one INFER and one LOAD at a time, each kind in the order of `earliest`, and
-skips what could not begin in its window, which is how a device that was late is on time again. It
-decides nothing else: what is loaded, evicted, batched or refused is the dispatcher's choice.
+No clock and no device: the real device server, the emulated one and the simulator share this core.
+It begins one INFER and one LOAD at a time, each kind in the order of `earliest`, and skips actions
+that cannot begin in their window; so a late device catches up. It decides nothing else: the
+dispatcher chooses what to load, evict, batch or refuse.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Do this action now, then report it to `DeviceCore.end`."""
+    """Step: execute this action now, then report its end to `DeviceCore.end`."""
 
     action: Infer | Load
 
@@ -25,7 +25,7 @@ Step = Begin | ActionOutcome
 
 
 class _Lane:
-    """One kind of action: what waits, by `earliest`, and what runs."""
+    """One kind of action: the waiting actions by `earliest`, and the running one."""
 
     __slots__ = ("running", "waiting")
 
@@ -35,7 +35,7 @@ class _Lane:
 
 
 class DeviceCore:
-    """One device: `pages` are its own, `needs` the pages of each model it has in host memory."""
+    """Core of one device: `pages` it has, and pages that each model in host memory needs."""
 
     def __init__(self, pages: int, needs: Mapping[str, int]) -> None:
         self.pages = pages
@@ -44,14 +44,14 @@ class DeviceCore:
         self._needs = needs
         self._infers, self._loads = _Lane(), _Lane()
         self._uses: Counter[str] = Counter()
-        """By model: INFERs that wait or run."""
+        """INFERs that wait or run, by model."""
         self._sequence = 0
 
     def __repr__(self) -> str:
         return f"<WorkerCore: {len(self.loaded)} loaded, {self.free} of {self.pages} pages free>"
 
     def submit(self, action: Action, now: float) -> list[Step]:
-        """Take an action; return what begins or ends by that, in order."""
+        """Take an action; return the steps that follow, in order."""
         if isinstance(action, Unload):
             return [ActionOutcome(action.id, self._unload(action), now, now)]
         if action.model not in self._needs:
@@ -65,7 +65,7 @@ class DeviceCore:
         return self.advance(now)
 
     def advance(self, now: float) -> list[Step]:
-        """Begin what may begin now, skip what is too late."""
+        """Begin the actions that may begin now; skip those that are too late."""
         steps: list[Step] = []
         for lane in (self._loads, self._infers):
             while lane.running is None and lane.waiting and lane.waiting[0][0] <= now:
@@ -74,7 +74,7 @@ class DeviceCore:
         return steps
 
     def end(self, action: int, status: ActionStatus, now: float, detail: str = "") -> list[Step]:
-        """Take that a begun action ended; return its outcome and what begins by that."""
+        """Record the end of a running action; return its outcome and the steps that follow."""
         for lane in (self._infers, self._loads):
             if lane.running is not None and lane.running[0].id == action:
                 done, began = lane.running
@@ -84,7 +84,8 @@ class DeviceCore:
         raise AssertionError(f"action {action} does not run")
 
     def drop(self) -> list[int]:
-        """Forget what waits, whose dispatcher is gone; return the ids. What runs goes on."""
+        """Drop the waiting actions of a disconnected dispatcher; return their ids. Others run
+        on."""
         dropped = [action for x in (self._infers, self._loads) for _, _, action in x.waiting]
         for lane in (self._infers, self._loads):
             lane.waiting.clear()
@@ -92,7 +93,7 @@ class DeviceCore:
         return [action.id for action in dropped]
 
     def next_wakeup(self) -> float | None:
-        """Return when `advance` should be called, if nothing ends or comes before."""
+        """Return the time at which to call `advance`, if nothing ends or arrives before."""
         lanes = (self._infers, self._loads)
         times = [x.waiting[0][0] for x in lanes if x.waiting and x.running is None]
         return min(times, default=None)
@@ -124,7 +125,7 @@ class DeviceCore:
         return None, ""
 
     def _settle(self, action: Infer | Load, status: ActionStatus) -> None:
-        """Account for an action that is over, or was not begun."""
+        """Update the state for an action that ended or never began."""
         if isinstance(action, Infer):
             self._uses[action.model] -= 1
         elif status is ActionStatus.OK:

@@ -1,12 +1,13 @@
-"""One planned device: the rules of `DeviceCore`, a clock, and threads that do what it says.
+"""Runner of one planned device: a `DeviceCore`, a clock, and threads that execute its steps.
 
-INFERs are executed in one thread and LOADs in another, because the device computes and copies at
-once. Where inputs and outputs must be copied too, that is done in two more, as soon as an INFER
-comes and after it is over (§5.2). An UNLOAD is over at once as far as pages go; the memory is given
-back in the thread of the LOADs, so that the next one finds it free.
+INFERs are executed in one thread and LOADs in another, because the device computes and copies
+concurrently. If inputs and outputs must be copied, two more threads do it: inputs as soon as an
+INFER arrives, outputs after it ends (§5.2). An UNLOAD frees its pages immediately; its memory is
+released in the LOAD thread, so that the next LOAD finds it free.
 
-Everything but the runtime's work happens on the event loop. What an action has measured spans the
-ways to the thread and back: it is how long the lane was taken, which is what the next one waits.
+Everything except the runtime's work happens on the event loop. An action's measured time includes
+the hand-over to the thread and back: it is the time that the lane was occupied, which is what the
+next action waits.
 """
 
 import logging
@@ -39,48 +40,48 @@ from roma.domain.errors import RomaError, TensorError
 Reply = Callable[[ActionResult], None]
 
 MAX_WAITING = 4096
-"""Actions; a dispatcher that keeps a device busy for some milliseconds sends a few."""
+"""Most waiting actions; a dispatcher that keeps a device busy for some milliseconds sends a few."""
 MAX_WAITING_BYTES = 512 * 2**20
-"""Of inputs that wait or are executed, which a device keeps in its own memory (§5.2)."""
+"""Most bytes of inputs that wait or are executed, which the device keeps in its memory (§5.2)."""
 MAX_DETAIL = 1000
-"""Characters of an error that are told."""
+"""Most characters of an error that are reported."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Task:
-    """An action that is not over, as its dispatcher knows it."""
+    """An unfinished action, with its dispatcher's id and reply function."""
 
     message: Submit
     reply: Reply | None
     size: int
     staged: "_Staged | None" = None
-    """Its inputs on the device, where they must be copied there."""
+    """Its inputs on the device, if they must be copied there."""
     outputs: Any = None
 
 
 class _Staged:
-    """Inputs on their way to the device."""
+    """Inputs that are being copied to the device."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
         self._future: futures.Future[Any] = futures.Future()
 
     def do(self) -> None:
-        """Copy them, in the thread of inputs."""
+        """Copy the inputs; runs in the input thread."""
         try:
             self._future.set_result(self._work())
-        except Exception as error:  # it is the execution's
+        except Exception as error:  # raised again in `get`, as the execution's error
             self._future.set_exception(error)
 
     def get(self) -> Any:
-        """Wait until they are there, in the thread of executions; raises what the copy raised."""
+        """Wait for the copy, in the execution thread; raises the error that the copy raised."""
         return self._future.result()
 
 
 class DeviceRunner:
-    """A runtime under the rules of a planned device; `models` are those it is to serve."""
+    """Runner of a planned device on a runtime; `models` are the models to serve."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class DeviceRunner:
         self._outputs = WorkThread("output") if runtime.copies else None
         self._alarm = Alarm(self._on_alarm)
         self._tasks: dict[int, _Task] = {}
-        """By the device's own numbers: another dispatcher may begin again with the same ones."""
+        """Tasks by the device's own ids, because a new dispatcher may reuse its predecessor's."""
         self._running: set[int] = set()
         self._bytes = 0
         self._sequence = 0
@@ -112,7 +113,7 @@ class DeviceRunner:
 
     @property
     def offer(self) -> Capabilities:
-        """What it can do, and what is loaded now."""
+        """Capabilities of the device, including the models loaded now."""
         return Capabilities(self._core.pages, self._models, tuple(sorted(self._core.loaded)))
 
     def start(self) -> None:
@@ -122,17 +123,17 @@ class DeviceRunner:
             lane.start()
 
     async def stop(self, limit: float) -> bool:
-        """Let what runs end; return whether it did within `limit` seconds."""
+        """Wait for running actions; return whether they ended within `limit` seconds."""
         self._is_ending = True
         self._core.drop()
         self._alarm.stop()
         until = time.monotonic() + limit
-        # In the order of an INFER's steps: what one of them ends is the next one's to do.
+        # In the order of an INFER's steps: each step hands its result to the next.
         ended = [await lane.stop(max(0.0, until - time.monotonic())) for lane in self._lanes()]
         return all(ended)
 
     def submit(self, message: Submit, reply: Reply) -> None:
-        """Take an action; its one Result comes by `reply`, now or later."""
+        """Take an action; `reply` gets its single result, now or later."""
         now = time.monotonic()
         size = sum(map(_size, message.inputs.values()))
         try:
@@ -153,7 +154,7 @@ class DeviceRunner:
         self._follow(self._core.submit(replace(message.action, id=self._sequence), now))
 
     def drop(self) -> None:
-        """Forget what waits, and whom to tell of what runs: its dispatcher is gone."""
+        """Drop waiting actions and the replies of running ones: their dispatcher disconnected."""
         for number in self._core.drop():
             self._bytes -= self._tasks.pop(number).size
         for task in self._tasks.values():
@@ -161,14 +162,14 @@ class DeviceRunner:
         self._alarm.set(None)
 
     async def quiet(self) -> None:
-        """Return once nothing runs."""
+        """Wait until no action runs."""
         while self._running:
             future: Future[None] = get_running_loop().create_future()
             self._quiet.append(future)
             await future
 
     def _refusal(self, message: Submit, size: int) -> tuple[ActionStatus, str] | None:
-        """Return what speaks against an action before its time; raises TensorError."""
+        """Return the status and reason if an action must be refused; raises TensorError."""
         if self._is_ending:
             return ActionStatus.ENDING, "the worker is ending"
         if len(self._tasks) >= self._max_waiting:
@@ -178,7 +179,7 @@ class DeviceRunner:
                 ActionStatus.BUSY,
                 f"inputs = {self._bytes + size} bytes: must be ≤ {self._max_bytes}",
             )
-        # What is wrong with a model's name is the core's to tell.
+        # The core reports an unknown model.
         if isinstance(message.action, Infer) and message.action.model in self._models:
             self._check(message.action, message)
         return None
@@ -201,7 +202,7 @@ class DeviceRunner:
         self._follow(self._core.advance(time.monotonic()))
 
     def _follow(self, steps: list[Step]) -> None:
-        # The device first: whom to tell of what is over can wait some microseconds.
+        # Start device work first: replies can wait some microseconds.
         for step in steps:
             if isinstance(step, Begin):
                 self._begin(step.action)
@@ -265,7 +266,7 @@ class DeviceRunner:
 
 
 def _execute(runtime: Runtime, task: _Task, signature: str) -> Any:
-    """Execute a batch once its inputs are there."""
+    """Execute a batch once its inputs are on the device."""
     model, inputs = task.message.action.model, task.message.inputs
     staged = runtime.stage(model, inputs) if task.staged is None else task.staged.get()
     return runtime.execute(model, signature, staged)
@@ -281,11 +282,11 @@ def _on_fetched(reply: Reply, result: ActionResult, value: Any, error: Exception
 
 
 def _ignore(value: object, error: Exception | None) -> None:
-    """Whoever needs it asks for it."""
+    """Ignore the result of a copy, which `_Staged.get` returns when it is needed."""
 
 
 def _size(array: Array) -> int:
-    """Return the bytes that an array keeps in memory, its strings among them."""
+    """Return the memory of an array in bytes, including its strings."""
     strings = sum(map(len, array.flat)) if array.dtype == np.object_ else 0
     return array.nbytes + strings
 
@@ -298,7 +299,7 @@ def _judged(error: Exception | None) -> tuple[ActionStatus, str]:
 
 
 def _unexpected(error: Exception | None) -> Exception | None:
-    """Return an error that wants a traceback."""
+    """Return an error that should be logged with a traceback, else None."""
     return None if isinstance(error, RomaError) else error
 
 

@@ -1,7 +1,7 @@
-"""A device that is not there: the worker's own program, with times from a table.
+"""Emulated device: the real device server, with execution times from a table.
 
-It holds no weights and computes nothing, it waits as long as the device in the table took. So a
-dispatcher can be tried, and compared with the paper, on a machine without one.
+It holds no weights and computes nothing; it waits as long as the device in the table took. So a
+dispatcher can be tested, and compared with the paper, on a machine without a GPU.
 """
 
 import time
@@ -16,16 +16,16 @@ from roma.device_protocol import Array, Signature, TensorSpec
 from roma.domain.actions import ModelCapabilities
 
 MEMORY = 31 * 2**30
-"""Bytes for weights: a V100 of 32 GB less workspace and inputs, 512 MB each (§5.2)."""
+"""Bytes for weights: a V100 of 32 GB minus workspace and inputs, 512 MB each (§5.2)."""
 
 INPUT, OUTPUT = "input", "output"
 
 
 class EmulatedRuntime:
-    """Copies of the table's models, by name (`models_table.copies`).
+    """Runtime that serves copies of the table's models, by name (`models_table.copies`).
 
-    Tensors are one number per example, so that what is measured is scheduling; with `full` they
-    are as large as the table's, and so is the network's part.
+    Tensors are one number per example, so that measurements show scheduling alone; with `full` they
+    are as large as the table's, which adds the network's share.
     """
 
     def __init__(self, models: Mapping[str, TableModel], *, full: bool = False) -> None:
@@ -43,18 +43,18 @@ class EmulatedRuntime:
         return self._offers[name]
 
     def load(self, name: str) -> None:
-        """Take as long as the copy of the weights took."""
+        """Wait as long as the copy of the weights took."""
         sleep_until(time.monotonic() + self._table[name].transfer)
 
     def unload(self, name: str) -> None:
         """Do nothing: there are no weights."""
 
     def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Nothing need be copied."""
+        """Return the arguments unchanged: nothing need be copied."""
         return inputs
 
     def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
-        """Take as long as the batch took; return zeros."""
+        """Wait as long as the batch took; return zeros."""
         ends = time.monotonic()
         batch = len(staged[INPUT])
         ends += self._offers[name].seconds(batch)
@@ -64,7 +64,7 @@ class EmulatedRuntime:
         return {OUTPUT: output}
 
     def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Nothing need be copied."""
+        """Return the arguments unchanged: nothing need be copied."""
         return outputs
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A lane of a device: one thread, which does one thing after the other."""
+"""Lane of a device: one thread that executes work in order."""
 
 import asyncio
 import logging
@@ -18,36 +18,36 @@ _log = logging.getLogger(__name__)
 
 
 class WorkThread:
-    """A thread for blocking work; what is given while it works waits, in order."""
+    """A thread for blocking work; work submitted while it is busy waits in order."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
-        # It must not keep the process from ending: a kernel that hangs cannot be interrupted.
+        # A daemon, so that the process can end: a hanging kernel cannot be interrupted.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop
         self._ended = asyncio.Event()
 
     def start(self) -> None:
-        """Start the thread; results come on the running loop."""
+        """Start the thread; results are delivered on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def begin(self, work: Work, done: Done) -> None:
-        """Do `work` in the thread, then call `done` with its value or its error, on the loop."""
+        """Run `work` in the thread, then call `done` with its value or error on the loop."""
         self._queue.put((work, done))
 
     @staticmethod
     def here(work: Work, done: Done) -> None:
-        """Do the same without a thread, now."""
+        """Run `work` in the calling thread, then call `done`, as `begin` does."""
         value, error = None, None
         try:
             value = work()
-        except Exception as fault:  # as in a thread: it is its action's outcome
+        except Exception as fault:  # as in a thread: it is the action's outcome
             error = fault
         done(value, error)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do `work` in the thread and return its value, or raise its error."""
+        """Run `work` in the thread and return its value, or raise its error."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(value: T, error: Exception | None) -> None:
@@ -58,7 +58,7 @@ class WorkThread:
         return await future
 
     async def stop(self, limit: float) -> bool:
-        """Take no more; return whether what was given is over within `limit` seconds."""
+        """Accept no more work; return whether submitted work ended within `limit` seconds."""
         self._queue.put(None)
         try:
             await asyncio.wait_for(self._ended.wait(), limit)

@@ -1,7 +1,7 @@
-"""The models of Clockwork's Table 1, as data: what emulated and simulated devices serve.
+"""The models of Clockwork's Table 1 as data, for emulated and simulated devices.
 
-Measured there on an NVIDIA Tesla V100 with TVM 0.7. Megabytes and kilobytes are powers of ten:
-ResNet50 has 25.56 million weights of four bytes.
+The paper measured them on an NVIDIA Tesla V100 with TVM 0.7. Megabytes and kilobytes are powers of
+ten: ResNet50 has 25.56 million weights of four bytes.
 """
 
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ from roma.domain.actions import BATCHES, ModelCapabilities, pages_of
 from roma.domain.errors import ConfigError
 
 MAX_COPIES = 10_000
-"""Of one model on one device; the paper's largest experiment has 4,026 models."""
+"""Most copies of one model on one device; the paper's largest experiment has 4,026 models."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """One row; sizes in bytes, times in seconds."""
+    """One row of the table; sizes in bytes, times in seconds."""
 
     weights: float
     transfer: float
-    """Host to device."""
+    """Seconds of the copy from host to device."""
     executions: Mapping[int, float]
-    """By batch size."""
+    """Seconds of an execution by batch size."""
     input_shape: tuple[int, ...]
-    """Of one example, 32-bit numbers; by its bytes this is the table's input size."""
+    """Shape of one example of 32-bit numbers; its bytes equal the table's input size."""
     output_shape: tuple[int, ...]
 
     @property
     def pages(self) -> int:
-        """Pages that the weights fill."""
+        """Number of pages that the weights fill."""
         return pages_of(self.weights)
 
     def offer(self) -> ModelCapabilities:
-        """Return the row as a worker would have measured it."""
+        """Return the row as a device would have measured it."""
         return ModelCapabilities(self.pages, self.transfer, dict(self.executions))
 
 
@@ -64,7 +64,7 @@ TABLE_1: Mapping[str, TableModel] = {
 
 
 def parse(text: str) -> dict[str, int]:
-    """Return how many copies of which models `resnet50:15,resnet18:3` means.
+    """Parse counts such as `resnet50:15,resnet18:3`; return the number of copies by model.
 
     Raises ConfigError naming the model, the count and the bound.
     """
@@ -80,10 +80,10 @@ def parse(text: str) -> dict[str, int]:
 
 
 def copies(counts: Mapping[str, int]) -> dict[str, TableModel]:
-    """Return that many copies of each model, by name: resnet50-0 and so on."""
+    """Return so many copies of each model, by name: resnet50-0 and so on."""
     return {f"{name}-{i}": TABLE_1[name] for name, count in counts.items() for i in range(count)}
 
 
 def offers(counts: Mapping[str, int]) -> dict[str, ModelCapabilities]:
-    """Return the offers of `copies`."""
+    """Return the capabilities of `copies`."""
     return {name: model.offer() for name, model in copies(counts).items()}

@@ -1,8 +1,8 @@
-"""Waking up on time: an event loop's own timers are as coarse as a millisecond.
+"""Precise wake-ups: an event loop's own timers have a resolution of a millisecond.
 
-epoll_wait(2) counts in milliseconds, and so do libuv's timers; a window of a millisecond needs
-less. A timer that is a file, timerfd_create(2), wakes the same loop some tens of microseconds after
-its time, and nobody has to spin on a core for it.
+epoll_wait(2) and libuv's timers count in milliseconds; a window of a millisecond needs more
+precision. A timer file descriptor, timerfd_create(2), wakes the same loop some tens of microseconds
+after its time, without a busy-waiting thread.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Alarm:
-    """Calls back on the loop at a point of `time.monotonic()`, once per `set`."""
+    """Alarm that calls back on the loop at a point of `time.monotonic()`, once per `set`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
@@ -43,13 +43,13 @@ class Alarm:
         asyncio.get_running_loop().add_reader(self._file, self._on_time)
 
     def set(self, when: float | None) -> None:
-        """Call back at `when`, at once if that is over; None takes it back."""
+        """Call back at `when`, or immediately if that has passed; None cancels the alarm."""
         if when == self._when or self._file < 0:
             return
         self._when = when
         value = _Timespec(0, 0)  # disarms
         if when is not None:
-            # One that is over fires at once, but zero would disarm it.
+            # A time in the past fires immediately, but zero would disarm the timer.
             seconds, nanoseconds = divmod(max(1, math.ceil(when * 1e9)), 10**9)
             value = _Timespec(seconds, nanoseconds)
         spec = _Itimerspec(_Timespec(0, 0), value)
@@ -73,7 +73,7 @@ class Alarm:
 
 
 def tighten() -> None:
-    """Let this thread's sleeps end within microseconds: Linux may round by 50; prctl(2)."""
+    """Reduce this thread's timer slack, by which Linux may delay sleeps by 50 µs; prctl(2)."""
     _libc.prctl(_PR_SET_TIMERSLACK, _SLACK_NS)
 
 

@@ -1,8 +1,8 @@
-"""How predictable a model is that runs alone, and what company does to it (Clockwork, Fig. 2).
+"""Predictability of a model that runs alone, and with concurrent threads (Clockwork, Fig. 2).
 
-One thread executes the same batch again and again; then several do at once. Clockwork's V100 has
-ResNet50's 99.99th percentile within 0.03 % of the median when it runs alone (Fig. 2a); with 16
-threads it has 25 % more throughput, and tails a hundred times as long (Fig. 2b).
+One thread executes the same batch repeatedly; then several do so at once. On Clockwork's V100,
+ResNet50's 99.99th percentile is within 0.03 % of the median when it runs alone (Fig. 2a); with 16
+threads throughput is 25 % higher, and tails are a hundred times as long (Fig. 2b).
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from roma.device_protocol import Array
 
 PERCENTILES = (1.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0)
 WARM_UP = 20
-"""Executions before the first that counts, per thread."""
+"""Warm-up executions per thread, which are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
-    """So many threads at once; latencies in seconds."""
+    """Measurements of a number of concurrent threads; latencies in seconds."""
 
     threads: int
     runs: int
@@ -38,11 +38,11 @@ class LatencyRow:
 
     @property
     def median(self) -> float:
-        """Seconds of one batch, half of the time."""
+        """Median latency of one batch, in seconds."""
         return self.percentiles[50.0]
 
     def excess(self, percentile: float) -> float:
-        """Return how much longer a percentile is than the median, as a part of it."""
+        """Return the excess of a percentile over the median, as a share of the median."""
         return self.percentiles[percentile] / self.median - 1
 
 
@@ -51,7 +51,7 @@ def run(
 ) -> list[LatencyRow]:
     """Return a row for each number of threads; `runs` are divided among them.
 
-    Raises what the runtime raises.
+    Raises whatever the runtime raises.
     """
     signatures = runtime.models[model].signatures
     which = default_signature(signatures)
@@ -64,7 +64,7 @@ def run(
 
 
 def to_json(rows: Sequence[LatencyRow]) -> list[dict[str, Any]]:
-    """Return rows as JSON has them; seconds."""
+    """Return rows as JSON values; times in seconds."""
     return [
         {
             "threads": row.threads,
@@ -89,7 +89,7 @@ def _row(
         tighten()
         model, signature, inputs = call
         try:
-            # As a worker has it: the inputs are there when the execution begins.
+            # As in a device server: the inputs are staged before the execution begins.
             execute = partial(runtime.execute, model, signature, runtime.stage(model, inputs))
             for _ in range(WARM_UP):
                 execute()
@@ -100,7 +100,7 @@ def _row(
                 times[i] = time.perf_counter() - begun
         except threading.BrokenBarrierError:
             pass
-        except Exception as error:  # it is the caller's
+        except Exception as error:  # raised in the caller
             faults.append(error)
             together.abort()
 

@@ -1,8 +1,8 @@
-"""Seed profile: what each model costs, measured at start through the device's own lanes (§5.1).
+"""Seed profile: the cost of each model, measured at start through the device's lanes (§5.1).
 
-Seconds include the way to the lane's thread and back, as those of every later action do. They are
-medians of a few runs: a dispatcher replaces them by what it sees, and one unlucky run at start must
-not make a model look too slow to be served at all.
+Seconds include the hand-over to the lane's thread and back, as for every later action. They are
+medians of a few runs: a dispatcher replaces them by its own measurements, and one slow run at start
+must not make a model look too slow to be served at all.
 """
 
 import logging
@@ -19,9 +19,9 @@ from roma.domain.actions import BATCHES, ModelCapabilities, pages_of
 from roma.domain.errors import LaunchError
 
 RUNS = 5
-"""Per model and batch size, after WARM_UP."""
+"""Runs per model and batch size, after WARM_UP."""
 WARM_UP = 2
-"""A batch size's first runs choose kernels and fill caches."""
+"""Warm-up runs per batch size: the first runs choose kernels and fill caches."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 async def measure(
     runtime: Runtime, pages: int, runs: int = RUNS, batches: Sequence[int] = BATCHES
 ) -> dict[str, ModelCapabilities]:
-    """Return what every model costs; one that fails, or fits on no free device, is left out.
+    """Return the cost of every model; models that fail or exceed the device are left out.
 
-    `batches` are the sizes to measure, as far as a model takes them, smallest first. Raises
-    LaunchError if no model is left.
+    `batches` are the sizes to measure, smallest first; sizes that a model does not take are
+    skipped. Raises LaunchError if no model is left.
     """
     loads, infers = WorkThread("load"), WorkThread("infer")
     loads.start()
@@ -48,7 +48,7 @@ async def measure(
                 known = runtime.known(name)
                 lanes = loads, infers
                 offers[name] = known or await _measured(runtime, name, lanes, runs, batches)
-            except Exception as error:  # a model's fault is that model's
+            except Exception as error:  # a model's fault affects only that model
                 _log.error("model %s: cannot be measured, and is left out: %s", name, error)
                 continue
             if known is None:
@@ -90,7 +90,7 @@ async def _measured(
             try:
                 await infers.run(_work(runtime, name, which, signature, odd))
                 takes_any = True
-            except Exception as error:  # it only says that it takes any
+            except Exception as error:  # its signature claims any size, wrongly
                 faults.append(f"batch {odd}: {error}")
     finally:
         await loads.run(partial(runtime.unload, name))
@@ -99,7 +99,7 @@ async def _measured(
     if not executions:
         raise LaunchError(faults[0] if faults else "its signature takes no batch")
     again = []
-    for _ in range(2):  # the first load of all finds nothing in caches
+    for _ in range(2):  # the very first load runs with cold caches
         again.append(await _median(loads, partial(runtime.load, name), 1))
         await loads.run(partial(runtime.unload, name))
     load = statistics.median([load, *again])
@@ -109,13 +109,13 @@ async def _measured(
 def _work(
     runtime: Runtime, name: str, which: str, signature: Signature, batch: int
 ) -> Callable[[], Any]:
-    """Return the execution of one batch."""
+    """Return a function that executes one batch."""
     staged = runtime.stage(name, example(signature, batch))
     return partial(runtime.execute, name, which, staged)
 
 
 def _between(executions: Collection[int]) -> int | None:
-    """Return the smallest batch size that was not measured, below the largest that was."""
+    """Return the smallest batch size not measured, below the largest one measured."""
     most = max(executions, default=0)
     return next((size for size in range(2, most) if size not in executions), None)
 

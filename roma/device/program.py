@@ -1,4 +1,4 @@
-"""The worker's program: measure the models, listen, serve, and end in order."""
+"""The device server's program: measure the models, listen, serve, shut down in order."""
 
 import asyncio
 import contextlib
@@ -19,30 +19,30 @@ from roma.domain.actions import BATCHES, PAGE, Capabilities, pages_of
 from roma.domain.errors import ConfigError
 
 DRAIN_LIMIT = 10.0
-"""Seconds that what runs gets to end when the worker is stopped."""
+"""Seconds for running actions to end at shutdown."""
 _SWITCH = 0.0005
-"""Seconds after which a thread that computes in Python lets the event loop go on; Python's 5 ms
-would be longer than a window."""
+"""Thread switch interval in seconds, after which a thread that computes in Python yields to the
+event loop; Python's default of 5 ms would be longer than a window."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """What one worker is told on its command line."""
+    """Settings of one device server, from its command line."""
 
     server: DeviceServerSettings
     pages: int | None = None
-    """None: as many as the device has memory for, or as all models need."""
+    """Pages for weights. None: as many as the device has memory for, or as all models need."""
     runs: int = RUNS
-    """Of each model and batch size, for the seed profile."""
+    """Runs of each model and batch size for the seed profile."""
     batches: tuple[int, ...] = BATCHES
-    """The sizes that are profiled, smallest first."""
+    """Batch sizes to profile, smallest first."""
     insecure: bool = False
 
 
 def check_exposure(settings: DeviceSettings) -> None:
-    """Warn of a worker that anybody may use, or raise ConfigError if that was not asked for."""
+    """Warn of a device that anyone may use; raise ConfigError unless that was requested."""
     server = settings.server
     if server.token is not None or is_loopback(server.host):
         return
@@ -55,17 +55,17 @@ def check_exposure(settings: DeviceSettings) -> None:
 
 
 def pages(runtime: Runtime) -> int:
-    """Return the pages of a device for which none were named."""
+    """Return the default number of pages of a device."""
     if runtime.memory is not None:
         return runtime.memory // PAGE
     return sum(pages_of(model.weights) for model in runtime.models.values())
 
 
 async def run(runtime: Runtime, settings: DeviceSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then let what runs end, tell of it and return.
+    """Serve until SIGTERM or SIGINT, then finish running actions, report them and return.
 
-    It owns the process: its signals, its thread switching, and its end with status 0 if the device
-    still computes when the time to drain is over. Raises ConfigError or LaunchError.
+    It owns the process: its signals, its thread switching, and its exit with status 0 if the device
+    still computes when the drain limit ends. Raises ConfigError or LaunchError.
     """
     check_exposure(settings)
     sys.setswitchinterval(_SWITCH)
@@ -89,14 +89,14 @@ async def run(runtime: Runtime, settings: DeviceSettings) -> None:
 
 
 async def _serve(runtime: Runtime, settings: DeviceSettings) -> bool:
-    """Serve until cancelled; return whether what ran then ended in time."""
+    """Serve until cancelled; return whether the running actions then ended in time."""
     count = pages(runtime) if settings.pages is None else settings.pages
     offers = await measure(runtime, count, settings.runs, settings.batches)
     device = DeviceRunner(runtime, offers, count)
     server = DeviceServer(settings.server, device, dict(runtime.models))
     await server.start()
     device.start()
-    # What is there now stays: no collection need look at it, in the middle of an action.
+    # Objects that exist now stay: no collection need scan them in the middle of an action.
     gc.collect()
     gc.freeze()
     _tell(server, device.offer)

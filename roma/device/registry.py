@@ -1,7 +1,7 @@
-"""The runtimes by name, and the models that a command line means.
+"""Registry of the runtimes by name, and of the models named on a command line.
 
-A runtime is imported where it is asked for, and only there: TensorFlow and PyTorch take seconds,
-and either may be missing.
+A runtime is imported only when it is requested: TensorFlow and PyTorch take seconds to import, and
+either may be missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from roma.tensors import frameworks
 
 
 class RuntimeKind(StrEnum):
-    """What executes the models."""
+    """Kind of runtime that executes the models."""
 
     TENSORFLOW = "tensorflow"
     TORCH = "torch"
@@ -27,10 +27,10 @@ SAMPLE = "sample"
 
 
 def models(named: Sequence[str], folder: Path | None, kind: RuntimeKind) -> dict[str, Path]:
-    """Return paths by model name: those of `NAME=PATH`, and what lies in a folder.
+    """Return paths by model name: those of `NAME=PATH`, and the models in a folder.
 
-    In a folder a SavedModel, or a folder of versions, is called as its folder is; a PyTorch file
-    as it is without its ending. Raises ConfigError.
+    In a folder, a SavedModel or a folder of versions has its directory's name; a PyTorch file has
+    its name without the suffix. Raises ConfigError.
     """
     found: dict[str, Path] = {} if folder is None else _in_folder(folder, kind)
     for text in named:
@@ -79,7 +79,7 @@ def emulated(models: str, *, full: bool) -> Runtime:
 
 
 def save_sample(kind: RuntimeKind, folder: Path) -> dict[str, Path]:
-    """Write a small dense model, random numbers for weights, and return its path by its name.
+    """Write a small dense model with random weights; return its path by its name.
 
     Raises LaunchError in a process that has the other framework.
     """

@@ -1,8 +1,8 @@
-"""The server of one planned device: one dispatcher at a time, `roma.device_protocol`'s frames.
+"""Server of one planned device: one dispatcher at a time, over `roma.device_protocol`.
 
-While a dispatcher is connected no other is let in, because what two of them plan for one device
-cannot come true. When its connection goes, what waits is dropped and what runs ends; the next one
-is told what is loaded only then, so that what it is told stays true.
+While a dispatcher is connected, others are refused, because two plans for one device conflict. When
+its connection closes, waiting actions are dropped and running ones finish. Only then does the next
+dispatcher get the list of loaded models, so that the list is correct.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ from roma.domain.errors import LaunchError, WireError
 from roma.security.tokens import Token
 
 CONNECT_LIMIT = 5.0
-"""Seconds until who connects must have said who it is."""
+"""Seconds within which a new connection must authenticate."""
 MAX_UNAUTHENTICATED = 16
-"""Connections that have not."""
+"""Most connections that have not authenticated."""
 _UNAUTHENTICATED_HEADER = 16 * 2**10
 _BUFFER = 8 * 2**20
-"""Bytes of unread results at which nothing more is taken from a dispatcher that reads slowly."""
+"""Bytes of unread results at which the server stops reading from a slow dispatcher."""
 MAX_UNREAD = 512 * 2**20
-"""Bytes of unread results at which a dispatcher counts as gone; those of running actions add up."""
+"""Bytes of unread results at which a dispatcher is disconnected; running actions add to them."""
 
-# A dispatcher's host that is gone says nothing: the kernel finds out within 15 s, whether it waits
-# for what was sent to be acknowledged or has nothing to send.
+# A dispatcher's host that fails closes no connection: the kernel detects it within 15 s, whether
+# sent data is unacknowledged or there is nothing to send.
 _KEEPALIVE = {
     socket.TCP_KEEPIDLE: 5,
     socket.TCP_KEEPINTVL: 2,
@@ -58,19 +58,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeviceServerSettings:
-    """Where a worker listens, under what name, and who may connect."""
+    """Settings of a device's listener: address, name, token and limits."""
 
     name: str
     host: str = "127.0.0.1"
     port: int = 8700
-    """0 takes a free one."""
+    """Port to listen on; 0 takes a free one."""
     token: Watched[Token] | None = None
     max_payload: int = MAX_PAYLOAD
-    """Bytes of one action's inputs."""
+    """Largest inputs of one action, in bytes."""
 
 
 class DeviceServer:
-    """Serves a started Device; `models` say what the device's models take and give."""
+    """Server of a started `DeviceRunner`; `models` hold the signatures of its models."""
 
     def __init__(
         self, settings: DeviceServerSettings, device: DeviceRunner, models: dict[str, RuntimeModel]
@@ -93,7 +93,7 @@ class DeviceServer:
 
     @property
     def unauthenticated(self) -> int:
-        """Connections that have not said who they are."""
+        """Number of connections that have not authenticated."""
         return len(self._links) - (self._dispatcher is not None)
 
     async def start(self) -> None:
@@ -106,7 +106,8 @@ class DeviceServer:
             raise LaunchError(f"{where[0]}:{where[1]}: cannot be listened on: {error}") from error
 
     async def stop(self, limit: float) -> bool:
-        """Listen no more, let what runs end and be told; return whether it did within `limit`."""
+        """Stop listening, finish and report running actions; return whether that took ≤ `limit`
+        s."""
         self._server.close()
         ended = await self.device.stop(limit)
         gone = [link.close() for link in self._links]
@@ -123,7 +124,7 @@ class DeviceServer:
             link.refuse(f"connections = {self.unauthenticated}: must be ≤ {MAX_UNAUTHENTICATED}")
 
     def on_gone(self, link: "_Link") -> None:
-        """Forget a connection, and if it was the dispatcher's what it asked for."""
+        """Forget a connection; if it was the dispatcher's, drop its waiting actions."""
         self._links.discard(link)
         if link is self._dispatcher:
             self._dispatcher = None
@@ -131,7 +132,7 @@ class DeviceServer:
             _log.info("%s is gone; loaded: %d", link, len(self.device.offer.loaded))
 
     def admit(self, link: "_Link", message: Connect) -> None:
-        """Let a dispatcher in, or say why not."""
+        """Admit a dispatcher, or refuse it with a reason."""
         token = self.settings.token
         if token is not None and not token.value.matches(message.token):
             _log.warning("%s: its token is not accepted", link)
@@ -144,7 +145,7 @@ class DeviceServer:
             link.greet()
 
     def hello(self) -> Hello:
-        """Return what a dispatcher is told first."""
+        """Return the first message to an admitted dispatcher."""
         return Hello(self.settings.name, self.device.offer, self._signatures, PROTOCOL)
 
 
@@ -200,21 +201,21 @@ class _Link(asyncio.Protocol):
         self._transport.resume_reading()
 
     def greet(self) -> None:
-        """Say Hello once what another dispatcher left running is over."""
+        """Send Hello once a previous dispatcher's running actions have ended."""
         self._greeting = asyncio.ensure_future(self._greet())
 
     def refuse(self, reason: str) -> None:
-        """Say why and end the connection."""
+        """Send the reason and close the connection."""
         self._send(Refused(reason))
         self._transport.close()
 
     def close(self) -> "asyncio.Future[None]":
-        """End the connection after what is being sent; done when it is gone."""
+        """Close the connection after pending data is sent; the future is done once it is closed."""
         self._transport.close()
         return self._gone
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection immediately."""
         self._transport.abort()
 
     def _on_message(self, message: Message) -> None:
@@ -249,7 +250,7 @@ class _Link(asyncio.Protocol):
     def _reply(self, result: ActionResult) -> None:
         try:
             self._send(result)
-        except WireError as error:  # an output that is of a type, or a size, that cannot be sent
+        except WireError as error:  # an output has a type or a size that cannot be sent
             outcome = replace(result.outcome, status=ActionStatus.ERROR, detail=str(error))
             self._send(ActionResult(outcome))
 

@@ -1,6 +1,6 @@
-"""What a dispatcher and the worker of a planned device say to each other, as bytes.
+"""Action protocol between a dispatcher and a planned device: messages and their encoding.
 
-    dispatcher                        worker
+    dispatcher                        device
       Connect(name, token)      ─►
                                 ◄─    Hello(offer, signatures), or Refused(reason) and the end
       Ping(sent)                ─►
@@ -9,10 +9,10 @@
                                 ◄─    Result(outcome, outputs)      one per action, in any order
 
 A frame is a prefix (magic with the protocol's version; lengths of header and payload), a header in
-JSON and a payload: the tensors' bytes. Nothing here reads a clock or knows a socket: `encode`
-gives the bytes, a `Decoder` takes them as they come.
+JSON and a payload: the tensors' bytes. Nothing here reads a clock or uses a socket: `encode`
+returns the bytes, and a `Decoder` takes them in any pieces.
 
-Times in messages are on the worker's clock, seconds; `ClockOffset` tells how that differs.
+Times in messages are on the device's clock, in seconds; `ClockOffset` estimates its offset.
 """
 
 from roma.device_protocol.clock import ClockOffset

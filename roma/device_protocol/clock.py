@@ -1,4 +1,4 @@
-"""How two clocks differ, from questions and answers."""
+"""Clock offset of a device, estimated from Ping and Pong."""
 
 import math
 from collections import deque
@@ -7,10 +7,10 @@ from roma.device_protocol.messages import Pong
 
 
 class ClockOffset:
-    """How a worker's clock differs from one's own, by Cristian's algorithm.
+    """Offset of a device's clock from the local clock, by Cristian's algorithm.
 
-    The answer that took least says most: the worker read its clock within half its round trip of
-    the middle. Only the last `keep` answers count, because clocks drift.
+    The answer with the shortest round trip is the most precise: the device read its clock within
+    half the round trip of its middle. Only the last `keep` answers count, because clocks drift.
     """
 
     def __init__(self, keep: int = 16) -> None:
@@ -20,26 +20,26 @@ class ClockOffset:
         return f"<ClockOffset {self.value} ± {self.error}>"
 
     def add(self, pong: Pong, received: float) -> None:
-        """Take an answer that came at `received`, on one's own clock."""
+        """Record an answer received at `received`, on the local clock."""
         offset = pong.clock - (pong.sent + received) / 2
         self._samples.append((received - pong.sent, offset))
 
     @property
     def value(self) -> float | None:
-        """Seconds by which the worker's clock is ahead; None while nothing is known."""
+        """Seconds by which the device's clock is ahead; None before the first answer."""
         return min(self._samples)[1] if self._samples else None
 
     @property
     def error(self) -> float:
-        """Seconds by which `value` may be wrong at most."""
+        """Largest possible error of `value`, in seconds."""
         return min(self._samples)[0] / 2 if self._samples else math.inf
 
     def to_worker(self, time: float) -> float:
-        """Return one's own time on the worker's clock."""
+        """Convert a local time to the device's clock."""
         return time + self._known()
 
     def from_worker(self, time: float) -> float:
-        """Return a time on the worker's clock on one's own."""
+        """Convert a time on the device's clock to the local clock."""
         return time - self._known()
 
     def _known(self) -> float:

@@ -1,4 +1,4 @@
-"""Messages as bytes, and back: prefix, header in JSON, payload of tensors."""
+"""Encoding of messages: prefix, header in JSON, payload of tensors."""
 
 import math
 import struct
@@ -42,20 +42,20 @@ from roma.domain.errors import WireError
 
 _MAGIC = b"ROM" + bytes([PROTOCOL])
 _PREFIX = struct.Struct("<4sIQ")
-"""Magic, bytes of the header, bytes of the payload."""
+"""Prefix of a frame: magic, bytes of the header, bytes of the payload."""
 
 _STATUSES = frozenset(status.value for status in ActionStatus)
 
 MAX_HEADER = 16 * 2**20
-"""Bytes; a Hello of ten thousand models has about five million."""
+"""Largest header in bytes; a Hello of ten thousand models has about five million."""
 MAX_PAYLOAD = 256 * 2**20
-"""Bytes, unless a Decoder is told otherwise: sixteen pictures of 4096 × 4096 bytes."""
+"""Default largest payload in bytes: sixteen images of 4096 × 4096 bytes."""
 
 
 def encode(message: Message) -> list[Chunk]:
     """Return a message's bytes in pieces, for `writelines`; arrays are not copied.
 
-    Raises WireError for what cannot be sent: other types than DTYPES, times that are no number.
+    Raises WireError for values that cannot be sent: types other than DTYPES, times that are NaN.
     """
     header, tensors = _header(message)
     header["tensors"], chunks, size = pack(tensors)
@@ -69,22 +69,22 @@ def encode(message: Message) -> list[Chunk]:
 
 
 class Decoder:
-    """Bytes in, messages out, whatever the pieces are; after a WireError it is of no use.
+    """Decoder: bytes in any pieces in, messages out. It cannot be used after a WireError.
 
-    The bounds, in bytes, hold from the next frame on: a peer that nobody knows yet needs less.
+    The limits, in bytes, apply from the next frame on: an unauthenticated peer gets smaller ones.
     """
 
     def __init__(self, max_payload: int = MAX_PAYLOAD, max_header: int = MAX_HEADER) -> None:
         self.max_payload = max_payload
         self.max_header = max_header
         self._parts: list[bytearray] = []
-        """What is read of the frame: its prefix, its header, its payload."""
+        """Parts of the frame read so far: its prefix, its header, its payload."""
         self._filled = 0
-        """Bytes of the last part."""
+        """Bytes read of the last part."""
         self._open(_PREFIX.size)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """Take what came; return the messages that it completes. Raises WireError."""
+        """Take received bytes; return the messages that they complete. Raises WireError."""
         messages: list[Message] = []
         view = memoryview(data)
         while view:
@@ -102,7 +102,7 @@ class Decoder:
         self._filled = 0
 
     def _next(self) -> list[Message]:
-        """Go on to the next part; return the message if that was the last one."""
+        """Start the next part; return the message if the frame is complete."""
         match self._parts:
             case [prefix]:
                 self._open(self._lengths(prefix)[0])
@@ -185,7 +185,7 @@ def _action(action: Action) -> dict[str, Any]:
     told["model"] = action.model
     if isinstance(action, Unload):
         return told
-    # JSON knows no infinity: null says that an action may begin at any time.
+    # JSON has no infinity: null means that an action may begin at any time.
     latest = None if action.latest == math.inf else _finite("latest", action.latest)
     told |= {"earliest": _finite("earliest", action.earliest), "latest": latest}
     return told | {"batch": action.batch} if isinstance(action, Infer) else told

@@ -1,15 +1,15 @@
-"""A header's fields, each with the type that it must have."""
+"""Type-checked access to the fields of a header."""
 
 from typing import Any, Final
 
 from roma.domain.errors import WireError
 
 LARGEST: Final = 1e12
-"""Of a number: seconds of thirty thousand years."""
+"""Largest magnitude of a number: thirty thousand years in seconds."""
 
 
 class Fields:
-    """A JSON object; every look-up raises WireError if what is there is something else."""
+    """A JSON object; every look-up raises WireError if the field has another type."""
 
     def __init__(self, value: object, name: str = "header") -> None:
         if not isinstance(value, dict):
@@ -17,7 +17,7 @@ class Fields:
         self._value: dict[str, Any] = value
 
     def value(self, name: str) -> object:
-        """Return what is there, null as None."""
+        """Return a field's value, null as None."""
         if name not in self._value:
             raise WireError(f"{name}: is missing")
         return self._value[name]
@@ -30,7 +30,7 @@ class Fields:
         return value
 
     def whole(self, name: str, least: int = 0) -> int:
-        """Return an integer, which is at least `least`."""
+        """Return an integer of at least `least`."""
         value = self.value(name)
         if type(value) is not int or value < least:
             raise WireError(f"{name} = {value!r:.40}: must be an integer ≥ {least}")
@@ -48,7 +48,7 @@ class Fields:
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """Return true or false; a peer that does not say means false."""
+        """Return a boolean; a missing field means false."""
         found = self._value.get(name, False)
         if not isinstance(found, bool):
             raise WireError(f"{name} = {found!r:.40}: must be true or false")

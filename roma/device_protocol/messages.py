@@ -1,4 +1,4 @@
-"""The closed vocabulary between a dispatcher and a worker."""
+"""Messages between a dispatcher and a device; the set is closed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from roma.device_protocol.tensors import Array, Signature
 from roma.domain.actions import Action, ActionOutcome, Capabilities
 
 PROTOCOL = 1
-"""Raised by one whenever a peer of the version before could not understand."""
+"""Version of the protocol, raised by one at every incompatible change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """The first message, from the dispatcher; `token` is empty where none is asked for."""
+    """The first message, from the dispatcher; `token` is empty if none is required."""
 
     dispatcher: str
     token: str = field(default="", repr=False)
@@ -20,32 +20,32 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The worker's answer: its device, its models, and what each takes and gives."""
+    """The device's answer: its capabilities, and the signatures of its models."""
 
     worker: str
     offer: Capabilities
     signatures: Mapping[str, Mapping[str, Signature]]
-    """By model, by signature name."""
+    """Signatures by model and signature name."""
     protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The worker's last message, and why."""
+    """The device's last message, with the reason for the refusal."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A question for the time; `sent` is on the dispatcher's clock."""
+    """A request for the device's time; `sent` is on the dispatcher's clock."""
 
     sent: float
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer: the worker's clock when the Ping was read."""
+    """The answer to a Ping: the device's clock when the Ping was read."""
 
     sent: float
     clock: float
@@ -53,7 +53,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submit:
-    """An action; an Infer has the signature's name and its inputs."""
+    """An action to execute; an Infer carries the signature's name and its inputs."""
 
     action: Action
     signature: str = ""
@@ -62,7 +62,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionResult:
-    """What became of an action; an Infer that is OK has its outputs."""
+    """Outcome of an action; an Infer with status OK carries its outputs."""
 
     outcome: ActionOutcome
     outputs: Mapping[str, Array] = field(default_factory=dict)

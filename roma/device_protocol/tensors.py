@@ -1,8 +1,9 @@
-"""Tensors between a dispatcher and a worker: what a signature asks for, and how arrays travel.
+"""Tensors between a dispatcher and a device: signatures, and the encoding of arrays.
 
-A tensor travels as its bytes, C order, little endian, eight-byte aligned in the payload; a tensor
-of byte strings as their lengths (32 bits each) followed by the strings. Its name, type and shape
-stand in the frame's header. A received array is a writable view of the payload, which is its own.
+A tensor is sent as its bytes, in C order, little endian, eight-byte aligned in the payload; a
+tensor of byte strings as their lengths (32 bits each) followed by the strings. Its name, type and
+shape are in the frame's header. A received array is a writable view of the payload, which nothing
+else uses.
 
 The first dimension of every input and output is the batch.
 """
@@ -21,13 +22,13 @@ Array = NDArray[Any]
 Chunk = bytes | memoryview
 
 BYTES = "bytes"
-"""The type of byte strings; as a NumPy array: `object`, holding `bytes`."""
+"""Type of byte strings; as a NumPy array: `object`, holding `bytes`."""
 
 DTYPES = frozenset(
     ["bool", "float16", "float32", "float64", "complex64", "complex128"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-"""NumPy's names of the types that travel as they are."""
+"""NumPy's names of the types that are sent unchanged."""
 
 MAX_RANK = 32
 MAX_SIDE = 2**31 - 1
@@ -37,7 +38,7 @@ _LENGTH = np.dtype("<u4")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of a signature: `shape` has -1 where any size will do."""
+    """One tensor of a signature: `shape` has -1 for a dimension of any size."""
 
     name: str
     dtype: str
@@ -47,14 +48,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One entry point of a model: the tensors it takes and gives."""
+    """One entry point of a model: its input and output tensors."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 def check(inputs: Mapping[str, Array], signature: Signature, batch: int) -> None:
-    """Refuse inputs that are not a batch of this size for this signature; raises TensorError."""
+    """Raise TensorError if inputs are not a batch of this size for this signature."""
     specs = {spec.name: spec for spec in signature.inputs}
     for name in inputs.keys() ^ specs.keys():
         found = "is not there" if name in specs else "is given"
@@ -74,14 +75,15 @@ def check(inputs: Mapping[str, Array], signature: Signature, batch: int) -> None
 
 
 def dtype_of(array: Array) -> str:
-    """Return the name under which an array's type travels, whatever its byte order."""
+    """Return the protocol's name of an array's type, whatever its byte order."""
     return BYTES if array.dtype == np.object_ else str(array.dtype.name)
 
 
 def pack(tensors: Mapping[str, Array]) -> tuple[list[list[Any]], list[Chunk], int]:
     """Return tensors as the header's [name, dtype, shape, bytes], their payload and its length.
 
-    Arrays are not copied if they lie as they travel. Raises WireError for a type that cannot.
+    Arrays that already have the layout of the payload are not copied. Raises WireError for a type
+    that cannot be sent.
     """
     described: list[list[Any]] = []
     chunks: list[Chunk] = []
@@ -106,7 +108,7 @@ def pack(tensors: Mapping[str, Array]) -> tuple[list[list[Any]], list[Chunk], in
 
 
 def unpack(described: object, payload: bytearray) -> dict[str, Array]:
-    """Return the tensors of a payload, as views of it; raises WireError if it is not so."""
+    """Return the tensors of a payload as views of it; raises WireError if it is malformed."""
     if not isinstance(described, list):
         raise WireError("tensors: must be a list")
     found: dict[str, Array] = {}
@@ -124,12 +126,12 @@ def unpack(described: object, payload: bytearray) -> dict[str, Array]:
 
 
 def specs_to_json(specs: Iterable[TensorSpec]) -> list[list[Any]]:
-    """Return specs as JSON has them."""
+    """Return specs as JSON values."""
     return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
 
 
 def specs_from_json(value: object) -> tuple[TensorSpec, ...]:
-    """Return specs that JSON has; raises WireError."""
+    """Return specs from JSON values; raises WireError."""
     if not isinstance(value, list):
         raise WireError("specs: must be a list")
     return tuple(_spec(item) for item in value)

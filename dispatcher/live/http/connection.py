@@ -573,7 +573,7 @@ class Connection(ClientConnection):
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error that ends the connection, after the requests before it."""
         request = self._request or HttpRequest(self.peer)
-        request.head.has_options = True  # it may have: its headers are incomplete
+        request.head.has_options = True  # it may have some: its headers are incomplete
         self._answer_early(self._server.handler.error(request, status, message))
 
     def _answer_early(self, response: Response) -> None:

@@ -102,9 +102,9 @@ class PlannedDevice:
         self._timeout = timeout
         self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
         self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
-        """By action: its command, its start, and its predicted seconds; the oldest first."""
+        """Command, start and predicted seconds of each action; the oldest first."""
         self._held: dict[int, list[Grant]] = {}
-        """By action: its callers' grants, held as long as it runs."""
+        """Callers' grants of each action, held as long as it runs."""
         self._last_action = 0
         self._client = ActionClient(
             f"roma dispatcher, {self.name}",

@@ -17,7 +17,7 @@ from roma.domain.variants import RequestOptions
 from roma.tensors.errors import RequestError
 
 VARIANT: Final = "X-Roma-Variant"
-"""In a request: the variant that must serve it. In an answer: those that did."""
+"""Header for the variant that must serve a request; in an answer, for those that did."""
 
 _ACCURACY: Final = "X-Roma-Min-Accuracy"
 _SOFT: Final = "X-Request-Soft-Timeout-Ms"

@@ -23,7 +23,7 @@ from dispatcher.state.executors import Executor
 NEVER: Final = float("inf")
 
 UNBOUNDED: Final = 1 << 30
-"""More requests than can wait."""
+"""A number of requests greater than any that can wait."""
 
 NO_REQUEST: Final = -1
 """A number that no request has."""
@@ -86,7 +86,7 @@ class ModelDemand:
         """The most urgent request for which `drop_at` was computed; NO_REQUEST if it must be
         recomputed."""
         self.drop_at = NEVER
-        """When the most urgent request can no longer be answered in time."""
+        """Time from which the most urgent request can no longer be answered in time."""
         self.waiting = 0
 
     def benefit(self, end: float) -> int:
@@ -142,7 +142,7 @@ class Loading:
         self.is_short = False
         """True if a candidate found no pages then because all models on the device were in use."""
         self.paused_until = NEVER
-        """When a model whose last LOAD failed can be tried again."""
+        """Time at which a model whose last LOAD failed can be tried again."""
 
     def rebuild(self, model_demand: ModelDemand, now: float) -> None:
         """Recompute a model's demand, its shares and its priority."""

@@ -92,7 +92,7 @@ class Clockwork(Scheduler):
         """Models that changed since their demand was computed."""
         self._loading = Loading(self._gpus)
         self._load_at = NEVER
-        """When the next device can take another LOAD, among those that cannot now."""
+        """Time at which the next device can take another LOAD, among those that cannot now."""
         self._is_loading = False
         """True if no device can take a LOAD now."""
         self._sequence = 0

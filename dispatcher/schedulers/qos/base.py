@@ -163,7 +163,7 @@ class DeviceView:
         self.executor = executor
         self.device = device
         self.capability: dict[str, float] = {}
-        """By model: requests per second of its most accurate variant, in batches of REFERENCE."""
+        """Requests per second by model: its most accurate variant, in batches of REFERENCE."""
 
     @property
     def is_free(self) -> bool:

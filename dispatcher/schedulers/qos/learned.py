@@ -122,7 +122,7 @@ class QosRl(QualityScheduler):
         self._order = [v.name for v in policy.variants]
         self._network = Network(policy)
         self._waits: dict[str, float] = {}
-        """By device: until when it waits because the policy chose so."""
+        """End of the wait that the policy chose, by device."""
 
     def refusal(self, executor: str, offer: Capabilities) -> str | None:
         """Refuse a device that the policy was not trained for, and one too many."""

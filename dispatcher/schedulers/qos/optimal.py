@@ -47,9 +47,9 @@ class QosOpt(QualityScheduler):
     def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
         super().__init__(state, options)
         self._values: dict[tuple[str, str, Drifts], Values] = {}
-        """By device, model, and the drifts of the variants that the device holds."""
+        """Values by device, model, and the drifts of the variants that the device holds."""
         self._latest: dict[tuple[str, str], Values] = {}
-        """By device and model."""
+        """Most recent values by device and model."""
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Keep the set of devices: the share of each one depends on all."""

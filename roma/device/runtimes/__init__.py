@@ -1,1 +1,1 @@
-"""What executes models on a device: one module each, which alone knows its library."""
+"""Runtimes that execute models on a device; only a runtime's module imports its library."""

@@ -1,4 +1,4 @@
-"""What a device asks of what executes its models."""
+"""Interface between a device and the runtime that executes its models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from roma.device_protocol import BYTES, Array, Signature
 from roma.domain.actions import BATCHES, ModelCapabilities
 
 DEFAULT_SIGNATURE = "serving_default"
-"""Of a model with several, the one that is meant without a name."""
+"""Signature that is used if a model has several and none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,51 +27,52 @@ class Runtime(Protocol):
     An INFER is INPUT, EXEC and OUTPUT: `stage`, `execute`, `fetch` (§5.2). While one batch is
     executed the inputs of the next may be staged, and the outputs of the last fetched.
 
-    Each call blocks until the device is done, and raises what it likes: that is the action's
-    outcome. A TensorError means that the inputs were at fault.
+    Each call blocks until the device is done. Any exception becomes the action's outcome; a
+    TensorError means that the inputs were at fault.
     """
 
     @property
     def copies(self) -> bool:
-        """Whether `stage` and `fetch` take time: then they have threads of their own."""
+        """True if `stage` and `fetch` take time: then they have threads of their own."""
 
     @property
     def models(self) -> Mapping[str, RuntimeModel]:
-        """Every model that it has, by name."""
+        """All models of the runtime, by name."""
 
     @property
     def memory(self) -> int | None:
-        """Bytes of the device that weights may take; None where there is no bound of its own."""
+        """Bytes of device memory available for weights; None without a limit of its own."""
 
     def known(self, name: str) -> ModelCapabilities | None:
-        """Return what a model costs where that need not be measured."""
+        """Return a model's capabilities if they are known without measuring, else None."""
 
     def load(self, name: str) -> None:
         """Copy a model's weights to the device."""
 
     def unload(self, name: str) -> None:
-        """Give the device's memory back."""
+        """Free a model's memory on the device."""
 
     def stage(self, name: str, inputs: Mapping[str, Array]) -> Any:
         """Copy the inputs of one batch to the device."""
 
     def execute(self, name: str, signature: str, staged: Any) -> Any:
-        """Return the outputs of one batch on the device; the model is loaded, the inputs fit."""
+        """Return the outputs of one batch, on the device; the model is loaded, the inputs are
+        valid."""
 
     def fetch(self, name: str, signature: str, outputs: Any) -> dict[str, Array]:
         """Copy outputs back from the device."""
 
     def close(self) -> None:
-        """Give everything back; nothing runs any more."""
+        """Free all resources; no action may be running."""
 
 
 def default_signature(signatures: Mapping[str, Signature]) -> str:
-    """Return the signature that is meant where none is named."""
+    """Return the signature to use if none is named."""
     return DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures, default="")
 
 
 def example(signature: Signature, batch: int) -> dict[str, Array]:
-    """Return inputs for a batch: numbers from 0 to 1, empty strings; free sizes are 1."""
+    """Return example inputs for a batch: numbers from 0 to 1, empty strings; free sizes are 1."""
     numbers = np.random.default_rng(1)
     inputs: dict[str, Array] = {}
     for spec in signature.inputs:
@@ -84,5 +85,5 @@ def example(signature: Signature, batch: int) -> dict[str, Array]:
 
 
 def sizes(signature: Signature, batches: Sequence[int] = BATCHES) -> Sequence[int]:
-    """Return those batch sizes that a signature takes: all, or the one that it is made for."""
+    """Return the batch sizes that a signature takes: all, or the one it is fixed to."""
     return [b for b in batches if all(spec.shape[0] in (-1, b) for spec in signature.inputs)]

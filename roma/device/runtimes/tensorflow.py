@@ -1,7 +1,7 @@
-"""SavedModels on this machine's cores, by the model server's own session.
+"""TensorFlow runtime: SavedModels on this machine's cores, in the model server's session.
 
-There is no second memory: LOAD makes the session, with the weights read from disk (from the page
-cache, mostly), and UNLOAD closes it. Pages bound what all sessions hold of weights together.
+There is no separate device memory: LOAD creates the session and reads the weights from disk (mostly
+from the page cache), and UNLOAD closes it. Pages bound the weights of all sessions together.
 """
 
 import logging
@@ -23,16 +23,17 @@ from roma.serving.errors import Code, RequestError
 from roma.tensors import arrays as serving
 
 _NAMES = {"half": "float16", "float": "float32", "double": "float64", "string": BYTES}
-"""TensorFlow's names of types, where they are others than NumPy's."""
+"""NumPy's names of types whose TensorFlow names differ."""
 
 _log = logging.getLogger(__name__)
 
 
 class TensorFlowRuntime:
-    """SavedModels by name; each path is one, or a folder of numbered versions: the latest is taken.
+    """SavedModels by name; a path is a SavedModel or a folder of numbered versions (latest used).
 
-    `threads` are those inside one operation, `batches` the sizes of which a model must take one.
-    Loads every model once, to see what it takes and that it can be loaded. Raises LaunchError.
+    `threads` is the number of threads inside one operation; a model must take at least one of the
+    sizes in `batches`. The constructor loads every model once, to read its signatures and to check
+    that it loads. Raises LaunchError.
     """
 
     def __init__(
@@ -47,28 +48,28 @@ class TensorFlowRuntime:
         self.copies = False
 
     def known(self, name: str) -> ModelCapabilities | None:
-        """Nothing is known before it is measured."""
+        """Return None: costs must be measured."""
         return None
 
     def load(self, name: str) -> None:
-        """Make the model's session, and run it once: its first run optimises the graph."""
+        """Create the model's session and run it once: the first run optimises the graph."""
         model = session.load(self._paths[name], self._threads)
         try:
             signatures = self.models[name].signatures
             which = default_signature(signatures)
             size = sizes(signatures[which], self._batches)[0]
             model.run(which, example(signatures[which], size))
-        except BaseException:  # whatever it is, the session's memory is given back
+        except BaseException:  # free the session's memory after any error
             model.close()
             raise
         self._loaded[name] = model
 
     def unload(self, name: str) -> None:
-        """Close it."""
+        """Close the model's session."""
         self._loaded.pop(name).close()
 
     def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Nothing need be copied."""
+        """Return the arguments unchanged: nothing need be copied."""
         return inputs
 
     def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
@@ -81,7 +82,7 @@ class TensorFlowRuntime:
             raise
 
     def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Nothing need be copied."""
+        """Return the arguments unchanged: nothing need be copied."""
         return outputs
 
     def close(self) -> None:
@@ -105,7 +106,7 @@ class TensorFlowRuntime:
 
 
 def saved_model(path: Path) -> Path:
-    """Return the SavedModel that a path means; raises LaunchError."""
+    """Return the SavedModel at a path; raises LaunchError."""
     if any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
         return path
     return next(iter(versions.choose(path, {}).values()))
@@ -127,7 +128,7 @@ def _usable(
 
 
 def _spec(spec: serving.ServingTensorSpec) -> TensorSpec | None:
-    """Return a spec as the wire has it; None without a batch, or of a type that cannot travel."""
+    """Return a spec for the protocol; None without a batch dimension or for an unsupported type."""
     dtype = _NAMES.get(spec.dtype, spec.dtype)
     if not spec.shape or (dtype != BYTES and dtype not in DTYPES):
         return None

@@ -1,16 +1,18 @@
-"""PyTorch models, on the cores or on a GPU: TorchScript (`.pt`) and exported programs (`.pt2`).
+"""PyTorch runtime, on CPU or GPU: TorchScript (`.pt`) and exported programs (`.pt2`).
 
-A model's weights are one block of host memory, pinned where the device is a GPU, and the model's
-parameters and buffers are views of it. LOAD copies that block to the device as a whole, at the
-full speed of the bus and with one allocation, and turns the views to the copy; UNLOAD turns them
-back and frees the copy. PyTorch allocates the block itself, so that pages are a count here and not
-places: the allocator may split what is free, which the 16 MB pages of Clockwork's own runtime
+A model's weights are one block of host memory, pinned if the device is a GPU, and the model's
+parameters and buffers are views of it. LOAD copies that block to the device as a whole, at the full
+speed of the bus and with one allocation, and points the views to the copy; UNLOAD points them back
+and frees the copy. PyTorch allocates the block itself, so pages are only a count here, not
+addresses: the allocator may fragment free memory, which the 16 MB pages of Clockwork's own runtime
 (§5.2) rule out.
 
-On a GPU each step has its own stream: LOAD, INPUT, EXEC and OUTPUT overlap, and a device asks for
-one of each at a time. On the cores a LOAD is a copy from memory to memory; the others need none.
+On a GPU each step has its own stream: LOAD, INPUT, EXEC and OUTPUT overlap, and a device runs one
+of each at a time. On a CPU a LOAD is a copy from memory to memory; inputs and outputs are not
+copied.
 
-An exported program says what it takes. TorchScript does not: `model.pt.json` beside it says
+An exported program contains its signature. TorchScript does not; `model.pt.json` beside it gives
+it:
 
     {"inputs": [["x", "float32", [-1, 3, 224, 224]]], "outputs": [["y", "float32", [-1, 1000]]]}
 """
@@ -34,18 +36,18 @@ from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError, LaunchError, RomaError, TensorError
 
 RESERVED = 2**30
-"""Bytes of a GPU that weights leave: workspace and inputs, 512 MB each (§5.2)."""
+"""Bytes of a GPU reserved for workspace and inputs, 512 MB each (§5.2)."""
 _ALIGNMENT = 512
-"""Bytes; what the GPU's own allocator aligns to."""
+"""Alignment in bytes, that of the GPU's own allocator."""
 
 _DTYPES = {getattr(torch, name): name for name in sorted(DTYPES)}
 
 
 class TorchRuntime:
-    """Models by name, each a file; `device` is `cpu` or `cuda:N`.
+    """Models by name, one file each; `device` is `cpu` or `cuda:N`.
 
-    `threads` are those inside one operation on the cores. Raises ConfigError for a device that is
-    not there and LaunchError for a model that cannot be read.
+    `threads` is the number of threads inside one operation on a CPU. Raises ConfigError for a
+    missing device and LaunchError for a model that cannot be read.
     """
 
     def __init__(self, paths: Mapping[str, Path], device: str = "cpu", threads: int = 1) -> None:
@@ -54,7 +56,7 @@ class TorchRuntime:
         self._counted = threading.local()
         self._is_cuda = self.copies = self._device.type == "cuda"
         self._idle: dict[str, list[Any]] = {"load": [], "input": [], "execute": [], "output": []}
-        """Streams that nobody uses, by step: one of each, unless several threads execute."""
+        """Idle streams by step: one each, unless several threads execute."""
         self._models = {name: _read(name, path, self._device) for name, path in paths.items()}
         self.models = {
             name: RuntimeModel(model.host.numel(), {DEFAULT_SIGNATURE: model.signature})
@@ -63,17 +65,17 @@ class TorchRuntime:
 
     @property
     def memory(self) -> int | None:
-        """Bytes of the GPU that are free, less RESERVED; None on the cores."""
+        """Free bytes of the GPU minus RESERVED; None on a CPU."""
         if not self._is_cuda:
             return None
         return max(0, int(torch.cuda.mem_get_info(self._device)[0]) - RESERVED)
 
     def known(self, name: str) -> ModelCapabilities | None:
-        """Nothing is known before it is measured."""
+        """Return None: costs must be measured."""
         return None
 
     def load(self, name: str) -> None:
-        """Copy the weights to the device and let the model use that copy."""
+        """Copy the weights to the device and make the model use the copy."""
         model = self._models[name]
         if not self._is_cuda:
             model.use(model.host.clone())
@@ -84,8 +86,8 @@ class TorchRuntime:
         model.use(block)
 
     def unload(self, name: str) -> None:
-        """Let the model use host memory again and free the device's."""
-        # Nothing executes it: whoever asks for an UNLOAD has seen to that.
+        """Make the model use host memory again and free its device memory."""
+        # Nothing executes the model: the caller of an UNLOAD ensures that.
         self._models[name].use(self._models[name].host)
 
     def stage(self, name: str, inputs: Mapping[str, Array]) -> list[torch.Tensor]:
@@ -95,23 +97,23 @@ class TorchRuntime:
             return tensors
         with self._streaming("input"):
             return [
-                # Only from pinned memory is it a copy that kernels need not wait for.
+                # Only a copy from pinned memory runs concurrently with kernels.
                 tensor.pin_memory().to(self._device, non_blocking=True)
                 for tensor in tensors
             ]
 
     def execute(self, name: str, signature: str, staged: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Run the model on what is staged."""
+        """Run the model on staged inputs."""
         if not hasattr(self._counted, "done"):
-            # OpenMP counts for each thread of ours, and BLAS asks it alone: 0.2 ms became 40 ms
-            # where two threads shared cores with other programs.
+            # OpenMP's thread count is per calling thread, and BLAS uses only OpenMP's: without
+            # this, 0.2 ms became 40 ms where two threads shared cores with other programs.
             torch.set_num_threads(self._count)
             self._counted.done = True
         with torch.inference_mode(), self._streaming("execute"):
             return _leaves(self._models[name].call(*staged))
 
     def fetch(self, name: str, signature: str, outputs: list[torch.Tensor]) -> dict[str, Array]:
-        """Copy outputs back from the device; their names are the signature's."""
+        """Copy outputs back from the device, under the signature's names."""
         if self._is_cuda:
             with torch.inference_mode(), self._streaming("output"):
                 outputs = [_to_host(tensor) for tensor in outputs]
@@ -135,11 +137,11 @@ class TorchRuntime:
 
     @contextmanager
     def _streaming(self, step: str) -> Iterator[None]:
-        """Do what follows in a stream of this step; when it ends, the device is done with it.
+        """Run the block in a stream of this step; at its end the device has finished the work.
 
-        That is why tensors may go from one step's stream to another's: each is finished before the
-        next step knows of it, and is used no more when it is freed. Streams are used again, because
-        PyTorch keeps what was freed in one for that one alone.
+        So tensors may pass from one step's stream to another's: each is complete before the next
+        step sees it, and is no longer in use when it is freed. Streams are reused, because PyTorch
+        caches memory freed in a stream for that stream only.
         """
         if not self._is_cuda:
             yield
@@ -156,17 +158,17 @@ class TorchRuntime:
 
 @dataclass(slots=True)
 class _Model:
-    """A model, its weights in host memory, and where in that block each of them is."""
+    """A model, its weights in host memory, and the offset of each weight in that block."""
 
     signature: Signature
     call: Callable[..., Any]
     host: torch.Tensor
-    """The block, as bytes."""
+    """The block of weights, as bytes."""
     places: Sequence[tuple[torch.Tensor, int]]
-    """Parameters and buffers, and the byte of the block at which each begins."""
+    """Parameters and buffers, each with its byte offset in the block."""
 
     def use(self, block: torch.Tensor) -> None:
-        """Let every parameter and buffer be a view of this block."""
+        """Make every parameter and buffer a view of this block."""
         with torch.no_grad():
             for tensor, start in self.places:
                 tensor.data = _view(block, start, tensor)
@@ -207,7 +209,7 @@ def _read_script(path: Path) -> tuple[Any, Signature]:
     if any(spec.dtype == BYTES for spec in (*signature.inputs, *signature.outputs)):
         raise ConfigError(f"{path.name}.json: dtype = {BYTES}: PyTorch has no strings")
     with warnings.catch_warnings():
-        # TorchScript gets no more features; what there is still runs, and is meant here.
+        # TorchScript is deprecated but still works, and its use here is intended.
         warnings.simplefilter("ignore", DeprecationWarning)
         module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # likewise
     return module.eval(), signature
@@ -215,7 +217,7 @@ def _read_script(path: Path) -> tuple[Any, Signature]:
 
 def _read_exported(path: Path, device: torch.device) -> tuple[Any, Signature]:
     with warnings.catch_warnings():
-        # PyTorch 2.11 reads weights into `bytes`, once a process; they are copied from there.
+        # PyTorch 2.11 reads weights into `bytes`, which warns once a process; they are copied here.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         program = torch.export.load(path)
     signature = _signature(program)
@@ -223,8 +225,8 @@ def _read_exported(path: Path, device: torch.device) -> tuple[Any, Signature]:
         return program.module(), signature
     from torch.export.passes import move_to_device_pass  # noqa: PLC0415
 
-    # Devices are written into the graph, where it makes tensors of its own. The pass moves the
-    # weights too, and one that two layers share twice: they stay those that were read.
+    # The graph contains devices where it creates tensors. The pass also moves the weights, and
+    # copies a weight that two layers share: restore the weights as they were read.
     weights = dict(program.state_dict)
     module = move_to_device_pass(program, device).module()
     module.load_state_dict(weights, strict=False, assign=True)  # the rest are constants
@@ -232,7 +234,7 @@ def _read_exported(path: Path, device: torch.device) -> tuple[Any, Signature]:
 
 
 def _signature(program: Any) -> Signature:
-    """Return what an exported program takes and gives, by the tensors that it was traced with."""
+    """Return an exported program's signature, from the tensors that it was traced with."""
     inputs = set(program.graph_signature.user_inputs)
     outputs = program.graph_signature.user_outputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
@@ -249,7 +251,7 @@ def _signature(program: Any) -> Signature:
 def _spec(name: str, value: Any) -> TensorSpec:
     if not isinstance(value, torch.Tensor) or value.dtype not in _DTYPES or not value.dim():
         raise ConfigError(f"{name} = {value}: must be a tensor with a batch, of a type of NumPy's")
-    # A side that is free is a symbol.
+    # A free dimension is a symbol.
     shape = tuple(side if type(side) is int else -1 for side in value.shape)
     return TensorSpec(name, _DTYPES[value.dtype], shape)
 
@@ -259,7 +261,7 @@ def _model(module: Any, signature: Signature, *, is_pinned: bool) -> _Model:
     size = 0
     shared: dict[tuple[int, torch.Size, torch.dtype], int] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        # What two layers have in common is there once.
+        # A weight that layers share is stored once.
         key = tensor.data_ptr(), tensor.shape, tensor.dtype
         if key not in shared or not tensor.numel():
             shared[key] = size
@@ -285,7 +287,7 @@ def _leaves(outputs: Any) -> list[torch.Tensor]:
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Begin to copy a tensor to pinned memory; it is there when the stream is done."""
+    """Start copying a tensor to pinned memory; the copy is complete when the stream is done."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
 

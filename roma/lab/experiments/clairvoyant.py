@@ -66,7 +66,7 @@ _EDGE = 1e-9
 
 
 class Infeasible(RomaError):
-    """No policy could have kept the promises; `late_share` is the least that anybody could."""
+    """No policy could have kept the promises; `late_share` is the least that was possible."""
 
     def __init__(self, late_share: float) -> None:
         super().__init__(

@@ -1,11 +1,11 @@
-"""`clairvoyant-bound`: what the clairvoyant's own plan costs when it is really played.
+"""`clairvoyant-bound`: the cost of the clairvoyant's own plan in the simulated plant.
 
-The bound of `clairvoyant` is a lower one: its requests are divisible, but for what a minimum cannot
-do, and its GPUs preemptible. Here its allocation is played second by second in the simulated plant,
-with whole requests and with the dispatcher and the burst of the defaults. What is then late must be
-bought back, so the plans for 0, 1 and 2 % late are enlarged in steps, and the cheapest that keeps
-the promise is reported. A policy that knows the future needs no less than the bound, and no more
-than this or any law that keeps the promise.
+The bound of `clairvoyant` is a lower one: its requests are divisible, except for the rule on
+minima, and its GPUs preemptible. Here its allocation is played second by second in the simulated
+plant, with whole requests and with the dispatcher and the burst of the defaults. Late requests must
+then be avoided with more cores: the plans for 0, 1 and 2 % late are enlarged in steps, and the
+cheapest that keeps the promise is reported. A policy that knows the future needs no less than the
+bound, and no more than this or any law that keeps the promise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.simulation import Simulation
 
 SHARES = (0.0, 0.01, LATE)
-"""Late shares that plans are made for: one that aims for less late requests may need less added."""
+"""Late shares that plans are made for: a plan for fewer late requests may need less enlargement."""
 
 FACTORS = (1.0, 1.15, 1.3, 1.5, 1.8)
 TARGET = 1.25
-"""Times the played plan: what the defaults aim for."""
+"""Aim of the defaults, as a multiple of the played plan."""
 
 RESERVES = (0.0, 0.1, 0.3)
 """Cores added in seconds in which the plan has more than the minimum."""
@@ -40,8 +40,8 @@ def split(plan: Mapping[str, float], workload: Workload) -> dict[tuple[str, int]
     """Return the cores of each (model, worker) in one second.
 
     A model's cores stay together as long as a worker has room for them, the largest first: every
-    replica that runs anything needs the cores that one request needs. What no worker has room for
-    is not granted.
+    replica that runs anything needs the cores of one request. Cores that fit no worker are not
+    granted.
     """
     least = workload.minimum
     room = [workload.cores - least * len(plan)] * workload.workers
@@ -88,7 +88,7 @@ def play_bound(job: tuple[Workload, int]) -> tuple[float, SimulationResult] | No
     least = workload.minimum * workload.workers
     plans = []
     for share in SHARES:
-        # Where there is none for a smaller share there may be one for a larger.
+        # A larger share may have a plan where a smaller one has none.
         with suppress(Infeasible):
             plans.append(clairvoyant_bound(workload, seed, share))
     kept = []

@@ -1,4 +1,4 @@
-"""Baselines that batch: `edf` and `fcfs`, each with what waits behind the head that it picks."""
+"""Baselines with batches: `edf` and `fcfs`, each adding requests that wait behind the head."""
 
 from dispatcher.schedulers.base import Choice, RunChoice
 from dispatcher.schedulers.head_of_line import HeadOfLineScheduler
@@ -15,7 +15,7 @@ class Batching(HeadOfLineScheduler):
     """Runs the head with the smallest key, in as large a batch as there is."""
 
     def choose(self, now: float) -> Choice:
-        """Choose the head, and what waits behind it."""
+        """Choose the head, and the requests that wait behind it."""
         choice = super().choose(now)
         if isinstance(choice, RunChoice):
             queue = self.state.queues[choice.model]
@@ -36,7 +36,7 @@ class BatchingFcfs(Batching):
 
 
 class BatchingEdf(Batching):
-    """Earliest deadline first, in the largest batch that its head leaves the time for."""
+    """Earliest deadline first, in the largest batch with which its head is still in time."""
 
     def key(self, head: Request) -> float:
         """Order by deadline."""

@@ -1,4 +1,4 @@
-"""Lower bound on the work that no scheduler could do: beyond what all devices can within an SLO."""
+"""Lower bound on the work that no scheduler can do: the excess over all devices within an SLO."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
@@ -18,9 +18,9 @@ def unservable(
 ) -> float:
     """Return the least share of the work from `begin` to `end` that is not done within `slo`.
 
-    Times in seconds. A relaxation: every device holds every model, requests are divisible among
-    the devices and cost what they do in their model's best batch. As all deadlines are alike, the
-    least is lost by taking requests as they come, and of each what there is still room for.
+    Times in seconds. A relaxation: every device holds every model, requests are divisible among the
+    devices and cost what they do in their model's best batch. As all deadlines are alike, the least
+    is lost by serving requests in order of arrival, each as far as there is room for it.
     """
     cost = {name: min(s / b for b, s in offer.executions.items()) for name, offer in models.items()}
     arrivals = merge(

@@ -1,10 +1,10 @@
-"""A baseline in the manner of Clipper (Crankshaw et al., NSDI 2017, §4.3): adaptive batching.
+"""A baseline modelled on Clipper (Crankshaw et al., NSDI 2017, §4.3): adaptive batching.
 
 Every model has a bound on its batch size, which grows by one while a batch's latency is within the
 SLO and shrinks by a tenth when it was above. Models take turns. Nothing is refused, nothing is
-predicted: the SLO is a target that a reactive law pursues, which is what Clockwork's paper holds
-against it. A batch's latency is what a model's container would see: it begins when the model has
-work and none of its own running, so it includes the turns of others on the same device.
+predicted: the SLO is the target of a reactive law, which is Clockwork's criticism of it. A batch's
+latency is as a model's container would measure it: it begins when the model has work and none of
+its own running, so it includes the turns of others on the same device.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ class Clipper(Scheduler):
         self.bounds = dict.fromkeys(state.queues, 1.0)
         """The batch size of each model, as the law moves it."""
         self._since: dict[str, float] = {}
-        """When a model that waits for its turn began to; the first is next."""
+        """Time since which a model waits for its turn; the first is next."""
         self._free: dict[str, None] = {}
         self._running: dict[str, tuple[str, float]] = {}
 

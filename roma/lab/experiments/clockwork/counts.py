@@ -1,4 +1,4 @@
-"""What is kept of a run: counts and a histogram, whatever the number of requests."""
+"""Statistics of a run: counts and a histogram, in constant memory."""
 
 import math
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ from typing import Final
 from roma.lab.sim.fleet import Ended
 
 LOWEST: Final = 1e-4
-"""Seconds; what is shorter is in the first bin, unless something else is asked for."""
+"""Seconds; shorter times are in the first bin, unless another `lowest` is given."""
 
 GROWTH: Final = 1.01
-"""Between the bounds of two bins: a quantile is at most one percent too large."""
+"""Ratio between the bounds of two bins: a quantile is at most one percent too large."""
 
 BINS: Final = 1500
 """Up to three million times the lowest: five minutes."""
@@ -100,7 +100,7 @@ class Counts:
         self.cold = self.cold_answered = 0
         self.latencies = Latencies()
         self.late_at: list[float] = []
-        """When late answers came; at most `KEPT` of them."""
+        """Times at which late answers came; at most `KEPT` of them."""
 
     def add(self, ended: Ended) -> None:
         """Count a request."""

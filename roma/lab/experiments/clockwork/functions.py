@@ -4,8 +4,8 @@ The paper replays six hours of the Azure Functions trace of 2019, ten or eleven 
 Built in is a fleet of that shape: popularity is lognormal, so that the first fifth of the functions
 has nearly all invocations, and a function is one of four kinds that the paper names: sustained,
 cold, fluctuating, or with spikes every 5, 15 or 60 minutes. A second of the run stands for a minute
-of the trace, at the trace's rate. Where a directory of recorded traces is given, the functions of
-its sample of the Azure trace of 2021 lend their shapes in the place of the four kinds.
+of the trace, at the trace's rate. With a directory of recorded traces, the shapes come from the
+functions of its sample of the Azure trace of 2021 instead of the four kinds.
 """
 
 import csv
@@ -22,7 +22,7 @@ from roma.domain.errors import ConfigError
 from roma.workload.arrivals import poisson_rates
 
 PER_MODEL: Final = (10, 11)
-"""Functions of a model, in turn."""
+"""Functions per model, alternating."""
 
 SIGMA: Final = 2.6
 """Standard deviation of the logarithm of a function's rate."""
@@ -30,10 +30,10 @@ SIGMA: Final = 2.6
 RECORDED: Final = "azure_functions_2021_200.csv"
 
 MINUTE: Final = 60.0
-"""Seconds."""
+"""Seconds of a minute."""
 
 SPIKE: Final = 4.0
-"""How many times its mean rate a periodic function has in the second of its spike, at most."""
+"""Largest rate of a periodic function in the second of its spike, as a multiple of its mean."""
 
 Shape = Callable[[int], float]
 """Second of the run -> rate, as a multiple of the mean."""
@@ -63,7 +63,7 @@ def _total(functions: Sequence[tuple[float, Shape]]) -> Iterator[float]:
 def _rates(functions: int, total: float, draw: random.Random) -> Iterator[float]:
     """Return one mean rate per function in random order: the quantiles of a lognormal.
 
-    Quantiles and not draws: with a tail this heavy the most popular one would make the run.
+    Quantiles instead of draws: with a tail this heavy the most popular one would dominate the run.
     """
     normal = NormalDist(sigma=SIGMA)
     weights = [math.exp(normal.inv_cdf((i + 0.5) / functions)) for i in range(functions)]
@@ -75,7 +75,7 @@ def _rates(functions: int, total: float, draw: random.Random) -> Iterator[float]
 def _shape(draw: random.Random) -> Shape:
     kind, phase = draw.random(), draw.random()
     if kind < 0.5:
-        return lambda _: 1.0  # sustained, or cold: its rate says which
+        return lambda _: 1.0  # sustained, or cold: its rate makes the difference.
     if kind < 0.8:
         period = draw.uniform(20, 120)
         return lambda second: 1 + 0.8 * math.sin(2 * math.pi * (second / period + phase))

@@ -23,21 +23,21 @@ DEVICES = 6
 SENSITIVE = 6
 RATE = 200.0
 PATIENCE = 10.0
-"""Seconds: the SLO of clients that have none."""
+"""SLO, in seconds, of clients without one."""
 
 WARM_UP = 1.0
 SECONDS = 5.0
 
 TIGHT = 0.015
-"""Seconds; below, many latency-sensitive requests were refused in the paper."""
+"""Seconds; below this SLO, many latency-sensitive requests were refused in the paper."""
 
 TOLERATED = 0.01
-"""Share of satisfaction that batch clients may cost and still count as not affecting it."""
+"""Share of satisfaction that batch clients may cost and still count as having no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationScenario:
-    """Who else sends: `clients` models with `concurrency` requests each; `ahead` as in a plan."""
+    """Batch clients: `clients` models with `concurrency` requests each; `ahead` as in a plan."""
 
     name: str
     clients: int = 0

@@ -1,4 +1,4 @@
-"""`clockwork-low`: how low an SLO can be at a given load (Clockwork, §6.3, Fig. 7).
+"""`clockwork-low`: the lowest SLO at a given load (Clockwork, §6.3, Fig. 7).
 
 Six devices, N copies of ResNet50, R requests per second in all, spread evenly and Poisson.
 """
@@ -19,19 +19,19 @@ DEVICES = 6
 MODELS = (12, 48)
 RATES = (600, 1200, 2400)
 STEPS = tuple(0.0029 * 1.5**n for n in range(9))
-"""Seconds: 2.9 ms is the first, 74 ms the last."""
+"""SLOs in seconds: 2.9 ms is the first, 74 ms the last."""
 
 WARM_UP = 1.0
-"""Until every model is somewhere."""
+"""Seconds until every model is loaded somewhere."""
 
 SECONDS = 5.0
-"""Of each step; the paper's are 30 s long."""
+"""Seconds of each step; the paper's are 30 s long."""
 
 SATISFIED = 0.99
-"""The paper's "successfully satisfied" is a line that touches 1 in a picture."""
+"""The paper's "successfully satisfied" is a line that touches 1 in a figure."""
 
 PAPER: Mapping[int, float] = {600: 0.010, 1200: 0.022, 2400: 0.074}
-"""SLO in seconds from which on a load was satisfied, whatever N (§6.3)."""
+"""Lowest SLO in seconds at which a load was satisfied, whatever N (§6.3)."""
 
 TOLERANCE = 1.03
 """The paper rounds its steps: 9.8 ms is its 10 ms, 74.3 ms its 74 ms."""
@@ -58,7 +58,7 @@ def trial(models: int, rate: float, slo: float, seconds: float = SECONDS) -> Fle
 
 
 def satisfied_from(shares: Sequence[float], steps: Sequence[float]) -> float | None:
-    """Return the step from which on all are satisfied, or None."""
+    """Return the first step from which all are satisfied, or None."""
     found = None
     for share, step in zip(reversed(shares), reversed(steps), strict=True):
         if share < SATISFIED:

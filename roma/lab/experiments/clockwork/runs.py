@@ -1,4 +1,4 @@
-"""Runs fleets: which clients send what to which plan, on every core, summed over seeds."""
+"""Runs of fleets: clients, loads and plans, on every core, summed over seeds."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,22 +13,22 @@ from roma.lab.sim.fleet import CLIENT_THINK_TIME, Ended, Fleet, FleetPlan
 from roma.workload.arrivals import poisson_rates
 
 PAGES = 31 * 1024 // 16
-"""Of a V100's 32 GB, one of them for everything but weights (§5.2)."""
+"""Pages of a V100's 32 GB, less 1 GB for everything but weights (§5.2)."""
 
 BACK_OFF = 1e-3
-"""Seconds after which a client of a closed loop asks again that was refused. Without a pause those
-who are refused at once would ask again at once, and the run would be of nothing else."""
+"""Seconds after which a client of a closed loop repeats a refused request. Without a pause,
+immediate refusals would cause immediate retries, and the run would consist of nothing else."""
 
 STREAMS = 1_000_003
-"""Streams of one seed; more than any run has models, so that two runs never share one."""
+"""Streams per seed; more than any run has models, so that two runs never share one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """A group of clients, counted together: `rate` r/s per model whatever happens, or closed loops.
+    """A group of clients, counted together: open loops at `rate` r/s per model, or closed loops.
 
-    `concurrency` is how many requests of a model are always on their way in a closed loop. `slo`
-    in seconds, None for the plan's.
+    `concurrency` is the number of a model's requests in flight in a closed loop. `slo` in seconds,
+    None for the plan's.
     """
 
     group: str
@@ -40,7 +40,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class FleetTrial:
-    """One simulation; what ends before `begin` is not counted. Seconds."""
+    """One simulation; requests that end before `begin` are not counted. Seconds."""
 
     plan: FleetPlan
     clients: tuple[Clients, ...]
@@ -49,7 +49,7 @@ class FleetTrial:
 
 
 def resnets(count: int, prefix: str = "resnet50") -> Mapping[str, ModelCapabilities]:
-    """Return copies of ResNet50 as the paper measured it (Table 1)."""
+    """Return copies of ResNet50 with the paper's measurements (Table 1)."""
     offer = next(iter(offers({"resnet50": 1}).values()))
     return {f"{prefix}-{i}": offer for i in range(count)}
 
@@ -83,7 +83,7 @@ def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
         return
     draw = random.Random(stream)
     for _ in range(clients.concurrency):
-        # Within a millisecond, or the first ones would come in one moment; then by `on_end`.
+        # Within a millisecond, or the first ones would arrive at one moment; then by `on_end`.
         yield iter((draw.uniform(0, 1e-3),))
 
 

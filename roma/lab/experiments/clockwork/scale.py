@@ -1,7 +1,7 @@
 """`clockwork-scale`: goodput by number of emulated devices (Clockwork, §6.6, Fig. 11).
 
-The time of a core that decisions take on this machine passes in virtual time too: the dispatcher
-is one thread, and where it has no time left more devices do no more.
+The time of a core that decisions take on this machine passes in virtual time too: the dispatcher is
+one thread, and once it is saturated, more devices add no goodput.
 """
 
 import time
@@ -30,7 +30,7 @@ COPIES = 671
 SLO = 0.1
 BEGIN, SECONDS = 2.0, 2.0
 GROWS = 1.1
-"""Times as much goodput: less from twice the devices is no growth."""
+"""Least gain in goodput from twice the devices that counts as growth."""
 
 PAPER = "In the paper goodput is about 1,000 r/s per worker, and its controller's limit 103,387 r/s"
 
@@ -55,7 +55,7 @@ class ScaleResult:
 
     @property
     def busy(self) -> float:
-        """The share of its core that the dispatcher took."""
+        """Utilisation of the dispatcher's core."""
         return self.cost * self.ended
 
 

@@ -1,7 +1,7 @@
-"""`clockwork-slo`: how low an SLO each system can serve under overload (Clockwork, §6.1, Fig. 5).
+"""`clockwork-slo`: the lowest SLO of each system under overload (Clockwork, §6.1, Fig. 5).
 
 15 copies of ResNet50 on one device, 16 closed-loop clients each: far more than the device can do,
-so that goodput is what its scheduler makes of it.
+so that goodput depends on the scheduler alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,16 +35,16 @@ COPIES = 15
 CONCURRENCY = 16
 WARM_UP = 0.5
 CONVERGENCE = 10.0
-"""Seconds that a reactive system is given before it is judged."""
+"""Seconds that a reactive system gets to converge before it is measured."""
 
 SECONDS = 3.0
-"""Of virtual time, after the warm-up."""
+"""Seconds of virtual time, after the warm-up."""
 
 NEVER = 1000.0
 """Seconds that systems without deadlines let a request live."""
 
 PAPER: Mapping[tuple[str, float], float] = {("Clockwork", 0.5): 800.0}
-"""Goodput (r/s) as far as §6.1 says it in words; its Fig. 5 is a picture."""
+"""Goodput (r/s) where §6.1 gives it in words; its Fig. 5 is a plot."""
 
 PAPER_LONGEST = 0.3
 """Seconds: the longest latency at an SLO of 500 ms, 15 batches of 16 with 20 ms each (§6.1)."""
@@ -52,7 +52,7 @@ PAPER_LONGEST = 0.3
 
 @dataclass(frozen=True, slots=True)
 class PolicySetup:
-    """A policy, and how devices and deadlines are for it."""
+    """A policy, with its devices and deadlines."""
 
     name: str
     policy: type[Scheduler]
@@ -91,7 +91,7 @@ SYSTEMS = (
 )
 
 QUIET = Noise(stalls=0.0)
-"""Durations vary as measured by the paper, but nothing is struck by a stall."""
+"""Durations vary as the paper measured, but without stalls."""
 
 GAP = 0.5
 DELAY = 0.02
@@ -99,7 +99,7 @@ DELAY = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What else happens to the device: stalls, or a delay every `GAP` seconds."""
+    """A disturbance of the device: stalls, or a delay every `GAP` seconds."""
 
     name: str
     noise: Noise = QUIET
@@ -162,7 +162,7 @@ def compare(
     systems: Sequence[PolicySetup] = SYSTEMS,
     seconds: float = SECONDS,
 ) -> Output:
-    """Return what these systems do at these SLOs, undisturbed."""
+    """Return the results of these systems at these SLOs, undisturbed."""
     points = [(slo, system) for slo in slos for system in systems]
     trials = [_trial(system.plan(slo, QUIET), seconds, system.warm_up) for slo, system in points]
     results = over_seeds(lab, trials)
@@ -182,7 +182,7 @@ def compare(
 def disturb(
     lab: Lab, slos: Sequence[float] = DISTURBED_SLOS, seconds: float = SECONDS
 ) -> tuple[Table, list[Check]]:
-    """Return what disturbances of the device do to ours."""
+    """Return the effect of disturbances of the device on our system."""
     end = WARM_UP + seconds
     points = [(slo, d) for slo in slos for d in DISTURBANCES]
     trials = [_trial(OURS.plan(slo, d.noise, d.delays(end)), seconds) for slo, d in points]
@@ -232,7 +232,7 @@ def disturb(
 
 
 def _longest(late_at: Sequence[float], struck: Sequence[float]) -> float:
-    """Return the longest time from a disturbance to an answer that came late after it."""
+    """Return the longest time from a disturbance to a late answer after it."""
     return max((at - max(t for t in struck if t <= at) for at in late_at), default=0.0)
 
 
