@@ -1,13 +1,13 @@
 """This checkout compared with another one: CPU time of both compiled builds, measured in turns.
 
 `python -m bench --beside CLONE [gateway] [decisions] [ticks]`. CLONE is a directory that holds a
-checkout of the project, as a rule of an older commit, with its own `.venv` and `build/compiled`:
+checkout of the project, usually of an older commit, with its own `.venv` and `build/compiled`:
 `make wheel` there makes both. Each side runs its own code in its own environment.
 
-Figures are CPU times of a process, per request, decision or tick, and no times on the clock. A
-virtual machine's speed can change by a fifth within seconds, so rounds are short: one side for a
-second, then the other; who is first alternates. Each round has a ratio, ours to theirs. Exit
-status: 0, 1 if a figure's median ratio is above AIM, 2 if something that is needed is missing.
+Figures are CPU times of a process, per request, decision or tick, not wall-clock times. A virtual
+machine's speed can change by a fifth within seconds, so rounds are short: one side for a second,
+then the other, with alternating order. Each round has a ratio, ours to theirs. Exit status: 0, 1 if
+a figure's median ratio is above AIM, 2 if something that is needed is missing.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ AIM = 1.03
 """Upper bound on the median ratio of every figure."""
 
 SECONDS = 1
-"""Seconds of load on a gateway, each time."""
+"""Seconds of load on a gateway in each turn."""
 
 PACKAGES = ("controllers", "dispatcher", "roma", "supervisor")
 """Sources of the compiled build."""
@@ -58,16 +58,17 @@ for _ in sys.stdin:
     gc.collect()
     print(eval(sys.argv[1]), flush=True)
 """
-"""Prints the cost of the call in its argument for every line it reads. The benchmarks are those of
-the checkout that it runs in: they fit its interfaces. A decision's cost has that of the arrival
-which fills the queue up again; a clock around each decision would take a tenth of it."""
+"""A program that prints the cost of the call in its argument for every line it reads. The
+benchmarks are those of the checkout that it runs in, since they fit its interfaces. A decision's
+cost includes the arrival that refills the queue; a clock around each decision would take a tenth of
+it."""
 
 _TICK = "ticks.tick_ms(LAW, {cores})"
 Measure = Callable[[], float]
 
 
 class Figure(NamedTuple):
-    """A cost, with its unit in the name, and how to start what measures it in a checkout."""
+    """A cost, with its unit in the name, and the function that starts measuring a checkout."""
 
     name: str
     start: Callable[[Path], contextlib.AbstractContextManager[Measure]]
@@ -122,7 +123,7 @@ def compare(figure: Figure, clone: Path) -> list[Round]:
 
 @contextlib.contextmanager
 def _gateway(root: Path, connections: int) -> Iterator[Measure]:
-    """Start a gateway on a core; yield what returns its µs per request."""
+    """Start a gateway on a core; yield a function that returns its µs per request."""
     with (
         scratch() as directory,
         echo(directory) as (backend, _),
@@ -135,13 +136,13 @@ def _gateway(root: Path, connections: int) -> Iterator[Measure]:
             served = wrk(script, url, connections, SECONDS, CLIENT)
             return cost(pid).since(before).per(served.requests).total
 
-        measure()  # warms it up
+        measure()  # warms it up.
         yield measure
 
 
 @contextlib.contextmanager
 def _script(root: Path, call: str) -> Iterator[Measure]:
-    """Start the script on the same core; yield what returns the cost of a call."""
+    """Start the script on the same core; yield a function that returns the cost of a call."""
     argv = ["taskset", "-c", str(PROXY), interpreter(root), "-c", _SCRIPT, call]
     pipe, env = subprocess.PIPE, environment("compiled", root)
     with subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, env=env) as process:
@@ -150,7 +151,7 @@ def _script(root: Path, call: str) -> Iterator[Measure]:
         assert answers is not None
 
         def measure() -> float:
-            with contextlib.suppress(BrokenPipeError):  # it has ended
+            with contextlib.suppress(BrokenPipeError):  # it has exited.
                 asked.write(b"\n")
             printed = answers.readline()
             return float(printed) if printed else _fail(f"{root} cannot measure {call}")
@@ -176,7 +177,7 @@ FIGURES = {
 
 
 def _check(clone: Path) -> None:
-    """Exit if something is missing, or compiled from other sources than there are now."""
+    """Exit if something is missing, or if the build is not of the present sources."""
     if not clone.is_dir():
         _fail(f"{clone} is missing: run `git clone {ROOT} {clone}`, then `make wheel` in it")
     built = COMPILED / ".built"

@@ -1,7 +1,7 @@
-"""What seeing costs: the dispatcher's looks, its pages and scrapes, per second and of one core.
+"""Cost of observability: the dispatcher's sampling, its dashboard and scrapes, per second.
 
-Everything here runs in the process that serves requests, so its share of a second is what it takes
-from the throughput. The supervisor's part is what words and records add to a tick.
+Everything here runs in the process that serves requests, so its share of a second is lost to the
+throughput. The supervisor's part is the cost of decision texts and records per tick.
 """
 
 import time
@@ -44,7 +44,7 @@ RATE = 10_000
 """Requests per second: about what one gateway serves here (`python -m bench gateway`)."""
 
 SCRAPE_INTERVAL = 5.0
-"""Seconds, as in compose/prometheus.yaml."""
+"""Seconds between scrapes, as in compose/prometheus.yaml."""
 
 
 def run() -> None:
@@ -107,7 +107,7 @@ def _core() -> Dispatcher:
 
 
 def _serve(core: Dispatcher, number: int, now: float) -> int:
-    """Let a second's requests come and be answered."""
+    """Let a second's requests arrive and be answered."""
     for i in range(REQUESTS):
         at = now - 1 + i / REQUESTS
         number += 1

@@ -1,4 +1,4 @@
-"""What reading a predict body costs the model server: orjson against the standard library."""
+"""Cost of parsing a predict body in the model server: orjson against the standard library."""
 
 import json
 import time

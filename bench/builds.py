@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 COMPILED = Path("build", "compiled")
-"""Within a checkout: where `make wheel` leaves what it compiled."""
+"""Directory, within a checkout, of the build that `make wheel` compiles."""
 
 BUILDS = ("interpreted", "compiled")
 """The benchmarks themselves are never compiled."""
@@ -23,11 +23,11 @@ def environment(build: str, root: Path = ROOT) -> dict[str, str]:
 
 
 def interpreter(root: Path = ROOT) -> str:
-    """Return the Python of a checkout: the one of its own `.venv`, if it has one, or else ours."""
+    """Return the Python of a checkout: its own `.venv`'s if there is one, else ours."""
     own = root / ".venv" / "bin" / "python"
     return str(own) if root != ROOT and own.exists() else sys.executable
 
 
 def is_compiled(root: Path) -> bool:
-    """Whether a checkout has its compiled build."""
+    """Return True if a checkout has its compiled build."""
     return (root / COMPILED / ".built").exists()

@@ -1,4 +1,4 @@
-"""What one scheduling decision costs: a GPU becomes free, the policy picks what runs next.
+"""Cost of one scheduling decision: a GPU becomes free, the policy picks what runs next.
 
 Two figures: the choice itself, and the whole event with all accounting (execution ended,
 statistics, admission to the device, next one commanded).
@@ -34,7 +34,7 @@ def run() -> None:
         table.add_column(f"{models} models, {waiting} waiting", justify="right")
     for policy, chosen in registry.GPU.items():
         if chosen.request_aware:
-            continue  # of planned devices alone: `python -m bench fleet`
+            continue  # for planned devices only: `python -m bench fleet`.
         cells = [decision_us(policy, m, w) for m, w in CASES]
         table.add_row(policy, *(f"{choice:.1f} / {event:.1f}" for choice, event in cells))
     Console().print(table)

@@ -1,7 +1,7 @@
 """A deployment by `roma up` with defaults, whose model servers have a core to themselves.
 
-The other core is for gateway, supervisor and clients. The file has models and a worker of one
-core; what else it says are names and ports. Models come and go as it is written anew.
+The other core is for gateway, supervisor and clients. The file has models and a worker of one core,
+besides names and ports. Models come and go as it is rewritten.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ WORKER, REST = 0, 1
 """Cores."""
 
 START_LIMIT = 120.0
-"""Seconds until a model is ready that loads beside others."""
+"""Seconds until a model that loads beside others is ready."""
 
 AVAILABLE, LOADING, GONE = 200, 503, 404
-"""Statuses with which the gateway answers for a model."""
+"""Statuses that the gateway answers for a model."""
 
 _PORTS = 6
 """Gateway, its admin port, supervisor, and three model servers."""
@@ -34,7 +34,7 @@ _PORTS = 6
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model: where it is, and its promise in seconds."""
+    """A model: its directory, and its promise in seconds."""
 
     path: Path
     response_time: float
@@ -42,7 +42,7 @@ class Served:
 
 @dataclass(slots=True)
 class Deployment:
-    """A running one; `pid` is the launcher's."""
+    """A running deployment; `pid` is the launcher's."""
 
     file: Path
     pid: int = 0
@@ -50,11 +50,11 @@ class Deployment:
 
     @property
     def port(self) -> int:
-        """The gateway's."""
+        """The gateway's port."""
         return self.ports[0]
 
     def write(self, models: Mapping[str, Served]) -> None:
-        """Let the file name these models."""
+        """Write the file with these models."""
         gateway, admin, supervisor, first, *_ = self.ports
         document: dict[str, Any] = {
             "name": f"bench-{gateway}",
@@ -71,7 +71,7 @@ class Deployment:
         scratch.replace(self.file)
 
     def until(self, model: str, *statuses: int) -> None:
-        """Wait until the gateway answers so of a model; exit if it does not."""
+        """Wait until the gateway answers one of these statuses for a model; exit if it does not."""
         url = f"http://127.0.0.1:{self.port}/v1/models/{model}"
         deadline = time.monotonic() + START_LIMIT
         while (status := status_of(url)) not in statuses:

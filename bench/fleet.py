@@ -1,8 +1,8 @@
-"""What `clockwork` costs a request at the size of the paper's fleet: 4,026 models, 24 devices.
+"""Cost of a request under `clockwork` for a fleet of the paper's size: 4,026 models, 24 devices.
 
 The whole dispatcher core is measured: accounting, deadlines, statistics, policy. A run over
-emulated devices in virtual time writes down every event; then they are given, one after another, to
-a core of their own, which does the same again, with nothing but that core on the clock. A clock
+emulated devices in virtual time records every event. The events are then replayed, one after
+another, to a fresh core that does the same again, with nothing but that core on the clock. A clock
 around each event in the run itself, with the run's own memory in the caches, finds a third to a
 half more. Every figure is the best of some rounds, each in a process of its own.
 """
@@ -29,13 +29,13 @@ from roma.lab.experiments.clockwork.runs import PAGES
 from roma.lab.sim.fleet import Fleet, FleetPlan
 
 COPIES = 671
-"""Of each of the six models of Table 1."""
+"""Copies of each of the six models of Table 1."""
 
 DEVICES = 24
 SLO = 0.1
 RATES = (2_500, 5_000, 10_000)
 WARM, SECONDS = 2.0, 3.0
-"""Virtual seconds before, and of what is measured."""
+"""Virtual seconds before the measurement, and of the measurement."""
 
 ROUNDS = 5
 
@@ -58,7 +58,7 @@ def run() -> None:
     for name in (*BUILDS, "in time", "cold", "LOADs per s"):
         table.add_column(name, justify="right")
     for rate in RATES:
-        # In turns, so that a drift of the machine meets both.
+        # In turns, so that a drift of the machine affects both.
         rounds = [{b: _measured(b, rate) for b in BUILDS} for _ in range(ROUNDS)]
         costs = [min(r[b].cost for r in rounds) * 1e6 for b in BUILDS]
         any_run = rounds[0][BUILDS[0]]
@@ -81,7 +81,7 @@ def _measured(build: str, rate: int) -> Found:
 
 
 def measure(rate: float) -> Found:
-    """Run one fleet, then its events again under a clock of CPU time."""
+    """Run one fleet, then replay its events under a clock of CPU time."""
     plan = FleetPlan(offers(dict.fromkeys(TABLE_1, COPIES)), DEVICES, PAGES, SLO, Clockwork)
     counts = Counts(WARM, WARM + SECONDS)
     fleet = Fleet(plan, on_end=counts.add)

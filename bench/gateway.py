@@ -1,7 +1,7 @@
 """The gateway against nginx: both as a 2-hop proxy on core 0, load and echo backend on core 1.
 
-The gateway has everything on: queue, scheduler, deadlines, statistics. Throughput moves with what
-the machine's neighbours do; CPU time per request much less. `bench.beside` compares commits.
+The gateway has everything on: queue, scheduler, deadlines, statistics. Throughput varies with the
+machine's neighbours, CPU time per request much less. `bench.beside` compares commits.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ SECONDS = 3
 ROUNDS = 5
 CONNECTIONS = (16, 64)
 RATE = 1000.0
-"""Req/s at which the latency is measured that a proxy adds."""
+"""Req/s at which the latency added by a proxy is measured."""
 
 LOAD = 0.8
-"""Of its peak: where the response time under load is measured."""
+"""Share of its peak at which the response time under load is measured."""
 
 CLIENTS = 512
-"""Who ask for that load together, each after a pause for thought: Python cannot send so much."""
+"""Number of clients at that load, each with pauses between requests: Python cannot send so much."""
 
 NGINX, COMPILED = "nginx, one worker", "gateway, compiled"
 SOCKETS = ", Unix socket behind"
@@ -73,7 +73,7 @@ def run() -> None:
 def _throughput(script: Path, ports: dict[str, int], pids: dict[str, int]) -> None:
     rounds: Rounds = []
     for _ in range(ROUNDS):
-        # Round by round, so that a drift of the machine meets all; shares are taken per round.
+        # Round by round, so that a drift of the machine affects all; shares are taken per round.
         measured = {}
         for c in CONNECTIONS:
             for name, port in ports.items():
@@ -140,7 +140,7 @@ def _under_load(directory: Path, ports: dict[str, int]) -> None:
     for _ in range(ROUNDS):
         for name in names:
             url = f"http://127.0.0.1:{ports[name]}"
-            if name != NGINX:  # just before: a peak of minutes ago was another machine's
+            if name != NGINX:  # just before: the machine's speed drifts within minutes.
                 peak = wrk(wrk_script(directory), url, CONNECTIONS[-1], SECONDS, CLIENT).rate
                 rate = LOAD * peak
             pausing = wrk_script(directory, think=CLIENTS / rate)

@@ -2,9 +2,9 @@
 
 One model server on the GPU and one per model on CPUs (`gpu_server.py`), a real `roma up` in front,
 and the same Poisson load under two GPU policies, both devices fed from one queue per model. The
-load follows what a request costs here: the GPU alone would not get through it. Exit status 1 if a
-request was lost or failed, if a device ran nothing, or if the devices disagree about an answer.
-Without CUDA the CPU plays the GPU, and the first line says so.
+load follows the measured cost of a request: it is more than the GPU alone can serve. Exit status 1
+if a request was lost or failed, if a device ran nothing, or if the devices disagree about an
+answer. Without CUDA the CPU stands in for the GPU, and the first line says so.
 """
 
 import argparse
@@ -54,10 +54,11 @@ OVERLOAD, HEADROOM = 1.2, 0.8
 together, above which random arrivals break the promises under any policy."""
 
 MOST_REQUESTS = 800.0
-"""Per second: load generator and gateway share the host, and are not what is checked."""
+"""Most requests per second: load generator and gateway share the host, and are not what is
+checked."""
 
 PATIENCE, SHORTEST = 8.0, 0.1
-"""A promise, in times that a request takes alone on one core, and the shortest one in seconds."""
+"""A promise, as a multiple of a request's time alone on one core, and the shortest in seconds."""
 
 MEASURING, START_LIMIT = 3.0, 180.0
 """Seconds to measure a model on a device, and to wait for a program: PyTorch starts slowly."""
@@ -84,7 +85,7 @@ gateway: {{port: {ports[4]}, admin_port: {ports[5]}}}
 
 
 class Unfit(RomaError):
-    """The check cannot go on; the message says why."""
+    """The check cannot continue; the message says why."""
 
 
 class Check:
@@ -116,7 +117,7 @@ class Check:
             told = await stack.enter_async_context(self._server(gpu))
             console.print(f"{told['device']}; torch {told['torch']}, weights random")
             bodies = {model: _bodies(side, seed) for model, side in told["sides"].items()}
-            # Through ROMA, two at once: what the GPU waits for the gateway is part of its time.
+            # Through ROMA, two at once: the GPU's wait for the gateway is part of its time.
             async with self._roma(POLICIES[0], ready=1):
                 for m in MODELS:
                     on_gpu[m], answers[m] = await _ask(self._gateway, m, bodies[m], 2)
@@ -136,7 +137,7 @@ class Check:
             for policy in POLICIES:
                 self._configure(policy, promises)
                 for group in groups.values():
-                    group.set_cores(self._each)  # where each policy starts
+                    group.set_cores(self._each)  # the starting point of each policy.
                 streams = []
                 for i, m in enumerate(MODELS):
                     arrivals = poisson(Profile((RateStep(rates[m], seconds),)), seed=seed + i)
@@ -208,7 +209,7 @@ class Check:
 
     @contextlib.asynccontextmanager
     async def _server(self, e: Executable, group: Group | None = None) -> AsyncIterator[Any]:
-        """Run a model server, unlimited as yet; yield what it tells about itself."""
+        """Run a model server, without a quota yet; yield what it reports about itself."""
         options = [f"--port={e.port}", f"--device={e.spec.device}", f"--slots={e.concurrency}"]
         models = [f"--model={model}" for model in e.spec.models]
         child = Child(
@@ -225,7 +226,7 @@ class Check:
             yield await _until(child, f"{e.url}/device")
         finally:
             if group:
-                group.lift()  # nobody waits for it to end on a part of a core
+                group.lift()  # nobody waits for it to stop on a part of a core.
             await child.stop()
 
 
@@ -234,12 +235,12 @@ async def _groups(config: Config, stack: contextlib.AsyncExitStack) -> dict[str,
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted:
-        return {}  # the supervisor says why
+        return {}  # the supervisor logs the reason.
     return await stack.enter_async_context(cgroups(config, hierarchy, executables(config)))
 
 
 async def _until(child: Child, url: str, is_ready: Callable[[Any], bool] = bool) -> Any:
-    """Return what is at `url` once it is ready; raise Unfit if the program ends instead."""
+    """Return the answer at `url` once it is ready; raise Unfit if the program exits instead."""
     end = time.monotonic() + START_LIMIT
     while time.monotonic() < end and not child.restarts and not child.fatal.done():
         with contextlib.suppress(ClientError, OSError):

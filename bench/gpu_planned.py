@@ -2,8 +2,8 @@
 
 One `roma device` owns the GPU and has copies of a convolutional network of 4.4 G multiply-adds,
 each a model of its own; a gateway plans for it, and an open-loop client sends Poisson arrivals to
-every copy alike. With fewer `--pages` than the copies need, their weights come and go over the bus.
-Without CUDA the CPU plays the GPU, and the first line says so.
+every copy alike. With fewer `--pages` than the copies need, their weights are loaded and unloaded
+over the bus. Without CUDA the CPU stands in for the GPU, and the first line says so.
 """
 
 import argparse
@@ -21,8 +21,8 @@ COPIES = 15
 """As in Clockwork's Fig. 5."""
 
 THUMB = 8
-"""Side of the image that a request brings, three colours; the model enlarges it, so that what is
-measured is not the reading of JSON."""
+"""Side of the image in a request, three colours; the model enlarges it, so that JSON parsing is not
+what is measured."""
 
 MOST = 16
 START = 300.0

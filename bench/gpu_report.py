@@ -1,4 +1,4 @@
-"""What `bench.gpu` prints, and what it holds against a run."""
+"""Report of `bench.gpu`: its table, and the faults of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Outcome:
     readings: Sequence[GpuReading]
 
     def faults(self) -> list[str]:
-        """Return why this run shows that something is wrong; nothing if all is well."""
+        """Return the faults that this run shows; empty if there are none."""
         found = []
         for r in self.models:
             if bad := r.failed + r.invalid + r.lost:
@@ -37,7 +37,7 @@ class Outcome:
         return [f"{self.policy}: {fault}" for fault in found]
 
     def notes(self) -> str:
-        """Return what held the quotas, and how busy NVML saw each GPU."""
+        """Return what limited the quotas, and how busy NVML saw each GPU."""
         notes = [f"{self.policy}: supervisor: {self.mode}"]
         for index, name in sorted({(r.index, r.name) for r in self.readings}):
             shares = [r.utilization for r in self.readings if r.index == index]

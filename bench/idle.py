@@ -1,4 +1,4 @@
-"""What silent connections that clients keep cost: memory, and an active client's times."""
+"""Cost of silent connections that clients keep open: memory, and an active client's times."""
 
 import contextlib
 from statistics import median
@@ -38,7 +38,7 @@ def run() -> None:
     for column in columns:
         table.add_column(column, justify="right")
     for count, found in rounds.items():
-        # What many connections took once stays with the process: the first round is the true one.
+        # The process keeps memory that many connections once took: the first round is the true one.
         memory = found[0][0]
         _, *times, busy = (median(values) for values in zip(*found, strict=True))
         spread = (f"{1000 * t:.2f}" for t in times)

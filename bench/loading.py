@@ -1,9 +1,9 @@
-"""What a model that loads costs one that serves: its p50 and p99 meanwhile, against quiet times.
+"""Effect of a loading model on one that serves: p50 and p99 while it loads, against quiet times.
 
 A deployment by `roma up`, with the demo's real models and the defaults of roma.yaml. One model has
-a steady open-loop load; in each round the time is taken first while nothing else happens, then
-while another model, written into the file, imports TensorFlow, loads and warms up. Then it goes.
-The load generator runs beside it on the same cores, at a cost of some 0.3 ms per request.
+a steady open-loop load. Each round measures its times first while nothing else happens, then while
+another model, added to the file, imports TensorFlow, loads and warms up; then that model is
+removed. The load generator runs beside it on the same cores, at a cost of some 0.3 ms per request.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ QUIET = 15.0
 """Seconds of each quiet time; a load takes about as long."""
 
 SETTLING = 5.0
-"""Seconds after a model is removed, and before the first round: the law finds its cores again."""
+"""Seconds after a model is removed, and before the first round, in which the law settles."""
 
 SHARE = 0.7
-"""Of the allocatable cores, for the model that serves; the other has what is left."""
+"""Share of the allocatable cores for the model that serves; the other has the rest."""
 
 BUSY = 0.5
-"""Share of what these cores can serve that is offered."""
+"""Offered load, as a share of what these cores can serve."""
 
 PROFILE_RATE, PROFILE_SECONDS = 8.0, 10.0
 
@@ -80,7 +80,7 @@ class Plant:
         gateway, admin, supervisor, self._first, _ = free_ports(5)
         self.name, self.url = f"bench-{gateway}", f"http://127.0.0.1:{gateway}"
         self._ports = {"port": gateway, "admin_port": admin}
-        # A law moves the cores by what it measures: its own steps would hide what is looked for.
+        # The law's own steps would hide the effect that is measured.
         self.control: dict[str, Any] = {
             "port": supervisor,
             "cfs_period": CFS_PERIOD,
@@ -93,7 +93,7 @@ class Plant:
         self.results: list[RequestResult] = []
 
     def write(self, *names: str) -> None:
-        """Let the file name these models."""
+        """Write the file with these models."""
         cpu = {self.served: {"max": self.cores}, self.loaded: self.cpu}
         document: dict[str, Any] = {
             "name": self.name,
@@ -116,7 +116,7 @@ class Plant:
         scratch_file.replace(self.file)
 
     async def until(self, name: str, status: int) -> None:
-        """Wait until the gateway answers so of a model; exit if it does not."""
+        """Wait until the gateway answers this status for a model; exit if it does not."""
         url = f"{self.url}/v1/models/{name}"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_LIMIT):
@@ -131,14 +131,14 @@ class Plant:
         return find_hierarchy().group(path, CFS_PERIOD).read().usage
 
     async def cost(self, client: RestClient) -> float:
-        """Return the core-seconds that a request takes, by sending a few."""
+        """Return the core-seconds of a request, from a few trial requests."""
         before = self.used()
         few = poisson(Profile((RateStep(PROFILE_RATE, PROFILE_SECONDS),)), seed=0)
         done = await LoadRun([Stream(self.served, few, bodies_of(self.served))], client).run()
         return (self.used() - before) / done.total.answered
 
     def between(self, since: float, until: float) -> Times:
-        """Return the times of what was to be sent in a part of the run, in seconds of it."""
+        """Return the times of requests that were due in a part of the run, in seconds of it."""
         found = [r for r in self.results if since <= r.intended < until]
         answered = [r.response_time for r in found if r.outcome is RequestEnd.ANSWERED]
         spread = Distribution.of(answered)
@@ -169,7 +169,7 @@ async def _measured(plant: Plant) -> tuple[float, list[Pair]]:
     bodies = bodies_of(plant.served)
     async with RestClient(plant.url) as client:
         rate = BUSY * plant.cores / await plant.cost(client)
-        # Longer than it can take; it is ended after the last round.
+        # Longer than needed; it is ended after the last round.
         profile = Profile((RateStep(rate, 3600.0),))
         stream = Stream(plant.served, poisson(profile, seed=1), bodies)
         load = LoadRun([stream], client, on_result=plant.results.append)
@@ -205,7 +205,7 @@ def bodies_of(model: str) -> list[bytes]:
 
 
 def status_of(url: str) -> int:
-    """Return what the gateway answers of a model, 503 also while it is not available, or 0."""
+    """Return the gateway's status for a model, 503 also while it is unavailable; else 0."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return 200 if b'"AVAILABLE"' in answer.read() else 503

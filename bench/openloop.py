@@ -1,7 +1,7 @@
 """A lean open-loop client, `python -m bench.openloop`: a plan in JSON on stdin, a report on stdout.
 
-`roma.tools.load` costs a quarter of a millisecond per request, more than what is measured here;
-this one costs about 20 µs and keeps moments to some ten: no event loop, epoll waited for through
+`roma.tools.load` costs a quarter of a millisecond per request, more than what is measured here.
+This one costs about 20 µs and keeps send times to some ten: no event loop, epoll waited for through
 select, whose timeout is in microseconds where epoll's is in milliseconds. Send times come from the
 plan alone; a request waits for no connection, and its time counts from the intended send.
 """
@@ -30,7 +30,7 @@ MOST = 9000
 """Connections at once; a request beyond them is counted as `unsent`."""
 
 LOOK = 0.005
-"""Seconds between two looks for requests that a client gives up."""
+"""Seconds between two checks for requests whose client gives up."""
 
 PATIENCE = 10.0
 """Seconds after the last send until what is outstanding counts as unanswered."""
@@ -58,7 +58,7 @@ class Spread(TypedDict):
 
 
 Report = dict[str, dict[str, Spread]]
-"""By stream and status, `all` being all of them, `lag` how late the client itself was."""
+"""By stream and status, `all` being all of them, `lag` the lateness of the client itself."""
 
 
 def measure(
@@ -72,9 +72,9 @@ def measure(
     seed: int = 0,
     lead: float = 0.0,
 ) -> Report:
-    """Run a plan in a process of its own, on one core if asked to; `late` counts beyond `sla`.
+    """Run a plan in a process of its own, on `core` if it is given; `late` counts beyond `sla`.
 
-    A client hangs up that has no answer after `patience` seconds: status `hung up`. The arrivals of
+    A client without an answer after `patience` seconds hangs up: status `hung up`. The arrivals of
     the n-th stream, from 0, are those of `seed` + n; `lead` seconds of them come before the others,
     and are not counted.
     """
@@ -118,7 +118,7 @@ class Client:
         self.parts: dict[int, bytes] = {}
         self.times: dict[tuple[int, str], list[float]] = defaultdict(list)
         self.sent: deque[tuple[float, int]] = deque()
-        """Intended send time and connection of what is or was under way, oldest first."""
+        """Intended send time and connection of requests, open or answered, oldest first."""
 
     def send(self, stream: int, request: bytes, intended: float) -> None:
         """Send on an idle connection, or on a new one."""
@@ -134,7 +134,7 @@ class Client:
             self.times[stream, "broken"].append(0.0)
 
     def receive(self, wait: float) -> None:
-        """Take what is there, or what comes within `wait` seconds."""
+        """Read available data, or wait up to `wait` seconds for it."""
         if wait > 0 and not select.select([self.epoll], [], [], wait)[0]:
             return
         for number, _ in self.epoll.poll(0):
@@ -204,7 +204,7 @@ def _run(plan: dict[str, Any]) -> Report:
         lags.append(-wait)
         # Those of the lead are of other streams, which no report names.
         client.send(stream if offset >= lead else n + stream, requests[stream], due)
-        # Also when late: what is answered must not look as if it were not.
+        # Also when late: answered requests must not look unanswered.
         client.receive(0.0)
     until = time.monotonic() + PATIENCE
     while client.busy and time.monotonic() < until:
@@ -248,7 +248,7 @@ def _spread(times: list[float], sla: float) -> Spread:
 
 @contextlib.contextmanager
 def held(port: int, count: int) -> Iterator[None]:
-    """Hold so many keep-alive connections that have each been answered once and say no more."""
+    """Hold `count` keep-alive connections, each silent after one answered request."""
     allow_connections(count)
     with contextlib.ExitStack() as stack:
         for _ in range(count):

@@ -1,9 +1,9 @@
-"""The gateway under more than its models can do: what is kept, what is shed, who else notices.
+"""The gateway under overload: requests served, requests shed, and the effect on others.
 
 Each model runs on a stand-in for a model server, SLOTS requests wide, SERVICE seconds each, so that
 its capacity is known, and small enough that the open-loop client is never the limit. Arrivals are
-Poisson; the gateway has a core alone. Promises are as roma.yaml has them by default. What cannot be
-answered in time is to be refused: most of it at once, some when its turn comes too late.
+Poisson; the gateway has a core alone. Promises are roma.yaml's defaults. Requests that cannot be
+answered in time are to be refused: most of them at once, some when their turn comes too late.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ CAPACITY = SLOTS / SERVICE
 """Req/s of one model."""
 
 SLA = 0.25
-"""Seconds, promised as roma.yaml does by default: with the default budget and deadline."""
+"""SLA in seconds, with roma.yaml's default budget and deadline."""
 
 OFFERED = (2, 10)
 SECONDS = 60.0
 PROBES = 50.0
-"""Questions for /healthz, per second."""
+"""Requests for /healthz, per second."""
 
 BESIDE = 0.7
-"""Of its capacity: the load of the model whose neighbour is flooded."""
+"""Load, as a share of its capacity, of the model whose neighbour is flooded."""
 
 _CONFIG = """
 models:
@@ -52,7 +52,7 @@ gateway: {{port: {port}, admin_port: {admin}}}
 def run(seconds: float = SECONDS) -> None:
     """Print goodput, lateness, memory and answers under 2 and 10 times the capacity.
 
-    Then what a neighbour notices.
+    Then print the effect on a neighbour.
     """
     needs("overload")
     with scratch() as directory:
@@ -75,7 +75,7 @@ def run(seconds: float = SECONDS) -> None:
 
 
 def _overloaded(directory: Path, times: float, seconds: float) -> dict[str, str]:
-    """Return what the table shows, aims among the names."""
+    """Return the figures of the table, aims included in the names."""
     with _plant(directory) as (port, pid):
         _warm(port)
         memory, before = resident(pid), cost(pid)

@@ -1,8 +1,8 @@
 """The same trivial model behind this gateway and in other serving systems, on both cores.
 
-The others live in an environment of their own (`make peers`), for their pins clash with ours. One
+The others live in an environment of their own (`make peers`), since their pins clash with ours. One
 system runs at a time, shares the cores with wrk, and takes turns with the gateway, so that a drift
-of the machine meets both; each is set up as its documentation recommends. CPU time is that of all
+of the machine affects both; each is set up as its documentation recommends. CPU time is that of all
 processes of a system together, and the steadier measure.
 """
 
@@ -33,7 +33,7 @@ ECHOES = ROOT / "bench" / "echoes"
 START_LIMIT = 120.0
 
 HIGH_THROUGHPUT = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-"""Ray's own: docs.ray.io, "Enable High Throughput on Ray Serve"."""
+"""Ray's own settings: docs.ray.io, "Enable High Throughput on Ray Serve"."""
 
 _SAVED_MODEL = """
 import sys, tensorflow as tf
@@ -50,7 +50,7 @@ Running = contextlib.AbstractContextManager[tuple[int, tuple[int, ...]]]
 
 
 class System(NamedTuple):
-    """What is compared; `aim` is how many times faster the gateway is to be."""
+    """A system to compare; `aim` is the factor by which the gateway is to be faster."""
 
     name: str
     start: Callable[[Path], Running]
@@ -66,11 +66,11 @@ class Found(NamedTuple):
 
 
 Rounds = list[tuple[Found, Found]]
-"""Of the gateway and of a system, in turns."""
+"""Pairs of results, of the gateway and of a system, in turns."""
 
 
 def run() -> None:
-    """Print requests per second of each system, and how many times the gateway serves as many."""
+    """Print requests per second of each system, and the gateway's as a multiple."""
     needs("peers", "wrk")
     if not (BIN / "mosec").exists():
         sys.exit("peers bench: the other systems are missing: make peers")
@@ -122,7 +122,7 @@ def _version(package: str) -> str:
 
 
 def _measured(system: System, directory: Path, ours: tuple[int, tuple[int, ...]]) -> list[Rounds]:
-    """Return what was found at each number of connections."""
+    """Return the results at each number of connections."""
     script, theirs = wrk_script(directory), wrk_script(directory, target=system.target)
     with system.start(directory) as (port, pids):
         url = f"http://127.0.0.1:{port}"
@@ -148,7 +148,7 @@ def _until_answering(name: str, url: str) -> None:
     deadline = time.monotonic() + START_LIMIT
     headers = {"Content-Type": "application/json"}
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # urllib's errors are
+        with contextlib.suppress(OSError):  # urllib's errors are OSErrors.
             asked = urllib.request.Request(url, BODY, headers)
             answer = urllib.request.urlopen(asked, timeout=5).read()
             if b"15.5" not in answer:
@@ -202,7 +202,7 @@ def _behind(
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     with contextlib.ExitStack() as stack:
         model_server = stack.enter_context(program(argv, env=environment("compiled")))
-        if isinstance(backend, int):  # else the gateway's own readiness tells
+        if isinstance(backend, int):  # else the gateway's own readiness is used.
             until_ready(f"http://127.0.0.1:{backend}{STATUS}", START_LIMIT)
         port, pid = stack.enter_context(gateway(directory, backend=backend, core=None, **options))
         yield port, (pid, model_server)

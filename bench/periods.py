@@ -1,4 +1,4 @@
-"""What a shorter control period is worth to a real model: bursts, one tick a second and five.
+"""Value of a shorter control period for a real model: bursts, with ticks every second and five.
 
 A deployment by `roma up` for each, with cgroup quotas and the default law; the same requests at the
 same times. Between bursts the model gives its cores back.
@@ -39,7 +39,7 @@ class Outcomes(NamedTuple):
 
 
 def run() -> None:
-    """Print what was late and what it took, by control period."""
+    """Print late shares and core-seconds, by control period."""
     table = Table(
         title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them",
         caption="core-seconds allocated and used",
@@ -63,7 +63,7 @@ def run() -> None:
 
 
 async def _measured(plant: Plant, cost: float | None) -> tuple[float, Outcomes]:
-    """Return what a request costs, measured unless it is known, and what became of the bursts."""
+    """Return a request's cost, measured unless it is known, and the outcomes of the bursts."""
     await plant.until(plant.served, 200)
     bodies = bodies_of(plant.served)
     async with RestClient(plant.url) as client:

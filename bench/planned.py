@@ -2,7 +2,7 @@
 
 Each device is a `roma device` that waits the times of Clockwork's Table 1 instead of computing. The
 compiled gateway has a core alone; devices and the open-loop client share the other one, which is
-where a machine of two cores ends. Aim: 99.9 % of the admitted requests within the SLO.
+the limit of a machine with two cores. Aim: 99.9 % of the admitted requests within the SLO.
 `bench.gpu_planned` does the same with a GPU.
 """
 
@@ -52,9 +52,9 @@ gateway: {{port: {port}, admin_port: {admin}}}
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """Devices, models and promise: `worker` are the arguments of a `roma device`, but its port.
+    """Devices, models and promise: `worker` are the arguments of a `roma device`, except its port.
 
-    `core` is where workers run, None for all; `start` are the seconds that they may take to start.
+    `core` is where devices run, None for all; `start` is the seconds that they may take to start.
     """
 
     worker: Sequence[str]
@@ -68,10 +68,10 @@ class Plant:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One load: shares of the requests, seconds, and what the gateway's core did.
+    """One load: shares of the requests, seconds, and the usage of the gateway's core.
 
-    `errors` are what the slowest 1 in 100, 1,000 and 10,000 INFERs took beyond their prediction: a
-    bound in seconds, of the metric's histogram.
+    `errors` are the times of the slowest 1 in 100, 1,000 and 10,000 INFERs beyond their prediction:
+    a bound in seconds, of the metric's histogram.
     """
 
     in_time: float
@@ -84,7 +84,7 @@ class Found:
 
 
 def run(rates: tuple[int, ...] = RATES, seconds: float = SECONDS) -> None:
-    """Print what came of the admitted requests by rate, and the highest rate that keeps the aim."""
+    """Print outcomes of the admitted requests by rate, and the highest rate that keeps the aim."""
     needs("planned")
     argv = ["--runtime", "emulated", "--emulate", EMULATED]
     plant = Plant(argv, MODELS, SLO, devices=DEVICES, core=CLIENT)
@@ -93,7 +93,7 @@ def run(rates: tuple[int, ...] = RATES, seconds: float = SECONDS) -> None:
 
 
 def sweep(plant: Plant, title: str, rates: Sequence[float], seconds: float) -> Table:
-    """Return a table by rate, of one gateway and its workers."""
+    """Return a table by rate, of one gateway and its devices."""
     table = Table(title=f"clockwork live: {title}")
     for name in (
         "req/s",
@@ -131,14 +131,14 @@ def sweep(plant: Plant, title: str, rates: Sequence[float], seconds: float) -> T
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A gateway that runs: its port, process id and directory."""
+    """A running gateway: its port, process id and directory."""
 
     port: int
     pid: int
     directory: Path
 
     def errors(self) -> dict[float, float]:
-        """Return how many INFERs took at most so many seconds beyond their prediction, by bound."""
+        """Return the number of INFERs by upper bound, in seconds, beyond their prediction."""
         (config,) = self.directory.glob("*.yaml")
         admin = config.read_text().rpartition("admin_port: ")[2].split("}")[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=10) as answer:
@@ -156,7 +156,7 @@ def _measured(running: _Running, plant: Plant, rate: float, seconds: float) -> F
         )
         for model in plant.models
     ]
-    measure(running.port, streams, 3.0, sla=plant.slo, core=CLIENT)  # loads what is asked for
+    measure(running.port, streams, 3.0, sla=plant.slo, core=CLIENT)  # loads the models in demand.
     before, known = cost(running.pid), running.errors()
     report = measure(running.port, streams, seconds, sla=plant.slo, core=CLIENT)
     busy = cost(running.pid).since(before).total / seconds

@@ -1,7 +1,7 @@
 """Programs beside the benchmark: started on a core, watched through /proc, ended by their id.
 
-What a program costs is read from /proc/PID/stat of its whole tree, in the kernel's ticks (10 ms):
-ask for it over seconds. CPU time per request is the steadier number on a machine with neighbours.
+A program's cost is read from /proc/PID/stat of its whole tree, in the kernel's ticks (10 ms), so
+measure it over seconds. CPU time per request is the steadier number on a machine with neighbours.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 GRACE = 15.0
-"""Seconds that a program gets to end by itself after SIGTERM."""
+"""Seconds that a program gets to exit by itself after SIGTERM."""
 
 
 class Cost(NamedTuple):
@@ -36,7 +36,7 @@ class Cost(NamedTuple):
         return self.user + self.system
 
     def since(self, before: "Cost") -> "Cost":
-        """Return what was used after `before`."""
+        """Return the usage after `before`."""
         return Cost(self.user - before.user, self.system - before.system)
 
     def per(self, requests: float) -> "Cost":
@@ -52,7 +52,7 @@ def program(
     *,
     log: Path | None = None,
 ) -> Iterator[int]:
-    """Run a program, on one core if asked to; yield its process id, end it and what it started."""
+    """Run a program, on one core if asked to; yield its process id, end it and its descendants."""
     pinned = argv if core is None else ["taskset", "-c", str(core), *argv]
     with contextlib.ExitStack() as stack:
         output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
@@ -73,14 +73,14 @@ def program(
 
 
 def cost(pid: int) -> Cost:
-    """Return what a program and its living children have used so far."""
+    """Return the usage of a program and its living children so far."""
     fields = [f for f in map(_stat, _tree(pid)) if f is not None]
     user, system = (sum(int(f[i]) for f in fields) * _TICK for i in (11, 12))
     return Cost(user, system)
 
 
 def resident(pid: int) -> float:
-    """Return a program's resident memory, its children's with it, in MiB."""
+    """Return the resident memory of a program and its children, in MiB."""
     pages = sum(int(f[21]) for f in map(_stat, _tree(pid)) if f is not None)
     return pages * _PAGE / 2**20
 
@@ -96,7 +96,7 @@ def descendant(pid: int, *words: str) -> int:
 
 
 def move(pid: int, core: int) -> None:
-    """Let a process and its threads run on one core; what they start later follows."""
+    """Restrict a process and its threads to one core; what they start later inherits it."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), {core})
@@ -104,7 +104,7 @@ def move(pid: int, core: int) -> None:
 
 @contextlib.contextmanager
 def paused(pids: Sequence[int]) -> Iterator[None]:
-    """Stop programs and their living children for a while: some work although nobody asks them."""
+    """Stop programs and their living children for a while: some work although nobody calls them."""
     stopped = [one for pid in pids for one in _tree(pid)]
     _signal(stopped, signal.SIGSTOP)
     try:
@@ -141,7 +141,7 @@ def _tree(pid: int) -> list[int]:
 
 
 class Served(NamedTuple):
-    """What wrk saw: requests per second, requests, and seconds at the median and the 99th."""
+    """Results of wrk: requests per second, requests, and seconds at the median and the 99th."""
 
     rate: float
     requests: int
@@ -150,7 +150,7 @@ class Served(NamedTuple):
 
 
 def wrk(script: Path, url: str, connections: int, seconds: float, core: int | None) -> Served:
-    """Send as fast as answers come, over so many connections; exit if an answer is no 2xx."""
+    """Send as fast as answers come, over all `connections`; exit if an answer is no 2xx."""
     options = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
     pinned = ["wrk", *options] if core is None else ["taskset", "-c", str(core), "wrk", *options]
     output = subprocess.run(
@@ -175,7 +175,7 @@ def _seconds(text: str) -> float:
 
 
 def until_ready(url: str, limit: float = 20.0) -> None:
-    """Wait until a GET is answered with 200; exit if it is not in time."""
+    """Wait until a GET is answered with 200; exit on timeout."""
     deadline = time.monotonic() + limit
     while True:
         with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ def until_ready(url: str, limit: float = 20.0) -> None:
 
 
 def until_listening(port: int, limit: float = 20.0) -> None:
-    """Wait until a port of this machine takes connections; exit if it does not in time."""
+    """Wait until a port of this machine takes connections; exit on timeout."""
     deadline = time.monotonic() + limit
     while True:
         with contextlib.suppress(OSError):

@@ -2,8 +2,8 @@
 
     python -m bench promise [--seconds 5] [--page DOCUMENT] [PART …]
 
-Every request counts: what is refused, failed or given up is late. Needs two cores and wrk, and
-about ten minutes of a machine that does nothing else. Exits 1 if an aim is missed.
+Every request counts: a refused, failed or abandoned one is late. Needs two cores and wrk, and about
+ten minutes of a machine that does nothing else. Exits 1 if an aim is missed.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from roma.lab.experiments import output
 from roma.lab.experiments.base import Check, Output, Table
 
 SECONDS = 5.0
-"""Of each load; the cheap model beside neighbours, where a late request in 200 counts, has twice
-as long."""
+"""Seconds of each load; the cheap model beside neighbours, where a late request in 200 counts, gets
+twice as long."""
 
 Found = tuple[Table, list[Check]]
 

@@ -1,9 +1,9 @@
-"""More than can be served, live: a stand-in of known slots, and TensorFlow.
+"""Overload, live: a stand-in with known slots, and TensorFlow.
 
-Capacity is what the same server answers in a closed loop, through the same gateway, in the same
-round. An answer counts if it came within the promise by the client's clock; what was refused,
-failed or given up does not. The last ones are answered up to one promise after the load has
-ended, so that is part of the time that the capacity is taken over.
+Capacity is the rate that the same server answers in a closed loop, through the same gateway, in the
+same round. An answer counts if it came within the promise by the client's clock; refused, failed
+and abandoned requests do not count. The last ones are answered up to one promise after the load has
+ended, so that time is included when the capacity is compared.
 """
 
 import math
@@ -30,11 +30,11 @@ WARM = 3
 """Seconds of a closed loop before anything is counted; wrk takes whole ones."""
 
 SLOTS, SERVICE, SERVICES = 8, 0.020, 5.0
-"""The stand-in: requests at once, seconds of each, and its promise in services."""
+"""The stand-in: concurrent requests, seconds of each, and its promise in services."""
 
 MODEL, SLA = "photos", 0.1
-"""The demo's larger model and its promise in seconds. A request has as many photographs as leave it
-SERVICES times what it takes, or one."""
+"""The demo's larger model and its promise in seconds. A request has the most photographs, at least one,
+with which it takes at most 1/SERVICES of the promise."""
 
 _CONFIG = """
 models: {{m: {{sla: {{response_time: {sla}}}}}}}
@@ -46,7 +46,7 @@ gateway: {{port: {port}, admin_port: {admin}}}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Offered load, in capacities, and the least part of the capacity that is to be in time.
+    """Offered load, in capacities, and the least part of the capacity that must be in time.
 
     Clients hang up after `patience` promises.
     """
@@ -67,7 +67,7 @@ TENSORFLOW = tuple(Load(times, 0.85) for times in (1.3, 2.0, 3.0))
 class Round:
     """Figures of one round: capacity in req/s; by load, its part that was in time.
 
-    `lags` is how late the client itself was, by load: the 99th percentile in seconds.
+    `lags` is the lateness of the client itself, by load: the 99th percentile in seconds.
     """
 
     capacity: float
@@ -78,8 +78,8 @@ class Round:
 def round_of(
     target: Target, directory: Path, loads: Sequence[Load], seconds: float, seed: int
 ) -> Round:
-    """Measure the capacity, then offer each load for so many seconds."""
-    # Twice as many clients as slots: whoever is answered, another one waits already.
+    """Measure the capacity, then offer each load for `seconds`."""
+    # Twice as many clients as slots: whenever one is answered, another already waits.
     clients = 2 * target.slots
     target.closed(directory, clients, WARM)
     capacity, _ = target.closed(directory, clients, seconds)
@@ -100,7 +100,7 @@ def round_of(
 
 
 def on_standin(seconds: float) -> tuple[Table, list[Check]]:
-    """Return what a stand-in's gateway keeps, and how many requests it has had at once."""
+    """Return the results of a stand-in's gateway, and the most requests it had at once."""
     build = "compiled" if is_compiled(ROOT) else "interpreted"
     sla = SERVICES * SERVICE
     with scratch() as directory, standin.running(SLOTS, SERVICE, CLIENT) as backend:
@@ -119,7 +119,7 @@ def on_standin(seconds: float) -> tuple[Table, list[Check]]:
 
 
 def on_tensorflow(seconds: float) -> tuple[Table, list[Check]]:
-    """Return what the gateway keeps of a real model that has a core alone."""
+    """Return the results of the gateway with a real model that has a core alone."""
     path = models.prepare(ROOT / ".cache")[MODEL].path
     with (
         scratch() as directory,
@@ -129,7 +129,7 @@ def on_tensorflow(seconds: float) -> tuple[Table, list[Check]]:
         one.closed(directory, 1, WARM)
         _, service = one.closed(directory, 1, WARM)
         target, count = one, 1
-        for _ in range(2):  # several in one request take less each
+        for _ in range(2):  # several in one request take less each.
             count = max(1, int(count * SLA / SERVICES / service))
             target = replace(one, body=photos(count))
             _, service = target.closed(directory, 1, WARM)
@@ -152,7 +152,7 @@ def tabled(
     seconds: float,
     note: str,
 ) -> tuple[Table, list[Check]]:
-    """Return the table of rounds, and what it claims."""
+    """Return the table of rounds, and its claims."""
     rows: list[tuple[Cell, ...]] = []
     checks = []
     for i, load in enumerate(loads):

@@ -1,4 +1,4 @@
-"""A cheap model beside bad neighbours, and a big one that is rarely asked, live.
+"""A cheap model beside bad neighbours, and a large, rarely used one, live.
 
 Both on a worker of one core, with its defaults. The cheap model needs less than its fair share; it
 meets the same arrivals alone and beside each neighbour. Refused and failed requests are late.
@@ -25,31 +25,32 @@ from roma.lab.experiments.promise import RISE
 from roma.tools.demo import models
 
 ROUNDS, LEAD = 3, 3.0
-"""Rounds, and seconds of the load before each that are not counted: it meets a model that is idle
-again, and what is late until the next tick depends on when that comes
+"""Rounds, and seconds of the load before each that are not counted: the load starts on an idle
+model, and what is late until the next tick depends on the tick's time
 (docs/experiments/promise.md)."""
 
 SEED = 4000
 """Arrivals of round r are those of SEED + r: no rule was chosen on them."""
 
 CHEAP, CHEAP_SLA, NEED = "digits", 0.25, 0.3
-"""The healthy model, its promise in seconds, and the cores that its load is to need."""
+"""The healthy model, its promise in seconds, and the cores that its load needs."""
 
 OTHER, OTHER_SLA, HEAVY, HEAVY_IMAGES = "other", 0.5, 5.0, 4
-"""Its neighbour, that one's promise, what the heavy one is offered, in capacities, and the
+"""Its neighbour and the neighbour's promise, the heavy one's offered load in capacities, and the
 photographs of its requests."""
 
 WARM, WARM_RATE = 5.0, 300.0
-"""Seconds and req/s in which the cost of a cheap request is measured; fewer cost more each."""
+"""Seconds and req/s at which the cost of a cheap request is measured; at lower rates each costs
+more."""
 
 BIG_SLA, BIG_COST = 0.6, 0.25
-"""The rarely asked model: its promise in seconds, core-seconds of a request (ResNet50's)."""
+"""The rarely used model: its promise in seconds, core-seconds of a request (ResNet50's)."""
 
 SILENCE, SINGLES = 20.0, 5
 """Seconds before each request; the law gives cores back within about 15."""
 
 FIRST, FIRST_IMAGES = 3, 16
-"""Requests that measure what an image costs, and the images of each."""
+"""Requests that measure the cost of an image, and the images of each."""
 
 
 def beside(seconds: float) -> tuple[Table, list[Check]]:
@@ -57,7 +58,7 @@ def beside(seconds: float) -> tuple[Table, list[Check]]:
     paths = {name: model.path for name, model in models.prepare(ROOT / ".cache").items()}
     with scratch() as directory:
         healthy = {CHEAP: Served(paths[CHEAP], CHEAP_SLA)}
-        # From the start: what is added later has a low weight until it is ready.
+        # From the start: a model added later has a low weight until it is ready.
         looping = {OTHER: Served(_broken(directory), OTHER_SLA)}
         with deployed(directory, healthy, looping) as running:
             cheap = Target(running.port, CHEAP, bodies_of(CHEAP)[0].decode(), 1, CHEAP_SLA, REST)
@@ -75,7 +76,7 @@ def beside(seconds: float) -> tuple[Table, list[Check]]:
                 heavy = Target(running.port, OTHER, photos(HEAVY_IMAGES), 1, OTHER_SLA, REST)
                 heavy.closed(directory, 1, WARM)
                 capacity, _ = heavy.closed(directory, 2, WARM)
-                # The cheap one stays the first: so its arrivals are the same beside any other.
+                # The cheap one stays the first, so that its arrivals are the same beside any other.
                 streams.append(heavy.stream(HEAVY * capacity))
                 late[f"heavy, {HEAVY:g} × the core"] = _late(running, streams, seconds)
     note = (
@@ -87,7 +88,7 @@ def beside(seconds: float) -> tuple[Table, list[Check]]:
 
 
 def tabled_beside(late: Mapping[str, Sequence[float]], note: str) -> tuple[Table, list[Check]]:
-    """Return the table of late shares by neighbour, the first one being nobody, and its claims."""
+    """Return the table of late shares by neighbour, the first one being none, and its claims."""
     alone, *_ = late.values()
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -105,7 +106,7 @@ def tabled_beside(late: Mapping[str, Sequence[float]], note: str) -> tuple[Table
 
 
 def rare() -> tuple[Table, list[Check]]:
-    """Return how long single requests to a big model take after silence."""
+    """Return the response times of single requests to a large model after silence."""
     path = models.prepare(ROOT / ".cache")["photos"].path
     with scratch() as directory, deployed(directory, {"big": Served(path, BIG_SLA)}) as running:
         big, before = (
@@ -173,7 +174,7 @@ def _cost(running: Deployment, cheap: Target) -> float:
 def _neighbour(
     running: Deployment, healthy: Mapping[str, Served], path: Path, state: int
 ) -> Iterator[None]:
-    """Add a model to the file, and take it out again; it has reached this state meanwhile."""
+    """Add a model to the file, wait for this status, and finally remove it again."""
     running.write({**healthy, OTHER: Served(path, OTHER_SLA)})
     running.until(OTHER, state)
     try:
@@ -184,7 +185,7 @@ def _neighbour(
 
 
 def _never_ready(directory: Path) -> Path:
-    """Return a model whose file is a pipe that nobody writes: to read it takes for ever."""
+    """Return a model whose file is a pipe without a writer: reading it never ends."""
     version = directory / "never-ready" / "1"
     version.mkdir(parents=True)
     os.mkfifo(version / "saved_model.pb")
@@ -192,7 +193,7 @@ def _never_ready(directory: Path) -> Path:
 
 
 def _broken(directory: Path) -> Path:
-    """Return a model that cannot be loaded: its server imports TensorFlow and ends, each time."""
+    """Return a model that cannot be loaded: its server imports TensorFlow and exits, each time."""
     version = directory / "broken" / "1"
     version.mkdir(parents=True)
     (version / "saved_model.pb").write_bytes(b"no model")

@@ -1,4 +1,4 @@
-"""What stands between a client and a model server: an nginx or a gateway, each on one core.
+"""Proxies between a client and a model server: an nginx or a gateway, each on one core.
 
 Needs `nginx` and `wrk` (Debian packages nginx-light and wrk) and two cores. The trivial backend is
 an nginx that answers every predict with 16 floats.
@@ -17,10 +17,10 @@ from bench.programs import program, until_listening, until_ready
 from roma.tools.demo.ports import free_ports
 
 PROXY, CLIENT = 0, 1
-"""Cores: what is measured has one alone; load and backend share the other."""
+"""Cores: the measured program has one alone; load and backend share the other."""
 
 SOCKET = "echo.sock"
-"""Where the trivial backend also listens, in the scratch directory."""
+"""Socket, in the scratch directory, on which the trivial backend also listens."""
 
 BODY = b'{"instances": [[' + b", ".join(b"%d.5" % i for i in range(16)) + b"]]}"
 STATUS = "/v1/models/m"
@@ -133,7 +133,7 @@ def gateway(
 ) -> Iterator[tuple[int, int]]:
     """Run a gateway by `roma command FILE`; yield its port and process id.
 
-    `backend` is its port or socket. `config` is a roma.yaml with places for `port`, `admin`,
+    `backend` is its port or socket. `config` is a roma.yaml with placeholders for `port`, `admin`,
     `control`, `backend`, its `url` and `values`; `more` are further keys of `gateway`.
     """
     port, admin, control = free_ports(3)
@@ -151,7 +151,7 @@ def gateway(
 def wrk_script(
     directory: Path, *, target: str = TARGET, body: bytes = BODY, think: float | None = None
 ) -> Path:
-    """Write what wrk sends: as fast as it can, or after pauses of so many seconds in the mean.
+    """Write wrk's script: send as fast as possible, or after pauses of so many seconds on average.
 
     The pauses are exponential, in whole milliseconds.
     """

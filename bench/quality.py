@@ -1,7 +1,7 @@
-"""What a decision costs the policies that choose batch size and variant: aims 1 ms, `qos` 50 µs.
+"""Cost of a decision of policies that choose batch size and variant: aims 1 ms, `qos` 50 µs.
 
 Every decision of two minutes of the paper's queries on one device and on ten, at the load of its
-busiest hours. The longest is told apart: a gateway answers nobody meanwhile.
+busiest hours. The longest is reported separately: a gateway answers nobody meanwhile.
 """
 
 import gc
@@ -44,7 +44,7 @@ def costs(
 
     def timed(*args: object) -> object:
         begun = time.perf_counter()
-        decided = decide(*args)  # type: ignore[arg-type]  # whatever it takes
+        decided = decide(*args)  # type: ignore[arg-type]  # with any arguments.
         spent.append(time.perf_counter() - begun)
         return decided
 

@@ -1,9 +1,9 @@
 """Quota and burst in the kernel and in the simulator: one list of requests through both.
 
-Processes under a cgroup quota compute what they are sent; the simulated plant gets the same
-requests at the same times, at what they cost by the kernel's accounting. Rounds alternate between
-the cells, each with arrivals of its own. What a constant quota needs for 2 % late is interpolated
-between those that were measured, with burst and without.
+Processes under a cgroup quota compute the work of requests; the simulated plant gets the same
+requests at the same times, at their cost by the kernel's accounting. Rounds alternate between the
+cells, each with arrivals of its own. The constant quota for 2 % late is interpolated between
+measured ones, with burst and without.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ from roma.workload.arrivals import Profile, RateStep, poisson
 from supervisor.cgroups import Group, find_hierarchy
 
 REQUESTS = 5000
-"""Of a cell, in all its rounds."""
+"""Requests of a cell, in all its rounds."""
 
 ROUNDS = 5
 PERIOD = 0.1
 CORES = os.cpu_count() or 1
 SLOTS = 4
-"""Processes of an executable beside another one: as many requests as it computes at once. Alone it
-has one on each core, fixed: what is compared is the quota, not where the kernel puts whom."""
+"""Processes of an executable beside another one: the number of requests it computes at once. Alone
+it has one on each core, pinned: the quota is compared, not the kernel's placement."""
 
 SPREAD = 0.3
 """Standard deviation of the logarithm of a request's cost."""
@@ -50,7 +50,7 @@ PATIENCE = 30.0
 """Seconds after the last arrival that are simulated."""
 
 P95, P99 = 0.10, 0.15
-"""Most by which a percentile of the simulator may be off, as a share of the kernel's."""
+"""Largest deviation of the simulator's percentiles, as a share of the kernel's."""
 
 LATE, SERVICES, SAVED = 0.02, 5, 0.10
 """Late share at which quotas are compared, promise in mean services, and the aim of burst."""
@@ -75,12 +75,12 @@ class Cell(NamedTuple):
 
     @property
     def cores(self) -> Sequence[int]:
-        """Cores that processes are fixed to, none if they are not."""
+        """Cores that processes are pinned to, none if they are not."""
         return sorted(os.sched_getaffinity(0)) if len(self.loads) == 1 else ()
 
     @property
     def slots(self) -> int:
-        """Requests that each executable computes at once."""
+        """Number of requests that each executable computes at once."""
         return len(self.cores) or SLOTS
 
 
@@ -95,7 +95,7 @@ QUOTAS: Mapping[tuple[float, float], Mapping[float, Sequence[float]]] = {
     (50, 0.010): {0.0: (0.70, 0.75, 0.80), 1.0: (0.55, 0.60, 0.65)},
     (100, 0.005): {0.0: (0.65, 0.70, 0.75), 1.0: (0.52, 0.55, 0.60)},
 }
-"""By rate and cost, and by burst: what lies around 2 % late."""
+"""By rate and cost, and by burst: quotas around 2 % late."""
 
 ALONE = tuple(
     Cell((Load(rate, cost, quota),), burst)
@@ -104,7 +104,7 @@ ALONE = tuple(
     for quota in quotas
 )
 TOGETHER = tuple(Cell((Load(70, 0.010, 1.0), Load(35, 0.020, 1.0)), burst) for burst in (0.0, 1.0))
-"""On two cores, all of which are granted."""
+"""Cells on two cores, all of which are granted."""
 
 
 def run(requests: int = REQUESTS) -> None:
@@ -182,7 +182,7 @@ def _point(rounds: Sequence[Round], key: tuple[float, float]) -> tuple[float, fl
 
 
 def _round(cell: Cell, requests: int, seed: int) -> tuple[Round, Round]:
-    """Return what the same requests met in the kernel and in the simulator."""
+    """Return the results of the same requests in the kernel and in the simulator."""
     plans = []
     rate = sum(load.rate for load in cell.loads)
     for i, load in enumerate(cell.loads):
@@ -205,15 +205,17 @@ def _work(cost: float, normal: float) -> float:
 
 
 JOB, END = struct.Struct("=Idd"), struct.Struct("=Idd")
-"""Messages to and from a process: which request, when it comes, core-seconds; which, when it
-ended, and how long after it came the process that slept until then was awake (NaN: none slept)."""
+"""Messages to and from a process: index of the request, time of its arrival, core-seconds; index,
+time of its end, and the delay from arrival until a process that slept until then was awake (NaN:
+none slept)."""
 
 PIPE = 1 << 20
-"""Bytes: all jobs of a round fit in, so that nobody has to run beside them and wake them."""
+"""Bytes: all jobs of a round fit, so that no writer has to run beside the processes and wake
+them."""
 
 
 def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProfile]]:
-    """Return also what a request of each executable really costs on average."""
+    """Run the plans in the kernel; return also the real mean cost of a request by executable."""
     with contextlib.ExitStack() as stack:
         groups = [
             stack.enter_context(_limited(f"m{i}", load.quota, cell.burst))
@@ -241,9 +243,9 @@ def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProf
 
 
 def _boundary(group: Group, servers: "_Servers") -> float:
-    """Return when a period of the group's quota began: the kernel's clock for it is its own.
+    """Return the start of a period of the group's quota: the kernel has a separate clock for it.
 
-    Where a request falls in a period is a good part of when it ends.
+    A request's position within a period largely determines its end.
     """
     servers.send(0, 0.0, 4 * PERIOD)
     periods = group.read().periods
@@ -273,7 +275,7 @@ class _Servers:
     """Processes in one group that take jobs from one pipe, in order, and compute them when due."""
 
     def __init__(self, group: Group, slots: int, cores: Sequence[int]) -> None:
-        """Start none yet; process i runs on core i of `cores`, on any if there are none."""
+        """Create without starting; process i runs on core i of `cores`, on any without `cores`."""
         self._group = group
         self._slots = slots
         self._cores = cores
@@ -300,7 +302,7 @@ class _Servers:
         os.write(self._jobs, JOB.pack(number, due, work))
 
     def ends(self, count: int) -> tuple[dict[int, float], float]:
-        """Wait for all answers; return when each request ended, and what waking takes."""
+        """Wait for all answers; return each request's end, and the time that waking takes."""
         found: dict[int, float] = {}
         woken = []
         while len(found) < count:
@@ -318,7 +320,7 @@ class _Servers:
 
 
 def _serve(jobs: int, ends: int) -> None:
-    """Compute jobs until there are no more; a record is read whole by one process."""
+    """Compute jobs until there are no more; one process reads a record as a whole."""
     try:
         while record := os.read(jobs, JOB.size):
             number, due, work = JOB.unpack(record)

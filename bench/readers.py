@@ -1,12 +1,12 @@
-"""Two variants that read handwritten digits, for `bench.variants`: built, judged and timed apart.
+"""Two variants that read handwritten digits, for `bench.variants`: built, evaluated and timed.
 
     python -m bench.readers build DIRECTORY
     python -m bench.readers times DIRECTORY
 
-Both convolve twice with random kernels, pool, and mix at random; what is fitted is the last layer,
-by least squares: the same weights on every machine, in seconds. `large` sees 8 × 8 pixels, `small`
-the means of 2 × 2 of them. Batches cost less than one by one, as on a GPU: the weights of `large`
-are 105 MB, which one picture reads as well as many.
+Both convolve twice with random kernels, pool, and mix at random. Only the last layer is fitted, by
+least squares: the same weights on every machine, in seconds. `large` sees 8 × 8 pixels, `small` the
+means of 2 × 2 of them. Batches cost less than single requests, as on a GPU: the weights of `large`
+are 105 MB, which are read once per batch.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ RUNS = 15
 """Of each batch size; times are medians."""
 
 SEEN = 1200
-"""Pictures for the fit; the other 597 are by other writers, and are what is asked."""
+"""Pictures for the fit; the other 597 are by other writers, and are the requests."""
 
 SIDE = 8
 FACTS = "facts.json"
@@ -43,14 +43,14 @@ SHAPES = {LARGE: Shape(1, 384, 4096), SMALL: Shape(2, 384, 1024)}
 
 
 def held_out() -> tuple[list[list[float]], list[int]]:
-    """Return the pictures that no variant has seen, and what they show."""
+    """Return the pictures that no variant has seen, and their digits."""
     pixels, digits = load_digits(return_X_y=True)
     return pixels[SEEN:].tolist(), digits[SEEN:].tolist()
 
 
 def build(folder: Path, shapes: dict[str, Shape] = SHAPES) -> dict[str, float]:
-    """Write each variant as a SavedModel, and what part of the held-out it reads right."""
-    import tensorflow as tf  # noqa: PLC0415 - who only asks for pictures needs none of it
+    """Write each variant as a SavedModel, and its accuracy on the held-out pictures."""
+    import tensorflow as tf  # noqa: PLC0415 - the pictures alone do not need it
 
     tf.config.threading.set_inter_op_parallelism_threads(1)
     pixels, digits = load_digits(return_X_y=True)
@@ -72,7 +72,7 @@ def build(folder: Path, shapes: dict[str, Shape] = SHAPES) -> dict[str, float]:
 
 
 def times(folder: Path) -> dict[str, dict[int, float]]:
-    """Return the seconds of batches as a worker measures them, by variant and size."""
+    """Return the seconds of batches as a planned device measures them, by variant and size."""
     from roma.device import profile, registry  # noqa: PLC0415 - brings TensorFlow
     from roma.device.registry import RuntimeKind  # noqa: PLC0415 - likewise
 
@@ -83,11 +83,11 @@ def times(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def _weights(tf: Any, shape: Shape) -> Any:
-    """Return what stays random."""
+    """Return the layers that stay random."""
     numbers, k = np.random.default_rng(1), shape.kernels
 
     def drawn(*size: int) -> Any:
-        """Keep the variance of what passes a rectifier."""
+        """Return weights that keep the variance through a rectifier."""
         scale = (2 / np.prod(size[:-1])) ** 0.5
         return tf.Variable((scale * numbers.standard_normal(size)).astype(np.float32))
 
@@ -98,7 +98,7 @@ def _weights(tf: Any, shape: Shape) -> Any:
 
 
 def _features(tf: Any, shape: Shape, module: Any, pixels: Any) -> Any:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     x = tf.reshape(pixels / 16, [-1, SIDE, SIDE, 1])
     if shape.coarse > 1:
         x = tf.nn.avg_pool2d(x, shape.coarse, shape.coarse, "VALID")
@@ -109,7 +109,7 @@ def _features(tf: Any, shape: Shape, module: Any, pixels: Any) -> Any:
 
 
 def _serving(tf: Any, features: Any, last: Any) -> Any:
-    """Return what is saved."""
+    """Return the module to save."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, SIDE * SIDE], tf.float32, name="pixels")])
     def serve(pixels: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _serving(tf: Any, features: Any, last: Any) -> Any:
 
 
 def _fitted(seen: Any, digits: Any) -> Any:
-    """Return the last layer by least squares, in the dual: features are more than pictures."""
+    """Return the last layer by least squares, in the dual: features outnumber pictures."""
     seen = seen.astype(np.float64)
     gram = seen @ seen.T
     ridge = 0.01 * np.trace(gram) / len(gram)

@@ -1,4 +1,4 @@
-"""How fast the simulator is, and that its memory does not grow with the length of a run.
+"""Speed of the simulator, and proof that its memory does not grow with the length of a run.
 
 Speed is requests per second of one core's CPU time, of the sources and of the compiled build; every
 figure comes from a process of its own. Memory is the peak of such a process; `python -m bench
@@ -45,7 +45,7 @@ def run(millions: int = 2) -> None:
     for column in BUILDS:
         table.add_column(column, justify="right")
     for key, (name, _) in PLANTS.items():
-        # In turns, so that a drift of the machine meets both.
+        # In turns, so that a drift of the machine affects both.
         rounds = [{b: _measured(b, "speed", key) for b in BUILDS} for _ in range(ROUNDS)]
         table.add_row(name, *(f"{max(r[b] for r in rounds):,.0f}" for b in BUILDS))
     Console().print(table)
@@ -88,7 +88,7 @@ def demo(laps: int) -> Config:
 
 
 def speed(scenario: Scenario) -> float:
-    """Return how many requests a second of CPU time simulates."""
+    """Return the requests simulated per second of CPU time."""
     simulation = Simulation(scenario)
     start = time.process_time()
     arrivals = simulation.run().arrivals

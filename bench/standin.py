@@ -1,7 +1,7 @@
-"""A model server that is `slots` requests wide and takes `service` seconds for each.
+"""A stand-in for a model server: `slots` requests wide, `service` seconds for each.
 
 `python -m bench.standin PORT SLOTS SERVICE` answers TensorFlow Serving's predict and status calls,
-and `GET /most`: the most requests that it has had at once, those that their senders gave up too.
+and `GET /most`: the most requests that it has had at once, including those whose senders gave up.
 Work has a schedule of its own: a late timer delays one answer, and loses no capacity.
 """
 
@@ -21,7 +21,7 @@ STATUS = b'{"model_version_status":[{"version":"1","state":"AVAILABLE"}]}'
 
 
 class Server:
-    """When each of its slots is free, on the loop's clock, and how many requests it has."""
+    """Times at which its slots are free, on the loop's clock, and the number of its requests."""
 
     def __init__(self, slots: int, service: float) -> None:
         self.service = service
@@ -37,7 +37,7 @@ class Server:
         return end
 
     def end(self) -> None:
-        """Count a request out: at its end, whether its sender still waits or not."""
+        """Count a request out: at its end, even if its sender gave up."""
         self.running -= 1
 
 
@@ -98,7 +98,7 @@ def most(port: int) -> int:
 
 
 async def main(port: int, slots: int, service: float) -> None:
-    """Serve until the program is ended."""
+    """Serve until the program is terminated."""
     server = Server(slots, service)
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(

@@ -1,4 +1,4 @@
-"""A model behind a gateway, as clients meet it: asked in a closed loop, in an open one, or once."""
+"""A model behind a gateway, from a client's view: closed loop, open loop, or single requests."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from roma.tools.demo import inputs
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway's port, a model of `slots` behind it, what it is asked, its promise in seconds.
+    """A gateway's port, a model of `slots` behind it, its requests, and its promise in seconds.
 
     Clients run on `core`.
     """
@@ -30,11 +30,11 @@ class Target:
 
     @property
     def path(self) -> str:
-        """Where requests go."""
+        """The path of its predict call."""
         return f"/v1/models/{self.model}:predict"
 
     def stream(self, rate: float) -> Stream:
-        """Return Poisson arrivals of so many requests per second."""
+        """Return Poisson arrivals at `rate` requests per second."""
         return Stream(name=self.model, method="POST", target=self.path, body=self.body, rate=rate)
 
     def closed(self, directory: Path, connections: int, seconds: float) -> tuple[float, float]:
@@ -48,7 +48,7 @@ class Target:
         return served.rate, served.p50
 
     def once(self) -> float:
-        """Send one request; return its response time in seconds, inf if it has no good answer."""
+        """Send one request; return its response time in seconds, inf without a good answer."""
         url = f"http://127.0.0.1:{self.port}{self.path}"
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, self.body.encode(), headers)
@@ -56,15 +56,15 @@ class Target:
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.read()
-        except OSError:  # urllib's errors are
+        except OSError:  # urllib's errors are OSErrors.
             return math.inf
         return time.monotonic() - begun
 
 
 def photos(count: int, seed: int = 1) -> str:
-    """Return a predict body of so many photographs, for the demo's model of that name.
+    """Return a predict body of `count` photographs, for the demo's model of that name.
 
-    One file, the smallest of 16: the model computes as long on any, and less is carried.
+    It repeats the smallest of 16 files: the model computes as long on any, and less is transferred.
     """
     body = min(inputs.photo_bodies(16, seed), key=len)
     return inputs.predict_body(count * orjson.loads(body)["instances"]).decode()

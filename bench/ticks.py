@@ -1,4 +1,4 @@
-"""What one supervisor tick costs: reports in, laws, sharing, allocations out."""
+"""Cost of one supervisor tick: reports in, laws, sharing, allocations out."""
 
 import time
 

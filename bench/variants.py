@@ -2,12 +2,12 @@
 
     python -m bench variants [--seconds 15] [--out DIRECTORY] [--page DOCUMENT]
 
-Two variants of a model (`bench.readers`) on a real `roma device`, behind a real gateway. The worker
+Two variants of a model (`bench.readers`) on a real `roma device`, behind a real gateway. The device
 has a core alone; gateway and open-loop client share the other one. Rates and deadlines follow from
-batch times that are measured first, so a slow machine is asked less; what other programs took of
-both cores meanwhile stands beside the results. Every policy is sent the same pictures at the same
-moments. Quality is counted here, by the client's clock: κ of who answered times V of the response
-time, 0 for what was refused.
+batch times that are measured first, so a slow machine gets less load; the usage of both cores by
+other programs stands beside the results. Every policy gets the same pictures at the same moments.
+Quality is counted here, by the client's clock: κ of the variant that answered times V of the
+response time, 0 for refused requests.
 """
 
 import argparse
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("fixed", "qos", "qos-opt")
 LOADS = (0.5, 0.8, 1.1, 1.6, 1.1, 0.5)
-"""Times what the large variant serves in batches of `REFERENCE`."""
+"""Loads, as multiples of what the large variant serves in batches of `REFERENCE`."""
 REFERENCE = 8
 
 SECONDS = 15.0
@@ -69,14 +69,14 @@ MODEL = "digits"
 WORKER, REST = 0, 1
 """Cores."""
 START_LIMIT = 120.0
-"""Seconds until a worker has measured its models, on a machine that does other things too."""
+"""Seconds until a device has measured its models, on a machine that does other things too."""
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all policies are run with: seconds, requests per second, parts of 1.
+    """The setting common to all policies: seconds, requests per second, parts of 1.
 
     `accuracy` is measured, of held-out pictures; `times` are seconds by variant and batch size.
     """
@@ -99,7 +99,7 @@ class Setting:
 
     @property
     def soft(self) -> float:
-        """The soft deadline, rounded to what roma.yaml is given."""
+        """The soft deadline, rounded to the value in roma.yaml."""
         return round(SOFT * self.times[LARGE][JUDGED], 3)
 
     @property
@@ -115,7 +115,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What became of a request that was to be sent at `intended`, in seconds of the run.
+    """Outcome of a request due at `intended`, in seconds of the run.
 
     `status` is 0 where there was no answer; `variant` is empty unless there was a good one.
     """
@@ -129,7 +129,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy; `others` is how many cores programs of others used meanwhile."""
+    """One policy; `others` is the number of cores that other programs used meanwhile."""
 
     policy: str
     told: Sequence[Told]
@@ -137,14 +137,14 @@ class Run:
 
 
 def quality(told: Told, setting: Setting) -> float:
-    """Return Q of what a client was told: κ·V at its own clock, 0 of what was refused."""
+    """Return Q of an outcome: κ·V by the client's own clock, 0 for a refused request."""
     if not told.variant:
         return 0.0
     return setting.kappa[told.variant] * value(linear, told.seconds, setting.soft, setting.hard)
 
 
 def during(told: Sequence[Told], begin: float, end: float) -> list[Told]:
-    """Return what was to be sent in a part of the run."""
+    """Return the requests that were due in a part of the run."""
     return [t for t in told if begin <= t.intended < end]
 
 
@@ -168,7 +168,7 @@ def row(told: Sequence[Told], setting: Setting) -> dict[str, float | int | None]
 
 
 def read(result: RequestResult, digits: Sequence[int]) -> Told:
-    """Return what a result of `Client` says; the n-th request asked for the n-th digit, cycled."""
+    """Return the outcome in a result of `Client`; request n asked for the n-th digit, cycled."""
     if result.outcome is not RequestEnd.ANSWERED:
         return Told(result.intended, result.response_time, result.status or 0)
     variant, _, body = result.answer.partition(b"\n")
@@ -178,7 +178,7 @@ def read(result: RequestResult, digits: Sequence[int]) -> Told:
 
 
 class Client:
-    """Sends predict calls; before an answer's body stands, in a line of its own, who gave it."""
+    """Sends predict calls; prefixes an answer's body with a line that names the variant."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -220,9 +220,9 @@ def run(argv: Sequence[str] = ()) -> None:
 
 
 def prepared(folder: Path) -> tuple[Path, dict[str, float]]:
-    """Return where the variants are, and their accuracies; build them unless they are there."""
+    """Return the directory of the variants, and their accuracies; build them unless they exist."""
     facts = folder / hashlib.sha256(Path(readers.__file__).read_bytes()).hexdigest()[:16]
-    if not (facts / readers.FACTS).exists():  # written last
+    if not (facts / readers.FACTS).exists():  # written last.
         shutil.rmtree(folder, ignore_errors=True)
         facts.mkdir(parents=True)
         _child("build", facts)
@@ -268,7 +268,7 @@ async def _sent(url: str, stream: Stream) -> list[RequestResult]:
 
 @contextlib.contextmanager
 def _plant(folder: Path, setting: Setting, policy: str) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Run worker and gateway; yield the gateway's port and the process ids of both."""
+    """Run device and gateway; yield the gateway's port and the process ids of both."""
     (port,) = free_ports(1)
     argv = [sys.executable, "-m", "roma", "device", "--models", str(folder), "--port", f"{port}"]
     argv += ["--batches", ",".join(map(str, BATCHES))]
@@ -292,7 +292,7 @@ def _plant(folder: Path, setting: Setting, policy: str) -> Iterator[tuple[int, t
         ],
         "scheduling": {"gpu": policy},
     }
-    # `gateway` formats its ports into what it is given.
+    # `gateway` formats its ports into this text.
     text = yaml.safe_dump(config).replace("{", "{{").replace("}", "}}")
     text += "gateway: {{port: {port}, admin_port: {admin}}}\n"
     build = "compiled" if is_compiled(ROOT) else "interpreted"
@@ -308,7 +308,7 @@ _CPU = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def _child(act: str, folder: Path, core: int | None = None) -> Any:
-    """Let `bench.readers` do something in a process of its own: TensorFlow stays there."""
+    """Run a command of `bench.readers` in a process of its own: TensorFlow stays there."""
     argv = [sys.executable, "-m", "bench.readers", act, str(folder)]
     pinned = argv if core is None else ["taskset", "-c", str(core), *argv]
     done = subprocess.run(
@@ -325,7 +325,7 @@ def _child(act: str, folder: Path, core: int | None = None) -> Any:
 
 
 def _busy() -> float:
-    """Return the CPU seconds that both cores have spent on anything, stolen ones among them."""
+    """Return the CPU seconds that both cores have spent on anything, stolen ones included."""
     total = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *fields = line.split()

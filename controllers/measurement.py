@@ -15,7 +15,7 @@ class Measurement:
     the end; `workers` how many executables share the model's CPU load. `applied` is what the
     actuator confirmed last. `throttled` is the share of the period's quota periods in which the
     executable ran out of quota. `profile` is the model's measured cost in core-seconds per
-    request, None if nobody measured it. `violations` counts the requests that broke the
+    request, None if unknown. `violations` counts the requests that broke the
     promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
     a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
     seconds; one with burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.

@@ -1,4 +1,4 @@
-"""For BentoML (https://docs.bentoml.com): `bentoml serve bentoml_echo.py:Echo`, /predict."""
+"""Echo for BentoML (https://docs.bentoml.com): `bentoml serve bentoml_echo.py:Echo`, /predict."""
 
 import bentoml
 

@@ -1,4 +1,4 @@
-"""For Mosec (https://mosecorg.github.io/mosec): `mosec_echo.py BATCH --port PORT`, /inference."""
+"""Echo for Mosec (https://mosecorg.github.io/mosec): `mosec_echo.py BATCH --port P`, /inference."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""For Ray Serve (https://docs.ray.io/en/latest/serve): `ray_echo.py PORT`, /."""
+"""Echo for Ray Serve (https://docs.ray.io/en/latest/serve): `ray_echo.py PORT`, /."""
 
 import signal
 import sys

@@ -21,7 +21,7 @@ from dispatcher.live.backends.backend_address import (
     GrpcMessage,
     GrpcResponse,
 )
-from dispatcher.live.backends.http_client import Attempt
+from dispatcher.live.backends.http_connection import Attempt
 from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.context import Context
 from dispatcher.live.http.messages import Message, Response

@@ -1,8 +1,8 @@
 """The supervisor's API for state, decisions and metrics, on a listener of its own.
 
-    GET /control/v1/state                        the worker and its executables now
-    GET /control/v1/decisions?model=…&seconds=…      the latest decisions, as text too
-    GET /metrics, GET /healthz
+GET /control/v1/state                        the worker and its executables now
+GET /control/v1/decisions?model=…&seconds=…  the decisions of the last seconds, as text too
+GET /metrics, GET /healthz
 
 Dispatchers present the exchange token, metrics scrapers the metrics token (`tokens` in roma.yaml).
 """

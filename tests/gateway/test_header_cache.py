@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from dispatcher.live.backends.http_client import MOST_ANSWER, Pool
-from dispatcher.live.backends.http_client import BackendConnection as Behind
+from dispatcher.live.backends.http_connection import BackendConnection as Behind
 from dispatcher.live.http.connection import LARGE, Connection
 from dispatcher.live.http.handler import Handler
 from dispatcher.live.http.header_cache import (

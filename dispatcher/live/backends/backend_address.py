@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dispatcher.live.backends.http_client import Attempt, Done, Pool
+from dispatcher.live.backends.http_client import Pool
+from dispatcher.live.backends.http_connection import Attempt, Done
 from dispatcher.live.http.messages import Message, Response
 from roma.domain.errors import BackendError
 

@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 
 from dispatcher.live.backends.backend_address import GrpcDone, GrpcMessage, GrpcResponse, Metadata
-from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, MOST_ANSWER, Attempt
+from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, MOST_ANSWER
+from dispatcher.live.backends.http_connection import Attempt
 from roma.domain.errors import (
     BackendError,
     BackendLost,

@@ -1,4 +1,4 @@
-"""`ablation`: what each part of the defaults buys, by taking it away."""
+"""`ablation`: the contribution of each part of the defaults, measured by removing it."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
 """Gains of burst with constant quotas and with the default law, and its cost to others.
 
-A quota period may inherit what those before it left (`control.cfs_burst`). Constant quotas lie on a
-grid of 5 %, and the cores at which 2 % are late are interpolated, on the same requests with burst
-and without.
+A quota period may inherit unused quota of earlier ones (`control.cfs_burst`). Constant quotas lie
+on a grid of 5 %, and the cores at which 2 % are late are interpolated, on the same requests with
+burst and without.
 """
 
 import math
@@ -25,13 +25,13 @@ BURSTS = (0.0, 1.0)
 CORES = 2.0
 STEP = 1.05
 SERVICES = 5
-"""The promise, in times that a request takes on a core."""
+"""The promise, as a multiple of a request's time on a core."""
 
 STEADY = ((15.0, 0.020), (50.0, 0.010), (100.0, 0.005))
 """Req/s, and core-seconds of each on average; they vary by 30 %."""
 
 SAVED = 0.10
-"""Least share of the core-seconds that burst is to save at 2 % late."""
+"""Least share of the core-seconds that burst must save at 2 % late."""
 
 SECONDS = 300.0
 
@@ -46,7 +46,7 @@ class _Run:
 
 
 def tables(lab: Lab) -> list[tuple[Table, list[Check]]]:
-    """Return what burst saves, what it does under the default law, and what neighbours notice."""
+    """Return the savings of burst, its effect under the default law, and that on neighbours."""
     return [_constant(lab), _default(lab), _beside(lab)]
 
 
@@ -83,7 +83,7 @@ def _steady(rate: float, cost: float, cores: float) -> dict[str, Any]:
 
 
 def _lab(workload: Workload, cores: float | None) -> dict[str, Any]:
-    """Return a workload of the lab with default settings, or with as many constant cores."""
+    """Return a workload of the lab with default settings, or with `cores` constant cores."""
     bounds = {} if cores is None else _fixed(cores / len(workload.models))
     models = {
         m.name: {
@@ -106,7 +106,7 @@ def _lab(workload: Workload, cores: float | None) -> dict[str, Any]:
 
 
 def _constant(lab: Lab) -> tuple[Table, list[Check]]:
-    """Return what constant quotas need for 2 % late, without burst and with it."""
+    """Return the constant cores for 2 % late, without burst and with it."""
     rows: list[tuple[Cell, ...]] = []
     checks: list[Check] = []
     for rate, cost in STEADY:
@@ -165,7 +165,7 @@ def _need(workload: Workload) -> list[float]:
 
 
 def _default(lab: Lab) -> tuple[Table, list[Check]]:
-    """Return what the default law does with burst and without."""
+    """Return the results of the default law with burst and without."""
     rows: list[tuple[Cell, ...]] = []
     for workload in (DIURNAL, NOISY):
         row: list[Cell] = [workload.name]
@@ -183,7 +183,7 @@ def _default(lab: Lab) -> tuple[Table, list[Check]]:
 
 
 def _beside(lab: Lab) -> tuple[Table, list[Check]]:
-    """Return what a model notices of a neighbour that comes in bursts, on a worker that is full."""
+    """Return the effect of a neighbour that comes in bursts on a model, on a full worker."""
     models = {
         "steady": {"sla": {"response_time": 0.05}, "cpu": {**_fixed(1.0), "in_flight": 2}},
         "bursting": {"sla": {"response_time": 0.5}, "cpu": {**_fixed(1.0), "threads": 2}},

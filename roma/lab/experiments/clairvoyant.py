@@ -1,7 +1,7 @@
-"""The fewest core-seconds with which anybody could have kept the promises, knowing the future.
+"""The fewest core-seconds that keep the promises, for a policy that knows the future.
 
 A linear program over a fluid queue. It returns a lower bound for every policy that sets the cores
-of each model once a period (a second, unless told otherwise), never above its capacity, and answers
+of each model once a period (a second by default), never above its capacity, and answers
 at most `late_share` of all requests later than their SLA or not at all. Per model and slot boundary
 t, in requests so far:
 
@@ -10,7 +10,7 @@ t, in requests so far:
     cost·ΔC ≤ slot·u(k)                 the cores of period k carry its slots
     Σ gpu_time·ΔG ≤ gpus·slot           the models share the GPUs
     ΣL ≤ ⌊late_share·N⌋                 over the whole run and all N requests
-    cost·ΣΔC(k) ≤ p·(κ·z(k) + μ·Σz(i))  cores at the minimum answer nobody (below)
+    cost·ΣΔC(k) ≤ p·(κ·z(k) + μ·Σz(i))  cores at the minimum serve no request (below)
     minimum ≤ u(k) ≤ maximum, Σu(k) ≤ capacity;  minimise core-seconds
 
 Every simplification lets it do with less, never with more, than a real policy:

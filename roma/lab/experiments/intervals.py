@@ -1,4 +1,4 @@
-"""Means with their intervals, and what lies between two measurements."""
+"""Means with their intervals, and interpolation between two measurements."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ _T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2
 """Student's t for an interval of 95 %, by the number of values; beyond 10 the normal's."""
 
 _LEAST = 1e-4
-"""A late share that stands for none in logarithms."""
+"""The late share that replaces 0 in logarithms."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -21,10 +21,10 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def cores_at(late: float, points: Sequence[tuple[float, float]]) -> float:
-    """Return the cores at which a share of `late` is late, from (late share, cores) measured.
+    """Return the cores at which a share of `late` is late, from measured (late share, cores).
 
-    Between two points, where the logarithm of the late share falls evenly. NaN if `late` is beyond
-    the points.
+    It interpolates between two points, linearly in the logarithm of the late share. NaN if `late`
+    is beyond the points.
     """
     ordered = sorted(points, key=lambda point: point[1])
     for (more, low), (less, high) in itertools.pairwise(ordered):

@@ -1,4 +1,4 @@
-"""Runs simulations by the dozen, on every core of this machine, and averages them over seeds."""
+"""Runs many simulations, on every core of this machine, and averages them over seeds."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ class CaseSummary:
 
 
 class Lab:
-    """What an experiment works with: seeds, traces, and processes to compute in."""
+    """The resources of an experiment: seeds, traces, and processes to compute in."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Lab:
     def bounds(
         self, workloads: Sequence[Workload], late_share: float, *, period: float = 1.0
     ) -> list[float | None]:
-        """Return the clairvoyant core-seconds per workload; None where nobody could do it."""
+        """Return the clairvoyant core-seconds per workload; None where the bound is infeasible."""
         jobs = [
             (workload, seed, late_share, period) for workload in workloads for seed in self.seeds
         ]
@@ -78,7 +78,7 @@ class Lab:
         return [_mean_or_none(found[i : i + n]) for i in range(0, len(found), n)]
 
     def map(self, function: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
-        """Apply a module's function to every job, in processes; return what it finds, in order."""
+        """Apply a module's function to every job, in processes; return the results in order."""
         found = []
         processes = min(len(jobs), len(os.sched_getaffinity(0)))
         with ProcessPoolExecutor(processes, initializer=_leave_interrupts) as pool:
@@ -86,19 +86,19 @@ class Lab:
                 for result in pool.map(function, jobs):
                     found.append(result)
                     self._on_progress(len(found), len(jobs))
-            except BaseException:  # Ctrl-C above all: what has not begun never will
+            except BaseException:  # mainly Ctrl-C: pending jobs are cancelled.
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return found
 
 
 def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; only the first one answers it."""
+    """Ignore Ctrl-C, which reaches every process of the terminal; only the first one handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
-    """Return what the clairvoyant bound needs to know of one run."""
+    """Return the inputs of the clairvoyant bound for one run."""
     loads = {}
     for model in workload.models:
         times = workload.arrivals(seed)[model.name]
@@ -122,7 +122,7 @@ def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
 def clairvoyant_bound(
     workload: Workload, seed: int, late_share: float, period: float = 1.0
 ) -> Bound:
-    """Return the bound of one run; raise Infeasible if nobody could keep the late share."""
+    """Return the bound of one run; raise Infeasible if no policy could keep the late share."""
     return bound(
         clairvoyant_loads(workload, seed),
         gpus=workload.gpus * workload.workers,

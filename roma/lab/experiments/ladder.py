@@ -1,9 +1,9 @@
-"""`ladder`: from tight promises to loose ones, what a file with models and workers alone costs.
+"""`ladder`: core-seconds and late shares of the defaults, from tight promises to loose ones.
 
-A rung is one model alone on a worker of 32 cores: what a request costs, how tight the promise is,
-how often requests come and how evenly. Beside it stands the cheapest *constant* allocation that
-keeps the promise on the very same requests, with the same burst, queue rule and policies; one that
-nobody could have known beforehand. Late, refused and failed requests are all late.
+A rung is one model alone on a worker of 32 cores, with its cost per request, promise, rate and
+arrival process. It is compared with the cheapest *constant* allocation that keeps the promise on
+the very same requests, with the same burst, queue rule and policies; nobody could have known that
+one beforehand. Refused and failed requests count as late.
 """
 
 import math
@@ -25,38 +25,38 @@ from roma.workload.arrivals import Process
 CORES = 32.0
 
 MODELS = ((0.02, 1), (0.06, 2), (0.4, 4))
-"""Core-seconds of a request, and threads that it can use."""
+"""Core-seconds of a request, and the number of threads that it can use."""
 
 SERVICES = (1.5, 2.0, 3.0, 5.0, 8.0, 12.5, 50.0)
-"""Promises, in times that a request takes on its threads."""
+"""Promises, as multiples of a request's time on its threads."""
 
 RATES = (0.5, 2.0, 10.0, 50.0, 200.0)
 """Requests per second."""
 
 TOO_MUCH = (0.4, 200.0)
-"""Cost and rate of the one load left out: 80 cores of it on 32."""
+"""Cost and rate of the one load left out: it needs 80 cores, of 32."""
 
 PROCESSES = (Process.POISSON, Process.PACED, Process.MMPP)
 
 LEAST_SECONDS, LEAST_REQUESTS = 600.0, 2500
-"""Of each run, its start included."""
+"""Least length of each run, its start included."""
 
 STEP = 1.05
-"""Each constant allocation is so many times the one before."""
+"""Ratio between successive constant allocations."""
 
 AROUND = 12
-"""Steps, a factor of 1.8, by which the cheapest constant is seldom more away from ours."""
+"""Steps, a factor of 1.8, within which the cheapest constant usually is from ours."""
 
 LEAST_CORES = 0.01
 
 SEED_OFFSET = 3000
-"""Added to seeds: the law was chosen on small ones, and on those from 2000 on."""
+"""Offset of the seeds: the law was chosen on small ones, and on those from 2000 on."""
 
 RUN_LIMIT, RUNS_BEYOND = 0.03, 0.01
-"""At most this share of the runs may have a larger late share."""
+"""At most `RUNS_BEYOND` of the runs may have a late share above `RUN_LIMIT`."""
 
 STEADY, WORST, BURSTY = 1.10, 1.25, 0.85
-"""Aims for core-seconds beside the constant's: steady in the mean, worst, MMPP in the mean."""
+"""Aims for core-seconds relative to the constant's: steady on average, worst, MMPP on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class Rung:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the mean load is at least twice what one request in time needs."""
+        """True if the mean load is at least twice the need of one request in time."""
         return self.rate * self.cost >= 2 * self.cost / self.response_time
 
     def config(self, constant: float | None = None) -> Config:
-        """Return the file: a model and a worker, or with a constant allocation in cores."""
+        """Return the configuration: a model, a worker, and maybe a constant allocation in cores."""
         fixed: dict[str, Any] = {} if constant is None else {"control": {"law": "static"}}
         cpu: dict[str, Any] = {"threads": self.threads}
         if constant is not None:
@@ -120,7 +120,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """Findings of a rung; `cores` and `constant` are None where no constant keeps the promise."""
+    """Results of a rung; `cores` and `constant` are None where no constant keeps the promise."""
 
     rung: Rung
     ours: Runs
@@ -129,14 +129,14 @@ class Climb:
 
     @property
     def ratio(self) -> float | None:
-        """Core-seconds of ours beside those of the cheapest constant."""
+        """Core-seconds of ours relative to those of the cheapest constant."""
         if self.constant is None:
             return None
         return self.ours.core_seconds / self.constant.core_seconds
 
 
 def draw(seed: int) -> list[Rung]:
-    """Return a rung for each model, promise and process, at a rate that the seed draws."""
+    """Return a rung for each model, promise and process, at a rate drawn by the seed."""
     source = random.Random(seed_of(SEED_OFFSET + seed, 0))
     return [
         Rung(
@@ -155,7 +155,7 @@ def climb(job: tuple[Rung, tuple[int, ...]]) -> Climb:
     rung, seeds = job
     ours = _runs(rung, seeds)
     # The k-th constant is LEAST_CORES·STEP^k: `kept` and those above keep the promise, `broken` and
-    # those below do not. The search begins around what ours had on average.
+    # those below do not. The search begins around the average of ours.
     broken, kept = -1, math.floor(math.log(CORES / LEAST_CORES, STEP)) + 1
     guess = round(math.log(ours.core_seconds / (rung.duration * len(seeds)) / LEAST_CORES, STEP))
     probes, best = [guess - AROUND, guess + AROUND], None
@@ -172,7 +172,7 @@ def climb(job: tuple[Rung, tuple[int, ...]]) -> Climb:
 
 
 def _runs(rung: Rung, seeds: Sequence[int], constant: float | None = None) -> Runs:
-    """Simulate every seed; of a constant that is seen to be too small, not all of them."""
+    """Simulate every seed; stop early for a constant that is clearly too small."""
     config = rung.config(constant)
     expected = rung.rate * rung.duration * len(seeds)
     late, requests, core_seconds = [], [], 0.0
@@ -188,9 +188,9 @@ def _runs(rung: Rung, seeds: Sequence[int], constant: float | None = None) -> Ru
 
 
 def tables(lab: Lab) -> tuple[tuple[Table, list[Check]], ...]:
-    """Return the tables, each with what is claimed beside it."""
+    """Return the tables, each with its claims."""
     rungs = draw(lab.seeds[0])
-    # The longest first: no process is left with one of them at the end.
+    # The longest first, so that no process is left with one of them at the end.
     ordered = sorted(rungs, key=lambda r: -r.rate * r.duration)
     jobs = [(rung, lab.seeds) for rung in ordered]
     found = dict(zip(ordered, lab.map(climb, jobs), strict=True))
@@ -198,7 +198,7 @@ def tables(lab: Lab) -> tuple[tuple[Table, list[Check]], ...]:
 
 
 def report(climbs: Sequence[Climb]) -> tuple[tuple[Table, list[Check]], ...]:
-    """Return the tables of what was found, and how far it is from the aims."""
+    """Return the tables of the results, and their distance from the aims."""
     rows = [
         (
             f"{1000 * c.rung.cost:g} core-ms on {c.rung.threads}",
@@ -246,7 +246,7 @@ def report(climbs: Sequence[Climb]) -> tuple[tuple[Table, list[Check]], ...]:
 
 
 def _kept(kept: Sequence[Climb]) -> list[Check]:
-    """Return what is claimed of the late shares on the rungs that a constant can keep."""
+    """Return the checks on late shares, on the rungs that a constant can keep."""
     late = [c for c in kept if c.ours.share > DEFAULT_BUDGET]
     worst = max((c.ours.share for c in kept), default=0.0)
     runs = [n / max(1, m) for c in kept for n, m in zip(c.ours.late, c.ours.requests, strict=True)]
@@ -267,7 +267,7 @@ def _kept(kept: Sequence[Climb]) -> list[Check]:
 
 
 def _cheap(ratios: dict[str, list[float]]) -> list[Check]:
-    """Return how far the core-seconds of each group are from what was aimed at."""
+    """Return the checks on the core-seconds of each group against the aims."""
     checks = []
     for name, found in ratios.items():
         mean, worst = geometric_mean(found), max(found)

@@ -17,7 +17,7 @@ DPI = 90
 
 
 def show(output: Output, console: Console) -> None:
-    """Print every table, then what the run bears out."""
+    """Print every table, then the verdicts on the claims."""
     for table in output.tables:
         shown = RichTable(title=table.title, caption=table.note or None, caption_justify="left")
         for i, column in enumerate(table.columns):
@@ -68,13 +68,13 @@ def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
 
 
 def fill(page: Path, name: str, output: Output) -> list[Path]:
-    """Put tables and claims between the marks of a document, and pictures beside it.
+    """Put tables and claims between the marks of a document, and figures beside it.
 
-    Marks are `<!-- NAME -->` and `<!-- /NAME -->`, of each table and of "`name` claims". Return the
-    pictures. Raises ConfigError unless each is there once.
+    Marks are `<!-- NAME -->` and `<!-- /NAME -->`, for each table and for "`name` claims". Return
+    the figures. Raises ConfigError unless each mark is there once.
     """
     text = page.read_text(encoding="utf-8")
-    # A table's title is its section's heading there.
+    # In the document, a table's title is its section's heading.
     blocks = {t.name: markdown(t).partition("\n\n")[2] for t in output.tables}
     if output.checks:
         claims = [f"| {c.claim} | {c.verdict} |" for c in output.checks]
@@ -117,7 +117,7 @@ def _csv(table: Table) -> str:
 
 
 def _save_picture(picture: Picture, directory: Path, vector: bool) -> list[Path]:
-    # Here, not above: matplotlib takes half a second, and tables need none of it.
+    # Here, not above: matplotlib takes half a second to import, and tables do not need it.
     import matplotlib as mpl  # noqa: PLC0415 - as said above
     from matplotlib.figure import Figure  # noqa: PLC0415 - as said above
 
@@ -126,7 +126,7 @@ def _save_picture(picture: Picture, directory: Path, vector: bool) -> list[Path]
     written = []
     for suffix in (".png", ".svg") if vector else (".png",):
         path = directory / f"{picture.name}{suffix}"
-        # Without a date and with ids of its own, the same run is the same file.
+        # Without a date and with fixed ids, the same run gives the same file.
         with mpl.rc_context({"svg.hashsalt": picture.name, "svg.fonttype": "none"}):
             figure.savefig(path, dpi=DPI, metadata={"Date": None} if suffix == ".svg" else None)
         written.append(path)

@@ -1,11 +1,11 @@
-"""`pareto`: what a law makes of cores. Late share against core-seconds, each law over its knob.
+"""`pareto`: late share against core-seconds, for each law over the range of its knob.
 
-The defaults have one setting for all workloads. Their rivals have fifteen each, and the best of
-them counts on each workload, found on the very runs that are reported: five values of the knob (the
-set point α; where a law has none, the threshold that plays its part) under each of three
-schedulings, the defaults', one that lets any CPU with room help the GPUs, and the paper's, which
-refuses nothing. All have the same burst and the same sharing. The reference is the clairvoyant
-bound (see `clairvoyant`), whose quotas have no burst.
+The defaults have one setting for all workloads. Each rival has fifteen, of which the best on each
+workload counts, chosen on the very runs that are reported: five values of the knob (the set point
+α; for a law without one, the corresponding threshold) under each of three schedulings, the
+defaults', one that lets any CPU with room help the GPUs, and the paper's, which refuses nothing.
+All have the same burst and the same sharing. The reference is the clairvoyant bound (see
+`clairvoyant`), whose quotas have no burst.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ LATE = 0.02
 """The share of late requests at which allocations are compared."""
 
 TARGET = 1.3
-"""Times the clairvoyant bound: what the defaults aim for."""
+"""Aim of the defaults, as a multiple of the clairvoyant bound."""
 
 CPU_TARGET = 1.15
-"""The same where there are no GPUs."""
+"""The same aim where there are no GPUs."""
 
 SEEDS = 5
-"""Runs of the defaults; the sweeps have those that are asked for."""
+"""Runs of the defaults; the sweeps use the seeds that were asked for."""
 
 OURS = (SHIPPED, SHIPPED_ENGINE)
 
@@ -43,7 +43,8 @@ SCHEDULINGS: tuple[Mapping[str, Any], ...] = (
     {"deadline": 1.0, "spill": 0.0},
     {"deadline": NO_DEADLINE, "gpu": "roma", "cpu": "round_robin", "spill": 0.0},
 )
-"""What differs from the defaults': nothing, help from any CPU with room, all as in the paper."""
+"""Settings that differ from the defaults': none, help from any CPU with room, all of the
+paper's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Family:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is what the others are compared with."""
+        """True for the system that the others are compared with."""
         return self.systems[0] in OURS
 
     def every(self, period: float) -> "Family":
@@ -104,7 +105,7 @@ def families() -> tuple[Family, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _WorkloadRuns:
-    """One workload: its bound by control period, and every law's settings as summaries."""
+    """One workload: its bound by control period, and summaries of every law's settings."""
 
     workload: Workload
     bounds: Mapping[float, float | None]
@@ -190,9 +191,9 @@ def _curves(found: Sequence[_WorkloadRuns]) -> Table:
 def _checks(
     found: Sequence[_WorkloadRuns], laws: Sequence[Family], kept: Mapping[tuple[str, str], bool]
 ) -> list[Check]:
-    """Return whether any rival, however it is set, keeps the promise with less than the defaults.
+    """Return a check that no rival, in any setting, keeps the promise with less than the defaults.
 
-    They are compared on the same seeds, with rivals that act as often or less; where the defaults
+    They are compared on the same seeds, with rivals that act as often or less. Where the defaults
     did not keep the promise over all their runs, there is nothing to compare.
     """
     checks = []
@@ -217,7 +218,7 @@ def _checks(
 
 
 def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict[Any, bool]]:
-    """Return the defaults over several seeds, how far they are from their aims, what they keep."""
+    """Return the defaults over several seeds, their distance from the aims, and promises kept."""
     wider = Lab(range(lab.seeds[0], lab.seeds[0] + max(SEEDS, len(lab.seeds))))
     summaries = iter(wider.run([LabCase(test, system) for system in OURS for test in tests]))
     rows: list[tuple[Cell, ...]] = []
@@ -233,9 +234,9 @@ def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict
             rows.append((system.name, test.name, late, late_by, cores, cores_by, bound, ratio))
             kept[system.name, test.name] = late <= LATE
             if bound is None:
-                continue  # nobody could
+                continue  # no policy could.
             what = f"{test.name}: {system.name}"
-            is_aim = system is not SHIPPED  # once a second, nobody documents that it keeps all
+            is_aim = system is not SHIPPED  # once a second is an aim: no document claims it.
             checks.append(Check(f"{what}: {late:.2%} late (≤ {LATE:.0%})", late <= LATE, is_aim))
             aim = TARGET if test.gpus else CPU_TARGET
             claim = f"{what}: {cores / bound:.2f} × the clairvoyant's core-seconds (≤ {aim:g})"

@@ -1,9 +1,9 @@
 """`parity`: one real run of the demo against its own simulation.
 
 The demo serves two TensorFlow models on this machine, behind the real gateway, under real quotas.
-Then the very same requests, at what they cost on average in that run by the kernel's accounting, go
-through the simulator. (Alone and at a low rate a request costs more: caches are cold.) That the
-*decisions* are the same ones is a test (`tests/parity`); this asks whether the *plant* is right.
+Then the very same requests, at their average cost in that run by the kernel's accounting, go
+through the simulator. (Alone and at a low rate a request costs more: caches are cold.) A test
+checks that the *decisions* are the same (`tests/parity`); this checks the *plant*.
 """
 
 import tempfile
@@ -41,7 +41,7 @@ class _Row:
 
 
 def _real_late(evidence: Evidence) -> float:
-    """Count as the simulator does: late, refused and failed, of all that were sent."""
+    """Return the real late share by the simulator's rule: late, refused and failed, of all sent."""
     total = evidence.report.total
     broken = (total.late or 0) + total.rejected + total.failed + total.invalid + total.lost
     return broken / max(1, total.sent)
@@ -113,7 +113,7 @@ def _alike(name: str, real: float, simulated: float) -> Check:
 
 
 def observed(evidence: Evidence) -> dict[str, ModelProfile]:
-    """Return what requests cost in the run; their overhead was measured before it."""
+    """Return the costs of requests in the run; their overhead was measured before it."""
     answered = {m.model: m.answered for m in evidence.report.models}
     return {
         name: p.model_copy(update={"cost": evidence.used[name] / answered[name]})
@@ -122,7 +122,7 @@ def observed(evidence: Evidence) -> dict[str, ModelProfile]:
 
 
 def again(evidence: Evidence, profiles: Mapping[str, ModelProfile], seed: int) -> Scenario:
-    """Return the simulation of a run: its configuration, its requests, what they cost."""
+    """Return the simulation of a run, with its configuration, its requests and their costs."""
     config = evidence.config
     # When the load begins, the models have been idle since they were measured.
     models = {

@@ -1,8 +1,8 @@
-"""`promise`: what a file with models and workers, and nothing else, keeps of its promises.
+"""`promise`: promises kept by a file with models and workers only, all else at its default.
 
-Every request counts: refused and failed ones are late. The world is small and known, so that the
-capacity is: one worker, requests of a known cost. Intervals are of 95 % over the seeds (Student's
-t).
+Every request counts: refused and failed ones are late. The setup is small and fully known, so that
+the capacity is known: one worker, requests of a known cost. Intervals are of 95 % over the seeds
+(Student's t).
 """
 
 import math
@@ -23,36 +23,36 @@ from roma.lab.sim.simulation import Simulation
 
 CORES, COST = 2.0, 0.02
 CAPACITY = CORES / COST
-"""Req/s of the one model of `overload`."""
+"""Capacity, in req/s, of the one model of `overload`."""
 
 SERVICES = (5.0, 8.0, 12.5, 50.0)
-"""Promises, in times that a request takes on a core."""
+"""Promises, as multiples of a request's time on a core."""
 
 LOADS = (1.1, 1.3, 2.0, 3.0, 10.0)
 """Offered load, in capacities."""
 
 SEED_OFFSET = 1000
-"""Added to seeds: the rules of decision 17 were chosen on small ones."""
+"""Offset of the seeds: the rules of decision 17 were chosen on small ones."""
 
 NOISES = (0.3, 1.0)
-"""Coefficients of variation of a service; what is claimed is claimed of the first."""
+"""Coefficients of variation of a service; the claims are about the first."""
 
 KEPT = 0.9
-"""Least share of the capacity that is to be answered in time."""
+"""Least share of the capacity that must be answered in time."""
 
 RISE = 0.005
-"""Most that a neighbour may add to the late share."""
+"""Largest increase of the late share that a neighbour may cause."""
 
 HEAVY_COST = 0.05
 """Core-seconds of a neighbour's request."""
 
 CHEAP = {"cost": 0.01, "noise": 0.3, "load": {"profile": "60"}}
-"""Needs 0.6 of the worker's 2 cores: less than a fair share beside one neighbour."""
+"""A model that needs 0.6 of the worker's 2 cores: less than a fair share beside one neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromiseWorld:
-    """A roma.yaml with its `plant` section; `down` are executables that are lost for good."""
+    """A roma.yaml with its `plant` section; `down` are executables that are lost permanently."""
 
     models: Mapping[str, Mapping[str, Any]]
     plant: Mapping[str, Mapping[str, Any]]
@@ -60,7 +60,7 @@ class PromiseWorld:
     down: tuple[str, ...] = ()
 
     def config(self) -> Config:
-        """Return the file: models and a worker, every other key its default."""
+        """Return the configuration: models and a worker, every other key at its default."""
         return Config.model_validate(
             {
                 "models": {
@@ -89,7 +89,7 @@ def _overload(services: float, load: float, noise: float) -> PromiseWorld:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another model on the worker, which is offered `load` times what all its cores can do."""
+    """Another model on the worker, offered `load` times its capacity on all cores."""
 
     load: float = 0.0
     is_down: bool = False
@@ -124,7 +124,7 @@ RARE = PromiseWorld(
 
 
 IDLE, FIRST, LAPS = 600.0, 50, 4
-"""Seconds without a request, requests that come then, and how often that is repeated."""
+"""Seconds without a request, the number of requests that follow, and the repetitions."""
 
 IDLE_RATES = (1.0, 5.0, 10.0, 50.0)
 """Req/s of these requests, Poisson."""

@@ -1,4 +1,4 @@
-"""Every experiment by name: written out, in one place."""
+"""The registry of experiments, by name: written out in one place."""
 
 from roma.lab.experiments.ablation import ABLATION
 from roma.lab.experiments.base import Experiment

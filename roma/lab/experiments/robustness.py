@@ -1,4 +1,4 @@
-"""`robustness`: what happens to the promise when the world is not what the law believes."""
+"""`robustness`: promises under disturbances that the law does not know of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ TOLERATED = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Perturbation:
-    """A name, and what it changes: fields of the scenario, or the plant's noise.
+    """A name and its changes: fields of the scenario, or the plant's noise.
 
-    `is_claimed`: documents say that the defaults stay below TOLERATED.
+    `is_claimed`: documents claim that the defaults stay below TOLERATED.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _run(lab: Lab) -> Output:
 
 
 def _fitting(workload: Workload) -> tuple[Perturbation, ...]:
-    """A GPU can be lost only where there is one."""
+    """Return the perturbations that fit: a GPU can be lost only where there is one."""
     if workload.gpus:
         return DISTURBANCES
     return tuple(d for d in DISTURBANCES if "GPU" not in d.name)

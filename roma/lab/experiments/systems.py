@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from roma.config.control import DEFAULT_LAW, LONG_PERIOD, SHORT_PERIOD
 
 NO_DEADLINE = 1000.0
-"""Times the SLA: the paper's systems never refuse a request."""
+"""A deadline as a multiple of the SLA: the paper's systems never refuse a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """A name for settings.
 
-    `deadline` is in SLAs, `period` in seconds; without a `statistic` the promise is the default
-    budget, without a `deadline` that is the default; `static` fixes the cores of each worker,
-    divided fairly among its models; `hide_age` and `burst` are the lab's own.
+    `deadline` is in SLAs, `period` in seconds. Without a `statistic` the promise is the default
+    budget; without a `deadline` it has the default one. `static` fixes the cores of each worker,
+    divided fairly among its models. `hide_age` and `burst` are the lab's own.
     """
 
     name: str
@@ -56,8 +56,8 @@ SHIPPED = System(
     period=SHORT_PERIOD,
     burst=1.0,
 )
-"""Settings of a file with models and workers where quotas are cgroup files, but for the lab's own
-`cpu.min` and `cpu.initial`, which are the same for all systems."""
+"""Default settings of a file with models and workers where quotas are cgroup files, except the
+lab's own `cpu.min` and `cpu.initial`, which are the same for all systems."""
 
 SHIPPED_ENGINE = replace(SHIPPED, name="defaults, 1 s", period=LONG_PERIOD)
 """The same through an engine."""

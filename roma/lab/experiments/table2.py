@@ -1,11 +1,12 @@
-"""`roma-table2`: the paper's evaluation (§5, Tables 1 and 2), and where ours stands in it.
+"""`roma-table2`: the paper's evaluation (§5, Tables 1 and 2), with our defaults beside it.
 
-On two plants. The second one was fitted to two rows of the paper's table alone, RR+max and RR+min,
-whose cores are constant, before any other of its rows was looked at: with the service times of the
-first, all systems of the paper are faster when idle and slower when short of cores than it says.
-Each test has a time that neither cores nor GPUs shorten, so that RR+max has the paper's mean; one
-factor on all service times makes the squares of the logarithms of simulated over printed means of
-RR+min least (0.82 to 0.88 in steps of 0.02; seeds 1 to 3). Its residuals are a table of their own.
+It runs on two plants. The second one was fitted to two rows of the paper's table alone, RR+max and
+RR+min, whose cores are constant, before any other of its rows was looked at. With the service times
+of the first, all systems of the paper are faster when idle and slower when short of cores than the
+table says. Each test has a time that neither cores nor GPUs shorten, so that RR+max has the paper's
+mean. One factor on all service times minimises the squares of the logarithms of simulated over
+printed means of RR+min (0.82 to 0.88 in steps of 0.02; seeds 1 to 3). Its residuals are a table of
+their own.
 """
 
 import math
@@ -30,10 +31,10 @@ SYSTEMS = (
 )
 
 SERVICE_FACTOR = 0.86
-"""On every service time of the second plant."""
+"""Factor on every service time of the second plant."""
 
 FRONT_END = {"sky+gnet": 0.128, "res+vgg": 0.275, "all-apps": 0.153}
-"""Seconds that every request takes there beside its service, by test."""
+"""Seconds that every request takes, on the second plant, beside its service, by test."""
 
 PAPER: dict[tuple[str, str], tuple[float, float, float, int, int]] = {
     ("sky+gnet", "ROMA"): (0.168, 0.245, 0.031, 0, 748),
@@ -97,7 +98,7 @@ def _run(lab: Lab) -> Output:
 
 
 def _fit(second: Output) -> Table:
-    """Return how far the fitted plant is from the rows that it was fitted to."""
+    """Return the residuals of the fitted plant on the rows that it was fitted to."""
     (table,) = second.tables
     rows = [
         (row[0], row[1], row[2], row[3], float(row[2] or 0) / float(row[3] or 1))
@@ -129,7 +130,7 @@ ORDER = ("ROMA", "RR+CT", "RR+rules")
 
 
 def _orders(found: Mapping[tuple[str, str], CaseSummary], tests: Iterable[str]) -> list[Check]:
-    """Return whether the paper's systems are in the paper's order."""
+    """Return a check that the paper's systems are in the paper's order."""
     checks = []
     for test in tests:
         over = [found[test, system].windows_over for system in ORDER]

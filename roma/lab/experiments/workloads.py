@@ -1,4 +1,4 @@
-"""What experiments run: models, promises, loads and what requests cost, as data.
+"""Workloads of the experiments: models, promises, loads and costs of requests, as data.
 
 The service times are not in the ROMA paper. Those used for its four models are derived:
 
@@ -10,7 +10,7 @@ The service times are not in the ROMA paper. Those used for its four models are 
   then all x 1.3, so that Table 1's peaks overfill two GPUs: with one core per worker the paper's
   RR+min breaks its promises in every test.
 
-What depends on them is shown by `roma experiment run roma-sensitivity` (all x 0.7 and x 1.4).
+`roma experiment run roma-sensitivity` (all x 0.7 and x 1.4) shows the results that depend on them.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ INITIAL = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """What a request costs: core-seconds, seconds on a GPU, cores it can keep busy."""
+    """The cost of a request: core-seconds, seconds on a GPU, cores it can keep busy."""
 
     cost: float
     gpu_time: float
@@ -89,7 +89,7 @@ class Model:
 class Workload:
     """Models on identical workers. Times in seconds, CPU in cores.
 
-    `front_end` is what every request takes before anything decides about it (`Scenario`).
+    `front_end` is the time every request takes before any decision about it (`Scenario`).
     """
 
     name: str
@@ -129,7 +129,7 @@ class Workload:
         return found
 
     def config(self, system: System) -> Config:
-        """Return the roma.yaml that this workload under this system is."""
+        """Return the roma.yaml of this workload under this system."""
         return Config.model_validate(
             {
                 "models": {m.name: self._model(m, system) for m in self.models},
@@ -163,7 +163,8 @@ class Workload:
         """Return one run; `changes` replace fields of the scenario (faults, delay, …).
 
         Without burst the plant is coarse, as it was when the lab's laws were chosen and their bound
-        was proved. With it, executables would use more cores there than their worker has.
+        was proved. With burst, executables would use more cores on a coarse plant than their worker
+        has.
         """
         scenario = from_config(self.config(system), seed=seed)
         return replace(

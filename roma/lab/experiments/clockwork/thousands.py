@@ -1,7 +1,7 @@
 """`clockwork-thousands`: one device serves 3,601 models (Clockwork, §6.2, Fig. 6).
 
-Major: 1,000 r/s spread evenly over the models that are active, of which there are ever more, until
-they are 18 times what the device's memory holds. Minor: one model at 200 r/s all the time.
+Major: 1,000 r/s spread evenly over the active models. Their number grows to 18 times what the
+device's memory holds. Minor: one model at 200 r/s all the time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ ALONE = 5.0
 """Seconds during which only Minor sends; the paper's five minutes."""
 
 AFTER = 55.0
-"""Seconds with all models active, to see where it settles."""
+"""Seconds with all models active, to reach the steady state."""
 
 MAJOR_RATE = 1000.0
 MINOR_RATE = 200.0
@@ -47,7 +47,7 @@ PAPER_LATENCY = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One run: `pages` of the device; `models`, activated `step` each second."""
+    """One run: a device of `pages`, and `models`, of which `step` are activated per second."""
 
     name: str
     pages: int
@@ -59,7 +59,7 @@ class Setup:
 
     @property
     def end(self) -> float:
-        """When it ends, in seconds."""
+        """The end of the run, in seconds."""
         return ALONE + self.models / self.step + self.after
 
 
@@ -71,7 +71,7 @@ SETUPS = (
 
 @dataclass(slots=True)
 class Bucket:
-    """What happened in a stretch of time; busy times in seconds."""
+    """Counts of a stretch of time; busy times in seconds."""
 
     major: Counts
     minor: Counts
@@ -80,7 +80,7 @@ class Bucket:
     loads: int = 0
 
     def merge(self, other: "Bucket") -> None:
-        """Add another run's."""
+        """Add another run's counts."""
         self.major.merge(other.major)
         self.minor.merge(other.minor)
         self.executing += other.executing
@@ -89,7 +89,7 @@ class Bucket:
 
     @property
     def cold_share(self) -> float:
-        """Of Major's answers in time, those whose model was not loaded when they came."""
+        """The share of Major's answers in time whose model was not loaded at their arrival."""
         return self.major.cold_answered / max(1, self.major.good)
 
 

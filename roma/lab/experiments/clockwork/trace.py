@@ -20,25 +20,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COPIES = 671
-"""Of each model of Table 1: 4,026 in all, as many as the paper's 66 copies of 61 models."""
+"""Copies of each model of Table 1: 4,026 in all, as many as the paper's 66 copies of 61 models."""
 
 DEVICES = 24
 """Two in each of twelve workers."""
 
 RATE = 5000.0
-"""Requests per second. The paper's 9,638 are of other models: half of the six of Table 1, which
-alone are at hand, are among the slowest of its 61."""
+"""Requests per second. The paper's 9,638 are of other models: half of the six of Table 1, the only
+ones available, are among the slowest of its 61."""
 
 SLO = 0.1
 BEGIN = 10.0
-"""Seconds until what is asked for often is loaded."""
+"""Seconds until popular models are loaded."""
 
 SECONDS = 60.0
 BUCKET = 10.0
 QUANTILES = (0.5, 0.99, 0.999, 0.9999)
 
 PAPER = {"INFER": (55e-6, 144e-6), "LOAD": (348e-6, 431e-6)}
-"""p99 of what actions took longer and shorter than predicted, in seconds (§6.5, Fig. 10)."""
+"""p99 of the time that actions took longer and shorter than predicted, in seconds (§6.5, Fig.
+10)."""
 
 NANOSECOND = 1e-9
 
@@ -59,7 +60,7 @@ class TraceJob:
 
 
 class Errors:
-    """How far predictions were from what came: `late` where it took longer, `early` shorter."""
+    """Prediction errors: `late` where the action took longer, `early` where it took shorter."""
 
     __slots__ = ("early", "late")
 
@@ -67,11 +68,11 @@ class Errors:
         self.late, self.early = Latencies(NANOSECOND), Latencies(NANOSECOND)
 
     def add(self, error: float) -> None:
-        """Take seconds beyond the prediction; what was on the spot counts as early by nothing."""
+        """Record the seconds beyond the prediction; an exact one counts as early by 0."""
         (self.late if error > 0 else self.early).add(abs(error))
 
     def merge(self, other: "Errors") -> None:
-        """Add another run's."""
+        """Add another run's errors."""
         self.late.merge(other.late)
         self.early.merge(other.early)
 
@@ -91,7 +92,7 @@ class TraceResult:
         self.errors = {"INFER": Errors(), "LOAD": Errors(), "INFER, its end": Errors()}
 
     def place(self, time: float) -> int | None:
-        """Return the stretch of a time, None if it is not counted."""
+        """Return the index of a time's stretch, None if it is not counted."""
         i = int((time - BEGIN) / BUCKET)
         return i if time >= BEGIN and i < len(self.buckets) else None
 

@@ -1,14 +1,15 @@
-"""What could have been achieved if every query to come had been known, and batches took their mean.
+"""Upper bounds on quality, for known future queries and batches that take their mean time.
 
 `in_order`   one device: the best schedule that serves queries in the order of their arrival, each
              in a batch of one of `COUNTS` or left out, by dynamic programming over (next query,
-             time when the device is free). Times are rounded down to a grid; so nobody who serves
-             in that order does better.
-`priced`     any devices, in any order: every query gets a price, and every device is left alone to
-             serve what pays, each at the best times for it. The prices and what devices make beyond
-             them are a bound, whatever the prices are (weak duality): who serves a query at most
-             once makes no more of it than its price and what is beyond. Good prices are those of a
-             linear program over slots of time in which queries and batches may be divided.
+             time when the device is free). Times are rounded down to a grid; so no schedule in
+             that order does better.
+`priced`     any devices, in any order: every query gets a price, and each device independently
+             serves the queries that pay, each at the best times for it. The prices plus the
+             devices' gains beyond them are a bound, whatever the prices are (weak duality): a
+             schedule that serves a query at most once gains no more from it than its price and
+             the excess. Good prices are those of a linear program over slots of time in which
+             queries and batches may be divided.
 """
 
 from collections.abc import Sequence
@@ -23,17 +24,17 @@ from scipy.optimize import linprog
 from roma.lab.experiments.qos.setting import HARD, SIZES, SOFT, VARIANTS, Queries, offer
 
 COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-"""Queries per batch that are tried; all up to 64 change the bound by less than 0.0001."""
+"""Queries per batch that are tried; trying all up to 64 changes the bound by less than 0.0001."""
 
 GRID: Final = 0.02
 """Seconds; with 0.01 the bound is lower by 0.0001."""
 
 HORIZON: Final = 2.4
-"""Seconds after a query's arrival that are looked at: after its hard deadline it is worthless."""
+"""Seconds after a query's arrival that are considered: after its hard deadline it is worthless."""
 
 SLOT: Final = 0.1
-"""Seconds of a slot of the linear program. Of half of it the prices are no better: there are few
-queries in it, and their prices vary from slot to slot."""
+"""Seconds of a slot of the linear program. Half of it gives no better prices: a slot then has few
+queries, and their prices vary from slot to slot."""
 
 
 def in_order(queries: Queries, kind: str) -> float:
@@ -89,7 +90,7 @@ def _batches(kind: str) -> list[tuple[int, float, int]]:
 
 @dataclass(slots=True)
 class _ColumnProgram:
-    """A linear program that is written down column by column."""
+    """A linear program, built column by column."""
 
     rows: list[int] = field(default_factory=list)
     columns: list[int] = field(default_factory=list)
@@ -116,7 +117,7 @@ def priced(queries: Queries, kinds: Sequence[str]) -> float:
 
 
 def _alone(queries: Queries, prices: NDArray[np.float64], kind: str) -> float:
-    """Return the most that a device makes of queries beyond their prices, of each in any batch.
+    """Return the most that a device gains from queries beyond their prices, in any batches.
 
     By dynamic programming over the time when it is free. Times are rounded down to the grid.
     """
@@ -130,7 +131,7 @@ def _alone(queries: Queries, prices: NDArray[np.float64], kind: str) -> float:
     ended = int(slots[-1]) + round(HARD / GRID) + 1
     best = np.zeros(ended + int(steps.max()) + 1)
     for slot in range(ended - 1, int(slots[0]) - 1, -1):
-        # Those that came earlier were sent before, and are worthless.
+        # Earlier queries were sent before, and are worthless.
         first = np.searchsorted(queries.arrived, slot * GRID - HARD)
         last = np.searchsorted(slots, slot, "right")
         best[slot] = best[slot + 1]
@@ -146,7 +147,7 @@ def _alone(queries: Queries, prices: NDArray[np.float64], kind: str) -> float:
 
 
 def _prices(queries: Queries, kinds: Sequence[str]) -> NDArray[np.float64]:
-    """Return what each query is worth to devices of several kinds that serve all of them."""
+    """Return the value of each query to devices of several kinds that serve all of them."""
     begin = float(queries.arrived.min())
     total = int((queries.arrived.max() - begin + HARD) / SLOT) + 2
     came = np.rint((queries.arrived - begin) / SLOT).astype(int)

@@ -1,7 +1,7 @@
 """`qos-single` and `qos-cluster`: the paper's policies and ours on its hours (Tables 2 to 5).
 
-Every policy gets the same queries. The paper's numbers stand beside ours; what differs in the
-setting, and how its load is chosen, says `roma.lab.experiments.qos.setting`.
+Every policy gets the same queries. The paper's numbers stand beside ours. The differences in the
+setting, and the choice of its load, are described in `roma.lab.experiments.qos.setting`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALIKE: Final = 0.015
-"""By which `fixed` may miss the paper's: its load was fitted with other queries."""
+"""Largest deviation of `fixed` from the paper's: its load was fitted with other queries."""
 CLOSE: Final = 0.01
-"""By which `qos` may miss the paper's heuristic."""
+"""Largest deviation of `qos` from the paper's heuristic."""
 SHARE: Final = 0.98
-"""Of the bound that `qos-opt` should reach."""
+"""Share of the bound that `qos-opt` should reach."""
 
 SAMPLES: Final = (0.15, 0.5, 0.85)
 SAMPLE: Final = 60.0
-"""Where in each part, and for how many seconds, the bound is computed. A short sample makes it
-loose: devices are free before it, and nobody comes after it."""
+"""Position in each part, and length in seconds, of the sample for the bound. A short sample makes
+the bound loose: devices are free before it, and no query comes after it."""
 
 SHOWN: Final = 600.0
-"""Seconds of the picture of batches, as in Fig. 7."""
+"""Seconds shown in the figure of batches, as in Fig. 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Contender:
 
 
 def contenders(kinds: tuple[str, ...]) -> tuple[Contender, ...]:
-    """Return who competes on some devices."""
+    """Return the policies compared on some devices."""
     alpha, beta = TUNED[kinds]
     tuned = QualityOptions(alpha=alpha, beta=beta)
     policy = QualityOptions(policy=learned(kinds))
@@ -77,7 +77,7 @@ def contenders(kinds: tuple[str, ...]) -> tuple[Contender, ...]:
 def compare(
     lab: Lab, kinds: tuple[str, ...], seconds: int | None = None, *, busy: bool = False
 ) -> Output:
-    """Run everybody on every part of the day, or on its first `seconds`.
+    """Run all policies on every part of the day, or on its first `seconds`.
 
     `busy`: under the load that makes `fixed` as bad on the cluster as it was in the paper.
     """
@@ -168,7 +168,7 @@ def _limits(
     trials: Mapping[tuple[str, str], Trial],
     found: Mapping[tuple[str, str], Scores],
 ) -> dict[str, tuple[float, float]]:
-    """Return by part what could be reached, and what `qos-opt` reaches for the same queries."""
+    """Return, by part, the bound and what `qos-opt` reaches for the same queries."""
     ours = {part.name: trials["qos-opt", part.name] for part in TESTS}
     best = lab.map(_priced, [(trial, at) for trial in ours.values() for at in SAMPLES])
     limits: dict[str, tuple[float, float]] = {}
@@ -195,7 +195,7 @@ def _in_order(trial: Trial) -> float:
 
 
 def _sample(trial: Trial, at: float) -> tuple[float, float]:
-    """Return when a sample begins and ends."""
+    """Return the begin and end of a sample."""
     length = trial.seconds or (trial.part.end - trial.part.begin) * 3600 / trial.speed
     sample = min(SAMPLE, length / 5)
     begin = at * (length - sample)
@@ -247,7 +247,7 @@ def _checks(
 
 
 def _draw_cdf(figure: "Figure", shown: Mapping[str, Scores]) -> None:
-    """Draw Fig. 6: when answers come, and what they are worth."""
+    """Draw Fig. 6: the times of answers, and their values."""
     late, worth = figure.subplots(1, 2)
     for name, scores in shown.items():
         for axis, values in ((late, scores.late), (worth, scores.quality)):

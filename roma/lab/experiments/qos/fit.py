@@ -1,11 +1,11 @@
-"""Fits what `setting` holds to the paper: the load of each three hours, then α and β of `qos`.
+"""Fits the constants of `setting` to the paper: the load of each three hours, then α, β of `qos`.
 
     python -m roma.lab.experiments.qos.fit loads --traces DIR
     python -m roma.lab.experiments.qos.fit tuning --traces DIR
 
-Loads are such that `fixed` scores what it scored in the paper. It has no parameter to tune, so it
-says how hard a load is for a device; everything else is then compared under it. α and β are the
-best of a grid on the training hours, as in the paper.
+Loads are such that `fixed` scores what it scored in the paper. It has no parameter to tune, so its
+score measures how hard a load is for a device; everything else is then compared under it. α and β
+are the best of a grid on the training hours, as in the paper.
 """
 
 import argparse
@@ -21,16 +21,16 @@ from roma.lab.experiments.qos.runs import Trial, run
 from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, SPEEDS, TESTS, TRAINING, Part
 
 STEPS: Final = 12
-"""Halvings of the interval in which a load is looked for."""
+"""Bisection steps in the search for a load."""
 
 BOUNDS: Final = {SINGLE: (5.0, 45.0), CLUSTER: (50.0, 350.0)}
 ALPHAS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 BETAS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
 TUNING: Final = {SINGLE: 2, CLUSTER: 24}
-"""How many times faster than the day the training hours pass."""
+"""Speed-up of the training hours relative to the day."""
 
 SEED: Final = 1001
-"""Not one of those that are scored."""
+"""A seed that is not among the scored ones."""
 
 
 def fit(job: tuple[tuple[str, ...], Part, float, Path | None]) -> float:

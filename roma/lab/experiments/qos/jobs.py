@@ -1,7 +1,7 @@
-"""What policies are trained for here: the paper's devices, on stretches of its training hours.
+"""Training tasks: the paper's devices, on stretches of its training hours.
 
-The paper splits 9hr to 12hr into jobs of ten minutes (§4.1). A job here is a random stretch, at
-0.7 to 1.4 times the hours' mean load: the hours to be served are busier and quieter than these.
+The paper splits 9hr to 12hr into jobs of ten minutes (§4.1). A job here is a random stretch, at 0.7
+to 1.4 times the hours' mean load: the hours to be served are busier and quieter than these.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from roma.lab.learning.rollouts import Task
 from roma.lab.sim.fleet import Arrival
 
 JOB: Final = 300
-"""Seconds of a stretch, shared among devices: as many queries, however many there are."""
+"""Seconds of a stretch, divided among the devices, so that the number of queries stays the same."""
 SHORTEST: Final = 60
 LEAST, MOST = 0.7, 1.4
 
@@ -34,7 +34,7 @@ class Jobs:
     traces: Path | None
 
     def __call__(self, seed: int) -> list[Arrival]:
-        """Draw when it is, how busy, and its queries."""
+        """Draw the stretch's time and load, and its queries."""
         numbers = np.random.default_rng(seed)
         hours = self.seconds / 3600
         begin = numbers.uniform(self.part.begin, self.part.end - hours)
@@ -46,15 +46,15 @@ class Jobs:
 def task(
     kinds: Sequence[str], part: Part, traces: Path | None, *, rate: float | None = None
 ) -> Task:
-    """Return what a policy for these devices learns from; `rate` instead of the part's own."""
+    """Return a policy's training task for these devices; `rate` replaces the part's own."""
     seconds = max(SHORTEST, JOB // len(kinds))
     jobs = Jobs(part, rate or part.rate(kinds), seconds, traces)
-    # Its teacher is `qos` as it competes; for devices of one's own, as it is by default.
+    # Its teacher is `qos` with the compared settings; for other devices, with its defaults.
     alpha, beta = TUNED.get(tuple(kinds), (QualityOptions().alpha, QualityOptions().beta))
     return Task(plan(QosRl, kinds, QualityOptions(alpha=alpha, beta=beta), 0), MODEL, jobs)
 
 
 def learned(kinds: Sequence[str]) -> Policy:
-    """Return the policy that is kept for one p2 or for the cluster; it says how it was made."""
+    """Return the stored policy for one p2 or for the cluster; its file records its provenance."""
     name = "policy-single.json" if len(kinds) == 1 else "policy-cluster.json"
     return load(Path(__file__).with_name(name))

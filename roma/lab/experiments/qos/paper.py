@@ -1,4 +1,4 @@
-"""What the paper measured (Tables 2 to 5), by devices and policy, in the order of its hours."""
+"""The paper's measurements (Tables 2 to 5), by devices and policy, in the order of its hours."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +19,7 @@ QUALITY: Final[Mapping[tuple[str, ...], Mapping[str, Row]]] = {
         "qos-rl": (0.955, 0.895, 0.933, 0.922),
     },
 }
-"""Mean response quality (Tables 2 and 4); what we call `qos` is the paper's heuristic."""
+"""Mean response quality (Tables 2 and 4); our `qos` is the paper's heuristic."""
 
 DEVIATION: Final[Mapping[tuple[str, ...], Mapping[str, Row]]] = {
     SINGLE: {

@@ -1,4 +1,4 @@
-"""Runs one policy on one stretch of the day, and keeps what the paper's tables and figures show."""
+"""Runs one policy on one stretch of the day, and keeps the data of the paper's tables, figures."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +37,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What became of queries, in the order in which they ended.
+    """Outcomes of queries, in the order in which they ended.
 
-    `sent` is when each was sent, `quality` is Q, 0 of those that were not answered; `late` the
-    seconds from soft deadline to end; `is_tiny` whether the simple variant answered.
+    `sent` is when each was sent, `quality` is Q, 0 for unanswered ones; `late` the seconds from
+    soft deadline to end; `is_tiny` is true if the simple variant answered.
     """
 
     quality: "np.ndarray[tuple[int], np.dtype[np.float64]]"
@@ -66,7 +66,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A batch that was sent to a device: when, of how many queries, by which variant."""
+    """A batch that was sent to a device: its time, number of queries and variant."""
 
     time: float
     count: int

@@ -1,8 +1,8 @@
 """The paper's setting (Fang et al., CIKM 2017, §4.1): devices, variants, deadlines, a day of load.
 
-What the paper does not give is chosen here, and said so in the notes of the tables:
+What the paper does not give is chosen here, and the notes of the tables say so:
 
-    load      SogouQ's queries of a day are not public any more. The shape of the day is that of
+    load      SogouQ's queries of a day are no longer public. The shape of the day is that of
               Autothrottle's diurnal trace, turned so that its peak is at 16:30; without traces, a
               sine. Each three hours are scaled so that `fixed` scores what it scored in the paper
               (`roma.lab.experiments.qos.fit`): then the load is as hard for a device as theirs was.
@@ -51,8 +51,7 @@ SINGLE: Final = ("p2",)
 CLUSTER: Final = ("g2",) * 5 + ("p2",) * 5
 
 SPEEDS: Final = {SINGLE: 1, CLUSTER: 6}
-"""How many times as fast the day passes: ten devices are asked as much in half an hour as one is in
-four."""
+"""Speed-up of the day: ten devices get as much load in half an hour as one in four hours."""
 
 DELAY, TAIL = 0.03, 2.5
 """Least upstream delay in seconds, and the Pareto distribution's exponent: a mean of 50 ms."""
@@ -65,11 +64,11 @@ STEP: Final = 24
 """Seconds of the day that a second of the recorded hour stands for."""
 PEAK_HOUR: Final = 16.5
 START: Final = 1.0
-"""When the first query is sent: devices are ready by then."""
+"""Time of the first query, in seconds: devices are ready by then."""
 
 
 SCALE: Final = 8
-"""The cluster's load is so many times the single device's (§4.2)."""
+"""The cluster's load as a multiple of the single device's (§4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """As the paper's tables have it."""
+        """The name in the paper's tables."""
         return f"{self.begin:g}-{self.end:g}hr"
 
     def rate(self, kinds: Sequence[str]) -> float:
@@ -101,7 +100,7 @@ TESTS: Final = (
     Part(18, 21, 22.16, 246.2),
     Part(21, 24, 22.23, 237.0),
 )
-"""As `fit loads` found them; the training hours are as busy as these on average."""
+"""The results of `fit loads`; the training hours are as busy as these on average."""
 
 TUNED: Final[Mapping[tuple[str, ...], tuple[float, float]]] = {
     SINGLE: (0.0, 0.5),
@@ -121,13 +120,13 @@ class Queries:
         return len(self.sent)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Yield them as the fleet takes them: their time on the way counts."""
+        """Yield the arrivals for the fleet; a query's time on the way counts."""
         for sent, arrived in zip(self.sent.tolist(), self.arrived.tolist(), strict=True):
             yield Arrival(arrived, sent + HARD, RequestOptions(soft=sent + SOFT))
 
 
 def offer(kind: str, *, any_batch: bool = False) -> dict[str, ModelCapabilities]:
-    """Return what a device of Table 1 offers; by default batches of the table's sizes alone."""
+    """Return the capabilities of a device of Table 1; by default only the table's batch sizes."""
     return {
         name: ModelCapabilities(
             1, 1e-3, {b: b / q for b, q in zip(SIZES, found, strict=False)}, any_batch
@@ -158,7 +157,7 @@ def queries(
 ) -> Queries:
     """Draw the queries of a part of the day, or of its first `seconds`; `rate` is the part's.
 
-    With `speed` the part passes so many times as fast: its shape is the same, in less time.
+    `speed` compresses the part's time by this factor: its shape stays the same.
     """
     numbers = np.random.default_rng([seed, round(part.begin)])
     length = round((part.end - part.begin) * 3600 / speed)
@@ -175,7 +174,7 @@ def queries(
 def plan(
     policy: type[Scheduler], kinds: Sequence[str], options: QualityOptions, seed: int
 ) -> FleetPlan:
-    """Return devices that take actions, with every variant loaded from the start on."""
+    """Return a plan of devices that take actions, with every variant loaded from the start on."""
     return FleetPlan(
         models=offer(kinds[0]),
         devices=len(kinds),
