@@ -35,7 +35,7 @@ class _Behind(asyncio.Protocol):
         self.parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self in self.idle:  # the backend closes long-idle connections.
+        if self in self.idle:  # the backend closes long-idle connections
             self.idle.remove(self)
 
     def on_body(self, body: bytes) -> None:

@@ -136,7 +136,7 @@ def _gateway(root: Path, connections: int) -> Iterator[Measure]:
             served = wrk(script, url, connections, SECONDS, CLIENT)
             return cost(pid).since(before).per(served.requests).total
 
-        measure()  # warms it up.
+        measure()  # warms it up
         yield measure
 
 
@@ -151,7 +151,7 @@ def _script(root: Path, call: str) -> Iterator[Measure]:
         assert answers is not None
 
         def measure() -> float:
-            with contextlib.suppress(BrokenPipeError):  # it has exited.
+            with contextlib.suppress(BrokenPipeError):  # it has exited
                 asked.write(b"\n")
             printed = answers.readline()
             return float(printed) if printed else _fail(f"{root} cannot measure {call}")

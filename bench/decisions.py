@@ -34,7 +34,7 @@ def run() -> None:
         table.add_column(f"{models} models, {waiting} waiting", justify="right")
     for policy, chosen in registry.GPU.items():
         if chosen.request_aware:
-            continue  # for planned devices only: `python -m bench fleet`.
+            continue  # for planned devices only: `python -m bench fleet`
         cells = [decision_us(policy, m, w) for m, w in CASES]
         table.add_row(policy, *(f"{choice:.1f} / {event:.1f}" for choice, event in cells))
     Console().print(table)

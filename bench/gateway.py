@@ -140,7 +140,7 @@ def _under_load(directory: Path, ports: dict[str, int]) -> None:
     for _ in range(ROUNDS):
         for name in names:
             url = f"http://127.0.0.1:{ports[name]}"
-            if name != NGINX:  # just before: the machine's speed drifts within minutes.
+            if name != NGINX:  # just before: the machine's speed drifts within minutes
                 peak = wrk(wrk_script(directory), url, CONNECTIONS[-1], SECONDS, CLIENT).rate
                 rate = LOAD * peak
             pausing = wrk_script(directory, think=CLIENTS / rate)

@@ -137,7 +137,7 @@ class Check:
             for policy in POLICIES:
                 self._configure(policy, promises)
                 for group in groups.values():
-                    group.set_cores(self._each)  # the starting point of each policy.
+                    group.set_cores(self._each)  # the starting point of each policy
                 streams = []
                 for i, m in enumerate(MODELS):
                     arrivals = poisson(Profile((RateStep(rates[m], seconds),)), seed=seed + i)
@@ -226,7 +226,7 @@ class Check:
             yield await _until(child, f"{e.url}/device")
         finally:
             if group:
-                group.lift()  # nobody waits for it to stop on a part of a core.
+                group.lift()  # nobody waits for it to stop on a part of a core
             await child.stop()
 
 
@@ -235,7 +235,7 @@ async def _groups(config: Config, stack: contextlib.AsyncExitStack) -> dict[str,
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted:
-        return {}  # the supervisor logs the reason.
+        return {}  # the supervisor logs the reason
     return await stack.enter_async_context(cgroups(config, hierarchy, executables(config)))
 
 

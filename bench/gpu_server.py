@@ -106,7 +106,7 @@ class Server:
             answer = await loop.run_in_executor(self._pool, self._infer, model, content)
         except (ValueError, KeyError, TypeError) as error:
             return _error(400, f"{type(error).__name__}: {error}")
-        except RuntimeError as error:  # PyTorch's exception, also for a lost GPU.
+        except RuntimeError as error:  # PyTorch's exception, also for a lost GPU
             print(f"{model}: {error}", file=sys.stderr)
             return _error(500, str(error))
         return web.Response(body=answer, content_type="application/json")

@@ -148,7 +148,7 @@ def _until_answering(name: str, url: str) -> None:
     deadline = time.monotonic() + START_LIMIT
     headers = {"Content-Type": "application/json"}
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # urllib's errors are OSErrors.
+        with contextlib.suppress(OSError):  # urllib's errors are OSErrors
             asked = urllib.request.Request(url, BODY, headers)
             answer = urllib.request.urlopen(asked, timeout=5).read()
             if b"15.5" not in answer:
@@ -202,7 +202,7 @@ def _behind(
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     with contextlib.ExitStack() as stack:
         model_server = stack.enter_context(program(argv, env=environment("compiled")))
-        if isinstance(backend, int):  # else the gateway's own readiness is used.
+        if isinstance(backend, int):  # else the gateway's own readiness is used
             until_ready(f"http://127.0.0.1:{backend}{STATUS}", START_LIMIT)
         port, pid = stack.enter_context(gateway(directory, backend=backend, core=None, **options))
         yield port, (pid, model_server)

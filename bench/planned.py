@@ -156,7 +156,7 @@ def _measured(running: _Running, plant: Plant, rate: float, seconds: float) -> F
         )
         for model in plant.models
     ]
-    measure(running.port, streams, 3.0, sla=plant.slo, core=CLIENT)  # loads the models in demand.
+    measure(running.port, streams, 3.0, sla=plant.slo, core=CLIENT)  # loads the models in demand
     before, known = cost(running.pid), running.errors()
     report = measure(running.port, streams, seconds, sla=plant.slo, core=CLIENT)
     busy = cost(running.pid).since(before).total / seconds

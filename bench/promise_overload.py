@@ -33,8 +33,8 @@ SLOTS, SERVICE, SERVICES = 8, 0.020, 5.0
 """The stand-in: concurrent requests, seconds of each, and its promise in services."""
 
 MODEL, SLA = "photos", 0.1
-"""The demo's larger model and its promise in seconds. A request has the most photographs, at least one,
-with which it takes at most 1/SERVICES of the promise."""
+"""The demo's larger model and its promise in seconds. A request has the most photographs, at least
+one, with which it takes at most 1/SERVICES of the promise."""
 
 _CONFIG = """
 models: {{m: {{sla: {{response_time: {sla}}}}}}}
@@ -129,7 +129,7 @@ def on_tensorflow(seconds: float) -> tuple[Table, list[Check]]:
         one.closed(directory, 1, WARM)
         _, service = one.closed(directory, 1, WARM)
         target, count = one, 1
-        for _ in range(2):  # several in one request take less each.
+        for _ in range(2):  # several in one request take less each
             count = max(1, int(count * SLA / SERVICES / service))
             target = replace(one, body=photos(count))
             _, service = target.closed(directory, 1, WARM)

@@ -44,7 +44,7 @@ def costs(
 
     def timed(*args: object) -> object:
         begun = time.perf_counter()
-        decided = decide(*args)  # type: ignore[arg-type]  # with any arguments.
+        decided = decide(*args)  # type: ignore[arg-type]  # with any arguments
         spent.append(time.perf_counter() - begun)
         return decided
 

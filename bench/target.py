@@ -56,7 +56,7 @@ class Target:
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.read()
-        except OSError:  # urllib's errors are OSErrors.
+        except OSError:  # urllib's errors are OSErrors
             return math.inf
         return time.monotonic() - begun
 

@@ -222,7 +222,7 @@ def run(argv: Sequence[str] = ()) -> None:
 def prepared(folder: Path) -> tuple[Path, dict[str, float]]:
     """Return the directory of the variants, and their accuracies; build them unless they exist."""
     facts = folder / hashlib.sha256(Path(readers.__file__).read_bytes()).hexdigest()[:16]
-    if not (facts / readers.FACTS).exists():  # written last.
+    if not (facts / readers.FACTS).exists():  # written last
         shutil.rmtree(folder, ignore_errors=True)
         facts.mkdir(parents=True)
         _child("build", facts)

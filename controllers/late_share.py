@@ -134,7 +134,7 @@ def late_share_step(
         kappa = 1 + present * (exp(x) - 1) if x > 0 else 1 + x
         cores = _for_cpus(rate.mean, c, m.threads, promise, kappa)
     if m.on_gpu:
-        cores *= present  # a GPU answers the first request after silence.
+        cores *= present  # a GPU answers the first request after silence
     elif present < 1:
         cores = max(cores, m.workers * bucket_need(0.0, c, promise))
     beyond = max(0.0, m.waiting - by_gpu * m.sla * REACH)

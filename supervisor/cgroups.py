@@ -368,7 +368,7 @@ def _own_paths(own: Path) -> dict[str, str]:
 def _below(mount: Path, own: str) -> Path:
     """Return our own group below a mount; in a container the mount itself is our group."""
     path = mount / own.lstrip("/")
-    if path.name == SELF:  # a child of a launcher that has moved.
+    if path.name == SELF:  # a child of a launcher that has moved
         path = path.parent
     return path if path.is_dir() else mount
 

@@ -263,7 +263,7 @@ class Supervisor:
     def _part(self, dispatcher: str, status: ExecutableStatus, cores: float) -> float:
         """Return a dispatcher's share of an executable's slots."""
         managed = status.managed
-        rates = {dispatcher: 0.0}  # a dispatcher that asks for the first time has no rate yet.
+        rates = {dispatcher: 0.0}  # a dispatcher that asks for the first time has no rate yet
         in_flight = {}
         for name, window in self._windows.items():
             if window.heard:

@@ -90,7 +90,7 @@ def plain(decision: Decision, **more: object) -> dict[str, Any]:
     """Return a decision for orjson, with `eta` and `more` beside its own fields."""
     fields = {name: getattr(decision, name) for name in _FIELDS}
     if decision.contention is None:
-        del fields["contention"]  # unknown on hosts that do not report it, and in simulations.
+        del fields["contention"]  # unknown on hosts that do not report it, and in simulations
     return {**more, **fields, "eta": decision.eta}
 
 

@@ -147,7 +147,7 @@ class Child:
                 if not self._keeps_trying:
                     self.fatal.set_result(self._fault)
                     return
-                if str(before) != str(self._fault):  # once per fault, not once per attempt.
+                if str(before) != str(self._fault):  # once per fault, not once per attempt
                     log.error("%s; trying again every %g s", self._fault, LONGEST_DELAY)
                 await asyncio.sleep(LONGEST_DELAY)
                 self.restarts += 1

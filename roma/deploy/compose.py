@@ -364,7 +364,7 @@ def _source(model: ModelConfig, out: Path) -> str:
     """Return the path for Compose to mount, relative if it is below the Compose file."""
     if model.volume is not None:
         return model.volume
-    assert model.path is not None  # guaranteed by config.
+    assert model.path is not None  # guaranteed by config
     below = model.path.resolve()
     base = out.resolve()
     return f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)

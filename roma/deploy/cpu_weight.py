@@ -44,7 +44,7 @@ async def last_until_ready(executable: Executable, group: Group) -> None:
             )
         finally:
             group.set_weight(1.0)
-    except ActuationError as error:  # for example, the group was removed meanwhile.
+    except ActuationError as error:  # for example, the group was removed meanwhile
         log.debug("executable %s: no weight: %s", executable.name, error)
 
 

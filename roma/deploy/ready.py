@@ -34,7 +34,7 @@ async def announce(config: Config, children: Mapping[str, Child]) -> None:
                 async with session.get(url, headers=sent(token)) as response:
                     reply = exchange.parse_reply(await response.read())
             except (aiohttp.ClientError, OSError, TimeoutError, ExchangeError):
-                pass  # it is starting or restarting.
+                pass  # it is starting or restarting
             else:
                 states = {e.executor: e.state for e in reply.executors}
                 text, is_complete = summary(config, states, children)

@@ -129,7 +129,7 @@ def _mount(name: str, inside: Path) -> str:
 def _written(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     mounted = path.parent.name != FOLDER
-    path.parent.chmod(0o755 if mounted else 0o700)  # independent of the umask.
+    path.parent.chmod(0o755 if mounted else 0o700)  # independent of the umask
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as out:
         os.fchmod(descriptor, 0o644 if mounted else 0o600)

@@ -113,7 +113,7 @@ class Deployment:
         await asyncio.gather(*(child.stop() for child in self.dispatchers))
         await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
         for group in self._groups.values():
-            group.lift()  # nobody waits for a model server to stop on a tenth of a core.
+            group.lift()  # nobody waits for a model server to stop on a tenth of a core
         await asyncio.gather(*(child.stop() for child in self.executables.values()))
         await self._cgroups.aclose()
 
@@ -128,7 +128,7 @@ class Deployment:
                 return faults[0]
             for lease in self._leases:
                 if lease.done():
-                    lease.result()  # raise the bug that ended it.
+                    lease.result()  # raise the bug that ended it
             done, _ = await asyncio.wait(fatal, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 return done.pop().result()

@@ -55,7 +55,7 @@ MAX_PAYLOAD = 256 * 2**20
 def encode(message: Message) -> list[Chunk]:
     """Return a message's bytes in pieces, for `writelines`; arrays are not copied.
 
-    Raises WireError for values that cannot be sent: types other than DTYPES, times that are NaN.
+    Raises WireError for values that cannot be sent: types not in DTYPES, times that are not finite.
     """
     header, tensors = _header(message)
     header["tensors"], chunks, size = pack(tensors)

@@ -18,7 +18,7 @@ import orjson
 from roma.serving import versions
 from roma.serving.errors import Code, RequestError
 
-# TensorFlow Serving matches paths without regard to case, but then knows only lower-case methods.
+# TensorFlow Serving matches paths case-insensitively, but then accepts only lower-case methods.
 _WHICH = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _POST = re.compile(rf"/v1/models/(?P<model>[^/:]+){_WHICH}:(?P<action>[a-z]+)", re.IGNORECASE)
 _GET = re.compile(
@@ -48,7 +48,7 @@ HTTP_STATUS = {
 
 
 class ServingAction(StrEnum):
-    """What a call asks for."""
+    """Action of a call."""
 
     STATUS = "status"
     METADATA = "metadata"
@@ -58,7 +58,7 @@ class ServingAction(StrEnum):
 
     @property
     def is_inference(self) -> bool:
-        """Whether the call has a body and needs a worker."""
+        """True if the call has a body and needs a compute thread."""
         return self in (ServingAction.PREDICT, ServingAction.CLASSIFY, ServingAction.REGRESS)
 
 
@@ -74,7 +74,7 @@ class ServingCall:
 
 @lru_cache(maxsize=4096)
 def parse(method: str, target: str) -> ServingCall:
-    """Return the call that a request line makes; `target` is the raw path, query and all.
+    """Parse a request line into a call; `target` is the raw path including the query.
 
     Raises RequestError with TensorFlow Serving's own text: NOT_FOUND outside `/v1/`, else
     INVALID_ARGUMENT.
@@ -99,7 +99,7 @@ def parse(method: str, target: str) -> ServingCall:
 
 def error_body(message: str) -> bytes:
     """Return TensorFlow Serving's error object."""
-    # A text that quotes the request may hold bytes that are no UTF-8.
+    # A text that quotes the request may contain invalid UTF-8.
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 

@@ -1,14 +1,14 @@
-"""The time that a caller has left, as a gateway tells it beside a request."""
+"""Remaining time of a caller, as a gateway sends it with a request."""
 
 from collections.abc import Mapping
 
 from roma.serving.errors import RequestError
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
-"""Milliseconds after which a request that still waits for a worker need not be computed."""
+"""Header with the milliseconds after which a request still waiting for a thread is dropped."""
 
 MAX_TIMEOUT_MS = 2**31 - 1
-"""25 days: a larger number is refused, and a caller without a limit sends none."""
+"""Largest timeout, 25 days: a larger number is refused; without a limit the header is absent."""
 
 
 def seconds_left(headers: Mapping[str, str]) -> float | None:

@@ -1,12 +1,12 @@
-"""What can go wrong in the model server, split by who can react.
+"""Errors of the model server, split by who can react.
 
     ServingError
     ├── ModelDirectoryError   the operator: a folder holds no version that can be served
-    ├── ModelLoadError        the operator: not one model could be loaded
+    ├── ModelLoadError        the operator: no model could be loaded
     └── ListenError           the operator: the address cannot be bound
 
-The first and the third are a `LaunchError` too: starting again cannot help. What is a
-client's fault, `roma.tensors.errors` says; `roma.serving.api` maps its codes to statuses.
+The first and the third are also `LaunchError`s: a restart cannot help. Clients' faults are in
+`roma.tensors.errors`; `roma.serving.api` maps their codes to statuses.
 """
 
 from roma.domain.errors import LaunchError, RomaError

@@ -1,8 +1,8 @@
 """Classify and regress: `examples` and `context` in, labels and scores or values out.
 
-A request's examples become serialised `tf.train.Example` protos. As in TensorFlow Serving, what
-makes a signature one for classification or regression is the names of its tensors, not its
-method_name: `inputs` in; `classes` and/or `scores`, or `outputs`, out.
+A request's examples become serialised `tf.train.Example` protos. As in TensorFlow Serving, the
+names of a signature's tensors, not its method_name, make it one for classification or regression:
+`inputs` in; `classes` and/or `scores`, or `outputs`, out.
 
 Source: https://www.tensorflow.org/tfx/serving/api_rest#classify_and_regress_api,
 json_tensor.cc (`FillClassifyRegressRequestFromJson`), classifier.cc and regressor.cc.
@@ -21,7 +21,7 @@ from roma.tensors.jsontext import Document, preview, type_name
 INPUT = "inputs"
 Kind = Literal["bytes", "float", "int64"]
 Feature = tuple[Kind | None, list[Any]]
-"""The kind of a feature's values, None while it has none, and the values."""
+"""A feature: the kind of its values (None if it has none), and the values."""
 
 Features = dict[str, Feature]
 

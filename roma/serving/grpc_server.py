@@ -1,6 +1,6 @@
-"""The gRPC socket of the model server: methods, health, reflection, deadlines, draining.
+"""gRPC front end of the model server: methods, health, reflection, deadlines, draining.
 
-Messages pass as bytes: a thread parses them, computes and serialises.
+Messages pass as bytes: a compute thread parses them, computes and serialises.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from roma.serving.rpc import Method, services
 from roma.serving.workers import ComputeThreads
 
 MAX_ERROR_TEXT = 1024
-"""Characters of an error's text: it travels in a header. TensorFlow Serving's own limit."""
+"""Most characters of an error text, which is sent in a header; TensorFlow Serving's limit."""
 
 _CODES = {status.value[0]: status for status in grpc.StatusCode}
 _log = logging.getLogger(__name__)
 
 
 class GrpcServer:
-    """Serves `methods` over `models`.
+    """gRPC server of `methods` over `models`.
 
-    `workers` compute, `loader` loads models, and `clerk` does what neither computes nor loads.
+    `workers` compute, `loader` loads models, and `clerk` runs the other methods.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GrpcServer:
         self._health = Health(models, tuple(self._methods))
         self._server: Any = None
         self.port: int | None = None
-        """The port that it listens on; set by `start`, None where it has none."""
+        """Port that it listens on, set by `start`; None without a port."""
 
     async def start(self, host: str, port: int | None, path: Path | None) -> None:
         """Listen on a port, 0 for a free one, on a Unix socket, or both; raises ListenError."""
@@ -83,7 +83,7 @@ class GrpcServer:
         self._server = server
 
     async def stop(self, seconds: float) -> None:
-        """Stop listening and let calls in flight end within `seconds`."""
+        """Stop listening; give calls in flight `seconds` to end."""
         self._health.end()
         await self._server.stop(seconds)
 
@@ -113,9 +113,9 @@ class GrpcServer:
 
 
 def _time_left(context: Any) -> float | None:
-    """Return a caller's remaining seconds: by its deadline, or as a gateway says in metadata.
+    """Return a caller's remaining seconds, from its deadline or from a gateway's metadata.
 
-    Raises RequestError for metadata that is no time.
+    Raises RequestError for metadata that is not a valid time.
     """
     metadata = {key.lower(): value for key, value in context.invocation_metadata()}
     told = metadata.get(TIMEOUT_HEADER.lower())
@@ -153,7 +153,7 @@ def _text(error: Exception) -> str:
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Have an event loop call back from any thread; nothing happens if it has ended."""
+    """Schedule a callback on an event loop from any thread; does nothing on a closed loop."""
     with contextlib.suppress(RuntimeError):  # closed
         loop.call_soon_threadsafe(callback)
 
@@ -163,7 +163,7 @@ def _short(text: str) -> str:
 
 
 def _reason(host: str, port: int) -> str:
-    """Return why an address cannot be bound, by trying it."""
+    """Return the reason why an address cannot be bound, by trying it."""
     try:
         with socket.create_server((host, port), family=_family(host)):
             return "gRPC gives no reason"

@@ -1,8 +1,8 @@
-"""The gRPC health protocol (grpc.health.v1) over the models: the server, its services, each model.
+"""gRPC health protocol (grpc.health.v1) for the server, its services and each model.
 
-A model's name and the empty name (the server) are asked for alike; the services are as ready as
-the server. Watchers are told of every change, and sent away when the server drains, so that they
-do not keep it from stopping.
+A model is queried by its name, the server by the empty name; the services are as ready as the
+server. Watchers get every change, and their calls end when the server drains, so that they do not
+keep it from stopping.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
@@ -22,7 +22,7 @@ _Context = Any
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
-    """Answers for the server; made and used in one event loop."""
+    """Health service of the server; created and used in one event loop."""
 
     def __init__(self, models: Models, services: Collection[str]) -> None:
         self._models = models
@@ -31,17 +31,17 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         self._ending = False
 
     def changed(self) -> None:
-        """Have the watchers look again."""
+        """Wake the watchers to read the state again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """Tell the watchers the last state and send them away."""
+        """Send the watchers the last state and end their calls."""
         self._ending = True
         self.changed()
 
     async def Check(self, request: Any, context: _Context) -> Any:  # noqa: N802
-        """Return the state now; aborts with NOT_FOUND if nothing has that name."""
+        """Return the current state; aborts with NOT_FOUND for an unknown name."""
         status = self._status(request.service)
         if status == _STATUS.SERVICE_UNKNOWN:
             name = request.service
@@ -49,7 +49,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: _Context) -> None:  # noqa: N802
-        """Write the state now and whenever it has changed."""
+        """Write the current state, and again after every change."""
         last = None
         while True:
             changed = self._changed  # before the state is read, so that no change is missed

@@ -1,7 +1,7 @@
-"""Calls of one loaded model, whatever the protocol: arrays in, arrays out; runs in a worker.
+"""Protocol-independent calls of one loaded model: arrays in, arrays out; run in a thread.
 
-Every protocol's module decodes a request to what these functions take and encodes what they
-return. TensorFlow Serving's JSON has the shortest way there and stands here too: `infer`.
+Each protocol's module decodes a request to the arguments of these functions and encodes their
+results. TensorFlow Serving's JSON, the simplest case, is here too: `infer`.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def _predict(model: LoadedModel, document: Document) -> bytes:
     name = tfjson.signature_name(document)
     signature = model.signatures.get(name)
     if signature is None:
-        # Some signatures take no input (the init op), and TensorFlow Serving tells them apart.
+        # A signature without inputs (the init op) gets an error of its own in TensorFlow Serving.
         if name in model.metadata:
             raise RequestError(f"Failed to get input map for signature: {name}")
         raise RequestError(f'Serving signature name: "{name}" not found in signature def')

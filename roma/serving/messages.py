@@ -1,11 +1,11 @@
-"""Protobuf messages as the generated classes have them: without types."""
+"""Protobuf messages: an untyped alias and a parser."""
 
 from typing import Any
 
 from roma.serving.errors import RequestError
 
 Message = Any
-"""A protobuf message. The generated classes carry no types, so that this is what they all are."""
+"""A protobuf message; the generated classes carry no types."""
 
 
 def parse(message: Message, request: bytes) -> Message:

@@ -1,10 +1,10 @@
-"""The model server's metrics, under TensorFlow Serving's names and in Prometheus' text format.
+"""Metrics of the model server: TensorFlow Serving's names, Prometheus' text format.
 
     :tensorflow:serving:request_count{model_name, status}
     :tensorflow:serving:request_latency{model_name, API, entrypoint}
 
-The latency is in microseconds, of the requests whose status is OK. Requests for a model that is
-not served are not counted: a caller chooses those names.
+The latency is in microseconds and covers requests with status OK. Requests for a model that is not
+served are not counted, because callers could create any number of names.
 Source: tensorflow_serving/servables/tensorflow/util.cc, util/prometheus_exporter.cc (2.19).
 """
 
@@ -18,14 +18,14 @@ PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4"
 
 REST, GRPC = "REST", "GRPC"
-"""Entry points."""
+"""Values of the label `entrypoint`."""
 
 BOUNDS = tuple(10 * 1.8**i for i in range(33))
-"""Microseconds, up to about 20 minutes."""
+"""Upper bounds of the latency histogram in microseconds, up to about 20 minutes."""
 
 
 class Meter:
-    """Counts of what was answered; any thread may count."""
+    """Counts of answered requests; any thread may call `count`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Meter:
         self._latencies: dict[tuple[str, str, str], Histogram] = {}
 
     def count(self, model: str, api: str, entrypoint: str, status: str, seconds: float) -> None:
-        """Note one request; `status` is a gRPC code's name."""
+        """Count one request; `status` is a gRPC code's name."""
         with self._lock:
             self._counts[model, status] += 1
             if status == "OK":
@@ -43,7 +43,7 @@ class Meter:
                 self._latencies[key].add(seconds * 1e6)
 
     def text(self) -> bytes:
-        """Return all of it."""
+        """Return all metrics as text."""
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines()).encode()
 

@@ -1,11 +1,11 @@
-"""The served models: which versions there are, how far each one is, and where a call goes.
+"""Served models: their versions, the state of each version, and the routing of calls.
 
 A version is START (found), LOADING (being loaded and warmed up), AVAILABLE, or END (its load
-failed, and why). Only an AVAILABLE one answers calls, as in TensorFlow Serving.
+failed, with a reason). Only an AVAILABLE version answers calls, as in TensorFlow Serving.
 
-`Models.load` and `Models.follow` run in a thread of their own and change states; everything else
-reads them. A state is set after what it promises, and the table of models is replaced and not
-changed, so that a reader needs no lock.
+`Models.load` and `Models.follow` run in their own thread and change states; everything else only
+reads them. A state is set only after its conditions hold, and the table of models is replaced
+rather than changed, so that readers need no lock.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class VersionState(StrEnum):
-    """A version's life: tensorflow_serving/apis/get_model_status.proto."""
+    """State of a version: tensorflow_serving/apis/get_model_status.proto."""
 
     START = "START"
     LOADING = "LOADING"
@@ -40,7 +40,7 @@ class VersionState(StrEnum):
 
 @dataclass(slots=True)
 class Version:
-    """One version of one model; `model` is there while it is AVAILABLE."""
+    """One version of one model; `model` is set while it is AVAILABLE."""
 
     name: str
     number: int
@@ -53,11 +53,11 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model is: its base folder, and which of the versions in it are served."""
+    """Source of a model: its base folder, and the policy that selects versions in it."""
 
     path: Path
     labels: Mapping[str, int] = field(default_factory=dict)
-    """Versions by label; a version that a label names is served whatever the policy says."""
+    """Versions by label; a version with a label is always served, whatever the policy."""
     policy: Policy = versions.LATEST
 
     def versions(self, name: str) -> dict[int, "Version"]:
@@ -69,7 +69,7 @@ class Source:
 class Models:
     """Every served version of every model; `sources` by model name. Raises ModelDirectoryError.
 
-    With `may_follow` other models may take their place while the server runs.
+    With `may_follow` they may be replaced by other models while the server runs.
     """
 
     def __init__(self, sources: Mapping[str, Source], *, may_follow: bool = False) -> None:
@@ -82,12 +82,12 @@ class Models:
         self._draining = False
         self._following = threading.Lock()
         self.on_change: Callable[[], None] = lambda: None
-        """Called after every change of what is ready, in whatever thread makes it."""
+        """Called after every change of readiness, in the thread that makes the change."""
 
     def load(self, intra_op: int) -> None:
         """Load and warm up every version, one after the other; blocks.
 
-        A version that fails ends alone. Raises ModelLoadError if none is left.
+        A version that fails does not affect others. Raises ModelLoadError if none is left.
         """
         with self._following:
             self._intra_op = intra_op
@@ -100,11 +100,11 @@ class Models:
                 raise ModelLoadError("\n".join(["no model could be loaded:", *faults]))
 
     def follow(self, sources: Mapping[str, Source]) -> None:
-        """Serve these models and no others; blocks until those that are new are loaded.
+        """Serve these models and no others; blocks until the new ones are loaded.
 
-        What is served before and after serves on, and what another version of its model replaces,
-        until that one is AVAILABLE. Raises ModelDirectoryError, changing nothing, and
-        ModelLoadError if a new version failed, which ends alone.
+        Versions in both the old and the new set stay AVAILABLE throughout. A version replaced by
+        another version of its model serves until that one is AVAILABLE. Raises ModelDirectoryError,
+        changing nothing, and ModelLoadError if a new version failed, which does not affect others.
         """
         with self._following:
             table = {name: source.versions(name) for name, source in sources.items()}
@@ -120,7 +120,8 @@ class Models:
                         served[number] = old
                     else:
                         new.append(version)
-            # What goes is freed with the last call that runs it, as TensorFlow's sessions are.
+            # A removed model is freed with the last call that runs it, as TensorFlow's sessions
+            # are.
             self._sources = dict(sources)
             self._models = {n: self._with_former(n, served) for n, served in table.items()}
             self.on_change()
@@ -138,7 +139,7 @@ class Models:
                 raise ModelLoadError("\n".join(faults))
 
     def _with_former(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
-        """Return a model's versions, highest first, with those that serve it now."""
+        """Return a model's new versions and those that serve it now, highest first."""
         former = self._models.get(name, {})
         known = {n: v for n, v in former.items() if v.state is VersionState.AVAILABLE} | dict(
             served
@@ -150,14 +151,14 @@ class Models:
         self.on_change()
 
     def available(self) -> list[str]:
-        """Return what answers calls, as `name/version`."""
+        """Return the versions that answer calls, as `name/version`."""
         return [f"{v.name}/{v.number}" for v in self._all() if v.state is VersionState.AVAILABLE]
 
     def is_ready(self, name: str | None = None) -> bool | None:
-        """Whether a model answers calls, or, without a name, whether the server is ready.
+        """Return whether a model answers calls or, without a name, whether the server is ready.
 
-        The server is ready once what it was started with is loaded, while at least one version
-        answers. Returns None for a model that is not served.
+        The server is ready once the models that it was started with are loaded, while at least one
+        version answers. Returns None for a model that is not served.
         """
         if name is None:
             return not self._draining and self._loaded and bool(self.available())
@@ -168,7 +169,7 @@ class Models:
         )
 
     def is_callable(self, call: ServingCall) -> bool:
-        """Whether a call would be computed now; raises RequestError if its model is not served."""
+        """Return whether a call can be computed now; raises RequestError for an unknown model."""
         known = self.status(call)
         return not self._draining and any(v.state is VersionState.AVAILABLE for v in known)
 
@@ -178,7 +179,7 @@ class Models:
         return sorted(v.number for v in served if v.state is VersionState.AVAILABLE)
 
     def drain(self) -> None:
-        """From now on nothing is ready; calls that come all the same are answered."""
+        """Report nothing as ready from now on; calls that still arrive are answered."""
         self._draining = True
         self.on_change()
 
@@ -191,18 +192,18 @@ class Models:
                 model.close()
 
     def find(self, call: ServingCall) -> tuple[int, LoadedModel]:
-        """Return the version and the model that a call means.
+        """Return the version number and the model that a call refers to.
 
-        Raises RequestError: NOT_FOUND if it is not there or not yet AVAILABLE.
+        Raises RequestError: NOT_FOUND if it does not exist or is not yet AVAILABLE.
         """
         number = self._number(call)
         loaded = {
             version.number: model
             for version in self._models.get(call.model, {}).values()
-            # Read once: it may go at any moment.
+            # Read once: it may be removed at any moment.
             if (model := version.model) is not None and version.state is VersionState.AVAILABLE
         }
-        # Latest is the latest that is loaded; the versions are in falling order.
+        # "Latest" means the latest loaded version; the versions are in descending order.
         wanted = next(iter(loaded), None) if number is None else number
         if wanted is None or wanted not in loaded:
             servable = (
@@ -215,7 +216,7 @@ class Models:
     def serving(
         self, call: ServingCall, api: str, entrypoint: str
     ) -> Iterator[tuple[int, LoadedModel]]:
-        """Find what a call means, as `find` does, and count what becomes of it in the block.
+        """Find a call's model, as `find` does, and count the result of the block.
 
         `api` and `entrypoint` are the metrics' labels.
         """
@@ -232,7 +233,7 @@ class Models:
             self.meter.count(call.model, api, entrypoint, status.name, seconds)
 
     def status(self, call: ServingCall) -> list[Version]:
-        """Return the versions that a status call means, highest first; raises RequestError."""
+        """Return the versions that a status call refers to, highest first; raises RequestError."""
         served = self._models.get(call.model, {})
         if not served:
             raise RequestError(f"Could not find any versions of model {call.model}", Code.NOT_FOUND)
@@ -263,7 +264,7 @@ def _load(version: Version, intra_op: int) -> None:
     try:
         model = session.load(version.path, intra_op)
         warm_up(model, version.path)
-    except Exception as error:  # whatever a model's graph or file may raise is its own end only
+    except Exception as error:  # any error of a model's graph or file ends only that version
         version.code, version.message = session.failure(error)
         version.state = VersionState.END
         _log.error("%s version %d: %s", version.name, version.number, version.message)

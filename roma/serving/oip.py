@@ -1,8 +1,8 @@
-"""The Open Inference Protocol v2 (KServe, Triton) without its encodings: tensors, checks, answers.
+"""Open Inference Protocol v2 (KServe, Triton) without its encodings: tensors, checks, answers.
 
-`oip_rest` and `oip_grpc` decode requests to what is here and encode what comes back. A tensor is a
+`oip_rest` and `oip_grpc` decode requests to the types here and encode the results. A tensor is a
 signature's input or output; the signature is `serving_default` unless the request's parameter
-`signature_name` says otherwise. A version that is no number is a label. An output whose rank the
+`signature_name` names another. A version that is not a number is a label. An output whose rank the
 signature leaves open has the shape [-1] in the metadata.
 
 Source: https://github.com/kserve/open-inference-protocol (specification/protocol).
@@ -28,12 +28,12 @@ PLATFORM = "tensorflow_savedmodel"
 
 REFUSED_OF_REQUEST = ("sequence_id",)
 REFUSED_OF_TENSOR = ("shared_memory_region", "classification")
-"""Parameters of Triton's other extensions, whose neglect would make the answer wrong."""
+"""Parameters of Triton's other extensions: ignoring them would make the answer wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request to compute; without `outputs` all of them are wanted."""
+    """An inference request; without `outputs` all outputs are returned."""
 
     call: ServingCall
     signature: str
@@ -43,7 +43,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """The version that computed, and its outputs in the order wanted."""
+    """The version that computed, and its outputs in the requested order."""
 
     version: int
     outputs: Sequence[tuple[Header, Array]]
@@ -51,7 +51,7 @@ class InferAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What is told of a model: shapes have -1 where any size will do."""
+    """Metadata of a model; shapes have -1 for a dimension of any size."""
 
     versions: Sequence[int]
     inputs: Sequence[tuple[str, str, Sequence[int]]]
@@ -59,16 +59,16 @@ class Metadata:
 
 
 def call_of(action: ServingAction, model: str, version: str) -> ServingCall:
-    """Return the call that a model's name and a version, which may be empty, make."""
+    """Return the call for a model's name and a version, which may be empty."""
     if not version:
         return ServingCall(action, model)
     number = versions.number(version)
-    # A number beyond those that versions have is a label that nobody gave.
+    # A number outside the range of versions is treated as a label, which does not exist.
     return ServingCall(action, model, number, version if number is None else None)
 
 
 def check_parameters(parameters: Mapping[str, Any], refused: Collection[str], where: str) -> None:
-    """Refuse a parameter whose neglect would make the answer wrong; raises RequestError."""
+    """Raise RequestError for a parameter that would make the answer wrong if ignored."""
     for key in refused:
         if parameters.get(key):
             raise RequestError(f"{where}: parameter {key} is not supported", Code.UNIMPLEMENTED)
@@ -83,13 +83,13 @@ def signature_of(parameters: Mapping[str, Any]) -> str:
 
 
 def infer(models: Models, request: InferRequest, entrypoint: str) -> InferAnswer:
-    """Compute; raises RequestError. `entrypoint` is the metrics' label."""
+    """Compute a request; raises RequestError. `entrypoint` is the metrics' label."""
     with models.serving(request.call, "ModelInfer", entrypoint) as (number, model):
         return InferAnswer(number, _computed(model, request))
 
 
 def metadata(models: Models, call: ServingCall) -> Metadata:
-    """Return what is told of a model; raises RequestError."""
+    """Return a model's metadata; raises RequestError."""
     _, model = models.find(call)
     versions = models.versions(call.model)
     signature = model.signatures.get(DEFAULT_SIGNATURE)
@@ -154,6 +154,6 @@ def _tell(spec: ServingTensorSpec) -> tuple[str, str, Sequence[int]]:
 
 
 def _name_of(spec: ServingTensorSpec) -> str:
-    # A type that the protocol has no name for keeps TensorFlow's: it can be told, not sent.
+    # A type without a name in the protocol keeps TensorFlow's: it can be reported, not sent.
     datatype = BY_TENSORFLOW.get(spec.dtype)
     return datatype.name if datatype else spec.dtype

@@ -1,10 +1,10 @@
-"""The Open Inference Protocol over gRPC: `inference.GRPCInferenceService`; no socket, no model.
+"""Open Inference Protocol over gRPC: `inference.GRPCInferenceService`; no socket, no model.
 
-An answer holds its tensors as its request does: raw, or in the typed `contents`. FP16 and BF16
-have no typed contents, so that an answer with one of them is raw. The service's other methods
-(streams, shared memory, repository, statistics) are UNIMPLEMENTED.
+An answer encodes its tensors as its request does: raw, or in the typed `contents`. FP16 and BF16
+have no typed contents, so an answer with one of them is raw. The service's other methods (streams,
+shared memory, repository, statistics) are UNIMPLEMENTED.
 
-The messages are those of the package tritonclient, imported where they are used.
+The messages come from the package tritonclient, imported where they are used.
 Source: open-inference-protocol's specification/protocol/{inference_grpc.md,
 open_inference_grpc.proto}.
 """
@@ -37,18 +37,18 @@ _CONTENTS: Mapping[str, tuple[str, type]] = {
     "FP64": ("fp64_contents", np.float64),
     "BYTES": ("bytes_contents", np.object_),
 }
-"""The field of `contents` that holds a datatype's values, and its own type."""
+"""Field of `contents` that holds a datatype's values, and the type of that field."""
 
 
 def load_messages() -> Any:
-    """Import the messages, which also makes them known to reflection, and return them."""
+    """Import the messages, which also registers them for reflection, and return them."""
     from tritonclient.grpc import service_pb2  # noqa: PLC0415
 
     return service_pb2
 
 
 def decode_request(message: Message) -> InferRequest:
-    """Return what a ModelInferRequest asks for; raises RequestError."""
+    """Decode a ModelInferRequest; raises RequestError."""
     parameters = _parameters(message)
     oip.check_parameters(parameters, oip.REFUSED_OF_REQUEST, "the request")
     raw = message.raw_input_contents
@@ -166,7 +166,7 @@ def _model_ready(models: Models, request: bytes, _most_bytes: int) -> bytes:
     except RequestError as error:
         if error.code is not Code.NOT_FOUND:
             raise
-        ready = False  # as Triton says of a model that it does not know
+        ready = False  # as Triton answers for an unknown model
     return bytes(messages.ModelReadyResponse(ready=ready).SerializeToString())
 
 

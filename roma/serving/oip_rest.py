@@ -1,12 +1,12 @@
-"""The Open Inference Protocol over REST, with Triton's binary tensor data; no socket, no model.
+"""Open Inference Protocol over REST, with Triton's binary tensor data; no socket, no model.
 
     GET  /v2   /v2/health/live   /v2/health/ready
     GET  /v2/models/{model}[/versions/{version}][/ready]
     POST /v2/models/{model}[/versions/{version}]/infer
 
-The JSON is read as TensorFlow Serving's is, so that NaN and Infinity are numbers, and are written.
-Beyond the protocol FP16 and BF16 may be JSON numbers, and an element of BYTES may be
-`{"b64": …}`. Bytes that are no UTF-8 can only be answered as binary data.
+The JSON is read and written in TensorFlow Serving's dialect, in which NaN and Infinity are numbers.
+Beyond the protocol, FP16 and BF16 may be JSON numbers, and an element of BYTES may be `{"b64": …}`.
+Bytes that are not UTF-8 can only be returned as binary data.
 
 Sources: open-inference-protocol's specification/protocol/inference_rest.md and Triton's
 docs/protocol/extension_binary_data.md.
@@ -35,23 +35,23 @@ from roma.tensors import jsontext
 from roma.tensors.arrays import Array, ServingTensorSpec, decode, is_finite, plain
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""Where the JSON ends and the binary data begins."""
+"""Header with the length of the JSON; the binary data follows it."""
 
 _MODEL = re.compile(
     r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<about>/infer|/ready)?"
 )
 _WIDE = {"UINT16": "uint32", "FP16": "double", "BF16": "double"}
-"""As what JSON's values of a type are read that TensorFlow Serving's JSON does not know."""
+"""Types used to read JSON values of datatypes that TensorFlow Serving's JSON lacks."""
 
 
 def owns(target: str) -> bool:
-    """Whether a request's target is one of this protocol."""
+    """Return whether a request's target belongs to this protocol."""
     path = target.partition("?")[0]
     return path == "/v2" or path.startswith("/v2/")
 
 
 def route(method: str, target: str) -> RestRoute:
-    """Return how a request is answered; raises RequestError."""
+    """Return the route of a request line; raises RequestError."""
     path = target.partition("?")[0].rstrip("/")
     match = _MODEL.fullmatch(path)
     if match is None and path not in _SERVER:
@@ -116,18 +116,18 @@ _ABOUT = {None: _metadata, "/ready": _model_ready, "/infer": _infer}
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """How a request wants its answer: its id, and which outputs are binary."""
+    """Requested format of an answer: its id, and the outputs that are binary."""
 
     id: str | None
     binary: Mapping[str, bool]
     otherwise: bool
-    """Whether an output that `binary` does not name is."""
+    """True if outputs not listed in `binary` are binary."""
 
 
 def decode_request(
     call: ServingCall, body: bytes, headers: Mapping[str, str]
 ) -> tuple[InferRequest, AnswerFormat]:
-    """Return what a body asks for; raises RequestError."""
+    """Decode a request's body; raises RequestError."""
     length = _header_length(headers, len(body))
     document = jsontext.parse(body[:length])
     root = document.root
@@ -156,7 +156,7 @@ def decode_request(
 
 
 def encode_answer(model: str, answer: InferAnswer, form: AnswerFormat) -> RestResponse:
-    """Return the answer; raises RequestError for bytes that JSON cannot carry."""
+    """Encode an answer; raises RequestError for bytes that JSON cannot carry."""
     outputs: list[dict[str, Any]] = []
     parts = [b""]
     for head, array in answer.outputs:
@@ -182,14 +182,14 @@ def encode_answer(model: str, answer: InferAnswer, form: AnswerFormat) -> RestRe
 
 
 def from_json(head: Header, value: Any, *, exact_types: bool) -> Array:
-    """Return a JSON value, flat or nested as its shape says, as an array; raises RequestError.
+    """Return a JSON value, flat or nested by its shape, as an array; raises RequestError.
 
     `exact_types` must be true if a boolean may be among the values.
     """
     dtype = _WIDE.get(head.datatype.name, head.datatype.tensorflow)
     array = decode(value, ServingTensorSpec(head.name, dtype, head.shape), exact_types=exact_types)
     oip_tensors.check_count(head, array.size)
-    # Empty lists hide the sizes within them.
+    # An empty list does not show the sizes of its inner dimensions.
     if array.size and array.shape not in (head.shape, (head.count,)):
         shape = list(array.shape)
         text = f'Input "{head.name}" is nested as {shape}, its shape is {list(head.shape)}'
@@ -201,7 +201,7 @@ def from_json(head: Header, value: Any, *, exact_types: bool) -> Array:
 
 
 def to_json(head: Header, array: Array) -> Any:
-    """Return an array as what `_dump` writes as a flat list; raises RequestError."""
+    """Return an array in a form that `_dump` writes as a flat list; raises RequestError."""
     flat = array.ravel()
     if flat.dtype == np.object_:
         try:
@@ -231,7 +231,7 @@ def _dump(root: dict[str, Any]) -> bytes:
 def _input(
     entry: Mapping[str, Any], raw: memoryview, *, exact_types: bool
 ) -> tuple[tuple[Header, Array], memoryview]:
-    """Return one input and the binary data that is left after it."""
+    """Return one input and the binary data that remains after it."""
     head = oip_tensors.header(entry.get("name"), entry.get("datatype"), entry.get("shape"))
     where = f'Input "{head.name}"'
     parameters = _parameters(entry, where)

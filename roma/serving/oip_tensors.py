@@ -1,7 +1,7 @@
-"""One tensor of the Open Inference Protocol: its header, and its raw bytes <-> NumPy array.
+"""A tensor of the Open Inference Protocol: its header, and its raw bytes <-> NumPy array.
 
-Raw tensors are little-endian and row by row; each element of BYTES has its length before it, in
-four bytes. No TensorFlow here, no JSON and no protobuf.
+Raw tensors are little-endian and in row-major order; each element of BYTES is preceded by its
+length in four bytes. No TensorFlow here, no JSON and no protobuf.
 
 Sources: https://github.com/kserve/open-inference-protocol (specification/protocol) and Triton's
 docs/protocol/extension_binary_data.md.
@@ -47,14 +47,14 @@ DATATYPES: Mapping[str, Datatype] = dict(
 )
 BY_TENSORFLOW = {datatype.tensorflow: datatype for datatype in DATATYPES.values()}
 MAX_NAME = 256
-"""Characters of a tensor's name."""
+"""Most characters of a tensor's name."""
 
 _LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a request says of one input before its values."""
+    """Header of one input: its name, datatype and shape."""
 
     name: str
     datatype: Datatype
@@ -62,7 +62,7 @@ class Header:
 
     @property
     def count(self) -> int:
-        """How many values the shape holds."""
+        """Number of values in the shape."""
         return math.prod(self.shape)
 
 
@@ -74,7 +74,7 @@ def name_of(value: Any, what: str) -> str:
 
 
 def header(name: Any, datatype: Any, shape: Any) -> Header:
-    """Check what a request says of an input; raises RequestError."""
+    """Check an input's name, datatype and shape, and return its header; raises RequestError."""
     name = name_of(name, "an input")
     known = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if known is None:
@@ -91,7 +91,7 @@ def header(name: Any, datatype: Any, shape: Any) -> Header:
 
 
 def from_raw(head: Header, raw: memoryview) -> Array:
-    """Return the array that raw bytes hold, without a copy where there need be none.
+    """Return the array in raw bytes, without a copy where possible.
 
     Raises RequestError if their number does not fit the shape.
     """
@@ -103,10 +103,10 @@ def from_raw(head: Header, raw: memoryview) -> Array:
             f'Input "{head.name}" has {len(raw)} bytes, its shape {list(head.shape)} of '
             f"{head.datatype.name} takes {expected}"
         )
-    if head.datatype.numpy == np.bool_:  # a byte other than 0 and 1 is no boolean for NumPy
+    if head.datatype.numpy == np.bool_:  # NumPy's booleans must be the bytes 0 and 1
         array: Array = np.frombuffer(raw, np.uint8) != 0
     else:
-        # TensorFlow wants numbers where the machine does; a message's parts lie anywhere.
+        # TensorFlow needs aligned numbers; parts of a message may start anywhere.
         array = np.require(np.frombuffer(raw, head.datatype.numpy), requirements=["A"])
     return array.reshape(head.shape)
 

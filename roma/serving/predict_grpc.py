@@ -1,12 +1,12 @@
-"""TensorFlow Serving's gRPC API: protobuf messages in and out of the same calls as its REST API.
+"""TensorFlow Serving's gRPC API: protobuf messages for the same calls as its REST API.
 
     PredictionService   Predict, Classify, Regress, MultiInference, GetModelMetadata
     ModelService        GetModelStatus, HandleReloadConfigRequest (`reload_grpc`)
 
-The messages are those of the package tensorflow-serving-api, whose import brings TensorFlow: it is
-done in the threads that answer. Differences from TensorFlow Serving: inputs are checked against
-the signature's types, as in REST; a status call honours a version label; the tasks of a
-MultiInference are computed one after the other. What is computed is in `predict_messages`.
+The messages come from the package tensorflow-serving-api, which imports TensorFlow, so the threads
+that answer import it. Differences from TensorFlow Serving: inputs are checked against the
+signature's types, as in REST; a status call honours a version label; the tasks of a MultiInference
+are computed one after the other. `predict_messages` does the computation.
 
 Source: tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc and
 model_servers/{server_core, get_model_status_impl}.cc (2.19); error texts are theirs.
@@ -27,7 +27,7 @@ METADATA_FIELD = "signature_def"
 
 
 def load_messages() -> None:
-    """Import the messages, which also makes them known to reflection; takes seconds at first."""
+    """Import the messages, which also registers them for reflection; takes seconds at first."""
     session.import_tensorflow()
     from tensorflow_serving.apis import (  # noqa: F401, PLC0415
         model_service_pb2,
@@ -76,7 +76,7 @@ def _multi_inference(models: Models, request: bytes, _most_bytes: int) -> bytes:
 
     message = parse(inference_pb2.MultiInferenceRequest(), request)
     response = inference_pb2.MultiInferenceResponse()
-    # The first task says which version; without a task there is no name, which is refused.
+    # The first task determines the version; without a task there is no name, which is refused.
     first = message.tasks[0] if message.tasks else inference_pb2.InferenceTask()
     call = _call_of(ServingAction.CLASSIFY, first.model_spec)
     with models.serving(call, "MultiInference", GRPC) as (number, model):

@@ -1,8 +1,7 @@
-"""TensorFlow Serving's inference messages, answered by one loaded model; no service, no socket.
+"""TensorFlow Serving's inference messages, computed by one loaded model; no service, no socket.
 
-A request's message and an empty response in, the response filled: by the gRPC methods and by the
-requests that a model brings along to be warmed up with. Raises RequestError; error texts are
-TensorFlow Serving's.
+Each function takes a request's message and fills an empty response. The gRPC methods use them, and
+so do a model's own warm-up requests. They raise RequestError with TensorFlow Serving's texts.
 
 Source: tensorflow_serving/servables/tensorflow/{predict_util, classifier, regressor,
 multi_inference, util}.cc (2.19).
@@ -43,12 +42,12 @@ def predict(model: LoadedModel, request: Message, response: Message, most_bytes:
 
 
 def classify(model: LoadedModel, request: Message, response: Message) -> None:
-    """Label examples."""
+    """Classify examples."""
     _fill_classes(model, request.model_spec, _rows(request.input), response.result)
 
 
 def regress(model: LoadedModel, request: Message, response: Message) -> None:
-    """Give each example a value."""
+    """Compute a value for each example."""
     _fill_values(model, request.model_spec, _rows(request.input), response.result)
 
 
@@ -75,7 +74,7 @@ def _rows(source: Message) -> Array:
     listed = getattr(source, kind) if kind else None
     if listed is None or not listed.examples:
         raise RequestError("Input is empty.")
-    # Concatenated messages merge, so that a context is the beginning of every example.
+    # Concatenated messages merge, so a context is prepended to every example.
     context = b"" if kind == "example_list" else listed.context.SerializeToString()
     rows = np.empty(len(listed.examples), dtype=np.object_)
     rows[:] = [context + example.SerializeToString() for example in listed.examples]

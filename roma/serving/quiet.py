@@ -1,6 +1,7 @@
-"""TensorFlow without its notices, which its libraries write while they are imported.
+"""Filter for the notices that TensorFlow's libraries write while they are imported.
 
-Its levels (`TF_CPP_MIN_LOG_LEVEL`) begin to count when Abseil's log is initialised, which is later.
+TensorFlow's log level (`TF_CPP_MIN_LOG_LEVEL`) takes effect when Abseil's log is initialised, which
+is later.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 _ASKED_FOR = ("0", "1")
-"""Levels of whoever wants to see notices, or warnings at least."""
+"""Log levels at which notices or warnings are shown."""
 
 _NOTICE = re.compile(
     rb"[IW]\d{4} \d|WARNING: All log messages before absl::InitializeLog|"
@@ -23,11 +24,11 @@ _NOTICE = re.compile(
 
 @contextlib.contextmanager
 def without_notices() -> Iterator[None]:
-    """Hold back what this process writes to standard error; drop TensorFlow's notices from it.
+    """Buffer what this process writes to standard error; drop TensorFlow's notices from it.
 
     Everything else is written when the block ends. If a signal ends the process before, such as
-    SIGILL on a CPU that lacks what TensorFlow was built for, Python's traceback is written. Nothing
-    is held back where the environment asks for notices.
+    SIGILL on a CPU without the instructions that TensorFlow was built for, Python's traceback is
+    written. Nothing is buffered if the environment asks for notices.
     """
     if os.environ.get(LEVEL) in _ASKED_FOR:
         yield

@@ -1,10 +1,10 @@
-"""HandleReloadConfigRequest: which models a running server serves, by TensorFlow Serving's message.
+"""HandleReloadConfigRequest: TensorFlow Serving's message that changes the served models.
 
-Off unless the server was started for it (`Models.may_follow`): whoever may call could have any
-folder of the machine loaded, and a SavedModel's graph reads and writes files.
+Off unless the server was started with it (`Models.may_follow`): a caller could have any folder of
+the machine loaded, and a SavedModel's graph can read and write files.
 
 A model's platform, its logging and a custom configuration are not supported; the answer's metrics
-are 0, for the server keeps none under the names of TensorFlow's registry.
+are 0, because the server keeps none under the names of TensorFlow's registry.
 Source: tensorflow_serving/model_servers/{model_service_impl, server_core}.cc (2.19).
 """
 

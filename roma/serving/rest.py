@@ -1,7 +1,7 @@
-"""The HTTP socket of the model server: bodies in, answers out, deadlines, draining.
+"""HTTP front end of the model server: bodies in, answers out, deadlines, draining.
 
-The event loop only moves bytes: JSON and tensors are the workers' business. Which protocol a
-request speaks, its path says.
+The event loop only moves bytes; compute threads handle JSON and tensors. A request's path
+determines its protocol.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from roma.serving.workers import ComputeThreads
 from roma.tensors.inflate import inflate
 
 BODY_TIMEOUT = 60.0
-"""Seconds a client may take to send a body once its headers are here."""
+"""Most seconds a client may take to send a body after its headers."""
 
 KEEP_ALIVE = 3600.0
-"""Seconds: connections belong to a dispatcher's pool, which closes them itself."""
+"""Keep-alive timeout in seconds: connections belong to a dispatcher's pool, which closes them."""
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted; a pool opens many at once."""
+"""Most connections that wait to be accepted; a pool opens many at once."""
 
 _log = logging.getLogger(__name__)
 
 
 class RestServer:
-    """Serves the REST protocols over `models`; `workers` compute."""
+    """REST server of the protocols over `models`; `workers` compute."""
 
     def __init__(self, models: Models, workers: ComputeThreads, max_body_bytes: int) -> None:
         self._models = models
@@ -45,7 +45,7 @@ class RestServer:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port that it listens on; None until `start`, and on a Unix socket."""
+        """Host and port that it listens on; None before `start` and on a Unix socket."""
         addresses = self._runner.addresses if self._runner and self._socket is None else []
         return (addresses[0][0], addresses[0][1]) if addresses else None
 
@@ -54,11 +54,11 @@ class RestServer:
         server = web.Server(
             self._handle,
             request_factory=self._request,
-            # A client that goes away takes its waiting request with it.
+            # A waiting request is cancelled when its client disconnects.
             handler_cancellation=True,
             keepalive_timeout=KEEP_ALIVE,
             access_log=None,
-            auto_decompress=False,  # a worker does it: `inflate`
+            auto_decompress=False,  # a compute thread does it: `inflate`
         )
         runner = web.ServerRunner(server, shutdown_timeout=drain_limit)
         await runner.setup()
@@ -79,7 +79,7 @@ class RestServer:
         return web.UnixSite(runner, where, backlog=BACKLOG)
 
     async def stop(self) -> None:
-        """Stop listening and let requests in flight end within the drain limit."""
+        """Stop listening; give requests in flight the drain limit to end."""
         self._draining = True
         if self._socket is not None:
             self._socket.remove()

@@ -1,6 +1,6 @@
-"""What a REST request is to the server: a body and headers in, an answer out; no socket.
+"""Interface between the REST front end and a protocol: body and headers in, answer out.
 
-A protocol's module turns a request line into a Route; `rest` follows it.
+A protocol's module turns a request line into a `RestRoute`, which `rest` executes. No socket.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ class RestResponse:
 
 @dataclass(frozen=True, slots=True)
 class RestRoute:
-    """How to answer one request line.
+    """Handler of one request line.
 
     `answer` takes the models, the body and the headers; it raises RequestError. If it computes, it
-    runs in a worker; otherwise at once, without a body.
+    runs in a compute thread; otherwise it runs immediately, without a body.
     """
 
     answer: Callable[[Models, bytes, Mapping[str, str]], RestResponse]

@@ -1,7 +1,7 @@
-"""What a gRPC method is to the server: bytes in, bytes out; no socket, no protobuf.
+"""Interface between the gRPC front end and a protocol: bytes in, bytes out.
 
 A protocol's module lists its methods; `grpc_server` binds them to the socket. Requests reach a
-method as they came, so that a thread parses them and not the event loop.
+method as bytes, so that a thread parses them and not the event loop. No socket, no protobuf.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,9 +14,9 @@ from roma.serving.models import Models
 class Method:
     """One method of a service.
 
-    `answer` takes the models, the request and the largest number of bytes a tensor of it may
-    take; it runs in a thread, and raises RequestError. A method that computes needs a worker; one
-    that loads models runs where they are loaded, one after the other.
+    `answer` takes the models, the request and the most bytes that one of its tensors may take; it
+    runs in a thread and raises RequestError. A method that computes runs in a compute thread; one
+    that loads models runs in the loader thread, one at a time.
     """
 
     service: str

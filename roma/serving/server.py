@@ -1,7 +1,7 @@
-"""The model server and its life: bind, load, serve, drain.
+"""Life cycle of the model server: bind, load, serve, drain.
 
-It listens before it loads, so that a status call can say LOADING. The doors are `rest` and, if
-asked for, `grpc_server`; models and workers are theirs together.
+It listens before it loads, so that a status call can report LOADING. Its front ends are `rest` and,
+if configured, `grpc_server`; they share the models and the compute threads.
 """
 
 import asyncio
@@ -28,39 +28,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What one model server serves, where, and with how many threads."""
+    """Settings of one model server: models, listeners, threads and limits."""
 
     models: Mapping[str, Path]
-    """Base folders, holding numbered versions, by model name."""
+    """Base folders with numbered versions, by model name."""
     host: str = "127.0.0.1"
     port: int = 8501
-    """TensorFlow Serving's REST port. 0 takes a free one."""
+    """Port of REST, by default TensorFlow Serving's. 0 takes a free one."""
     socket: Path | None = None
-    """A Unix socket for REST, which then has no port; whoever may write it may call."""
+    """Unix socket for REST, which then has no port; users with write access may call."""
     grpc_port: int | None = None
-    """The port of the gRPC protocols, which are off without one or a socket. 0 takes a free one."""
+    """Port of the gRPC protocols, which are off without a port or a socket. 0 takes a free one."""
     grpc_socket: Path | None = None
-    """A Unix socket of the gRPC protocols; whoever may write it may call."""
+    """Unix socket of the gRPC protocols; users with write access may call."""
     allow_reload: bool = False
-    """Whether clients may have other models served (HandleReloadConfigRequest), from any folder."""
+    """True if clients may load other models (HandleReloadConfigRequest), from any folder."""
     intra_op: int = 1
     """Threads inside one operation."""
     inter_op: int = 1
     """Requests computed at once."""
     max_body_bytes: int = 64 * 2**20
-    """A longer request body is refused with 413, a longer gRPC message with RESOURCE_EXHAUSTED."""
+    """Largest request: a longer body gets 413, a longer gRPC message RESOURCE_EXHAUSTED."""
     labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Versions by label by model name; a version that a label names is served too."""
+    """Versions by label, by model name; a version with a label is always served."""
     drain_limit: float = 10.0
-    """Seconds that requests in flight get to end when the server is stopped."""
+    """Seconds for requests in flight to end at shutdown."""
 
 
 async def run_model_server(settings: ServerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then answer what is in flight and return.
+    """Serve until SIGTERM or SIGINT, then answer requests in flight and return.
 
-    It owns the process: it handles its signals, and ends it with status 0 if a model still
-    computes when the time to drain is over. Raises ModelDirectoryError, ListenError or
-    ModelLoadError.
+    It owns the process: it handles its signals, and exits with status 0 if a model still computes
+    when the drain limit ends. Raises ModelDirectoryError, ListenError or ModelLoadError.
     """
     server = ModelServer(settings)
     loop = asyncio.get_running_loop()
@@ -84,14 +83,14 @@ async def run_model_server(settings: ServerSettings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
     if is_computing:
-        # Python would wait for its threads before it ends, and nothing can interrupt TensorFlow.
+        # At exit Python would wait for its threads, and nothing can interrupt TensorFlow.
         logging.shutdown()
         sys.stderr.flush()
         os._exit(0)
 
 
 class ModelServer:
-    """A model server in this process; raises ModelDirectoryError when made."""
+    """A model server in this process; the constructor raises ModelDirectoryError."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -100,13 +99,13 @@ class ModelServer:
         sources = {n: Source(p, settings.labels.get(n, {})) for n, p in settings.models.items()}
         self._models = Models(sources, may_follow=settings.allow_reload)
         self._workers = ComputeThreads(settings.inter_op, "infer")
-        # Status and metadata are told while every worker computes.
+        # Answers status and metadata calls while every compute thread is busy.
         self._clerk = ComputeThreads(1, "describe")
         self._loader = ComputeThreads(1, "load")
         self._rest = RestServer(self._models, self._workers, settings.max_body_bytes)
         self._grpc: GrpcServer | None = None
         self.loading: asyncio.Future[None]
-        """Done when every model is loaded or has failed; set by `start`."""
+        """Future set by `start`; done when every model is loaded or has failed."""
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.url}: {', '.join(self._models.available()) or 'loading'}>"
@@ -120,12 +119,12 @@ class ModelServer:
 
     @property
     def grpc_address(self) -> str | None:
-        """The address of the gRPC protocols, `host:port`; None where they have no port."""
+        """The address of the gRPC protocols, `host:port`; None without a port."""
         port = None if self._grpc is None else self._grpc.port
         return None if port is None else _join(self._settings.host, port)
 
     def ready_line(self) -> str:
-        """Return what to tell the operator once it is ready."""
+        """Return the line that reports readiness to the operator."""
         where = [self.url]
         if self.grpc_address is not None:
             where.append(f"grpc://{self.grpc_address}")
@@ -135,7 +134,7 @@ class ModelServer:
         return f"roma serve-model: ready on {' and '.join(where)}: {models}"
 
     async def start(self) -> None:
-        """Listen, and begin to load; raises ListenError, and LaunchError beside PyTorch."""
+        """Listen and start loading; raises ListenError, or LaunchError if PyTorch is imported."""
         frameworks.claim("tensorflow")
         settings = self._settings
         where = settings.socket or (settings.host, settings.port)
@@ -154,8 +153,8 @@ class ModelServer:
         Returns whether a thread still computes; its model is then not freed.
         """
         self._models.drain()
-        # Both doors close at once, so that each has the whole time to drain. REST's closes in this
-        # very step: aiohttp never answers a connection that it accepts between the two.
+        # Both front ends close at the same time, so that each has the whole drain limit. REST's
+        # closes in this very step: aiohttp never answers a connection accepted between the two.
         limit = self._settings.drain_limit
         closing = asyncio.ensure_future(self._grpc.stop(limit)) if self._grpc else None
         await self._rest.stop()
@@ -164,7 +163,7 @@ class ModelServer:
         if hasattr(self, "loading"):
             self.loading.cancel()
             await asyncio.wait({self.loading})
-        # All are stopped, whatever the first one says.
+        # Stop all of them, whatever the first one returns.
         computing = [pool.stop() for pool in (self._loader, self._workers, self._clerk)]
         is_computing = any(computing)
         if not is_computing:
@@ -172,7 +171,7 @@ class ModelServer:
         return is_computing
 
     async def _start_grpc(self) -> "GrpcServer":
-        # An import of its own, which REST alone does without.
+        # Imported here because REST alone does not need it.
         from roma.serving.grpc_server import GrpcServer  # noqa: PLC0415
 
         settings = self._settings

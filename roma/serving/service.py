@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API without a socket: a request line, then a body, to an answer."""
+"""TensorFlow Serving's REST API without a socket: a request line and a body to an answer."""
 
 import orjson
 
@@ -14,7 +14,7 @@ _METRICS = {"Content-Type": metrics.CONTENT_TYPE}
 
 
 def route(method: str, target: str) -> RestRoute:
-    """Return how a request is answered; raises RequestError."""
+    """Return the route of a request line; raises RequestError."""
     if method == "GET" and target.partition("?")[0] == metrics.PATH:
         return RestRoute(
             lambda models, _body, _headers: RestResponse(models.meter.text(), headers=_METRICS)
@@ -35,7 +35,7 @@ def _describe(models: Models, call: ServingCall) -> bytes:
 
 
 def _infer(models: Models, call: ServingCall, body: bytes) -> bytes:
-    # In TensorFlow Serving's order: a body that is no JSON is refused before the model is sought.
+    # In TensorFlow Serving's order: invalid JSON is refused before the model is looked up.
     document = parse(body)
     signature_name(document)
     with models.serving(call, call.action, metrics.REST) as (_, model):

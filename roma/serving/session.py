@@ -1,13 +1,13 @@
-"""One loaded SavedModel, run the way TensorFlow Serving runs it.
+"""A loaded SavedModel, run the way TensorFlow Serving runs it.
 
-Only this module knows TensorFlow; `predict_grpc` knows its protobuf messages.
+Only this module uses TensorFlow; `predict_grpc` uses its protobuf messages.
 
-TensorFlow Serving loads a SavedModel into a session and runs the signature's graph there. So does
-this, with the same loader. It is also the fast way: a small network answers in 12 µs here and in
-176 µs through `tf.saved_model.load(...).signatures[...]` (one thread, mean of 500 calls), most of
-it saved by computing in the calling thread.
+TensorFlow Serving loads a SavedModel into a session and runs the signature's graph there. This
+module does the same, with the same loader. It is also fast: a small network answers in 12 µs here
+and in 176 µs through `tf.saved_model.load(...).signatures[...]` (one thread, mean of 500 calls);
+most of the gain comes from computing in the calling thread.
 
-Importing TensorFlow takes seconds, so that it is done by the first `load` and not before.
+Importing TensorFlow takes seconds, so the first `load` does it.
 """
 
 import logging
@@ -31,16 +31,16 @@ _Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 class LoadedModel:
-    """A SavedModel in memory; `load` makes one.
+    """A SavedModel in memory, created by `load`.
 
-    `signatures` are those that can be run. `signature_defs` are TensorFlow's own messages and
-    `metadata` is the JSON form of TensorFlow Serving's SignatureDefMap, both of all signatures.
-    `run` may be called from several threads at once.
+    `signatures` are the signatures that can be run. `signature_defs` are TensorFlow's own messages
+    and `metadata` is the JSON form of TensorFlow Serving's SignatureDefMap, both for all
+    signatures. `run` may be called from several threads at once.
     """
 
     def __init__(self, session: Any, signature_defs: Mapping[str, Any]) -> None:
         self._session = session
-        # Copies: a message inside another keeps that one, and the graph in it, in memory.
+        # Copies: a nested message keeps its parent, and the graph in it, in memory.
         self.signature_defs = {name: _copy(signature_defs[name]) for name in sorted(signature_defs)}
         self.signatures: Mapping[str, ServingSignature] = {
             name: _signature(name, definition)
@@ -68,17 +68,17 @@ class LoadedModel:
 
 
 def load(path: Path, intra_op: int) -> LoadedModel:
-    """Load the SavedModel in `path`, whatever the failure may be: it is raised as it comes.
+    """Load the SavedModel in `path`; any exception of TensorFlow's loader is passed on.
 
-    `intra_op` is the number of threads inside one operation. They are one pool for the whole
-    process, as in TensorFlow Serving, so that the first model's number holds for all.
+    `intra_op` is the number of threads inside one operation. The whole process has one pool of
+    them, as in TensorFlow Serving, so the first model's number applies to all.
     """
     tf = import_tensorflow()
     v1 = tf.compat.v1
     graph = v1.Graph()
     config = v1.ConfigProto(
         intra_op_parallelism_threads=intra_op,
-        # Compute in the calling thread: the server's own workers are the pool of requests.
+        # Compute in the calling thread: the server's own compute threads are the request pool.
         inter_op_parallelism_threads=-1,
     )
     session = v1.Session(graph=graph, config=config)
@@ -86,17 +86,17 @@ def load(path: Path, intra_op: int) -> LoadedModel:
         with graph.as_default():
             meta_graph = v1.saved_model.load(session, [SERVE_TAG], str(path))
         return LoadedModel(session, meta_graph.signature_def)
-    except BaseException:  # whatever it is, the session's memory is given back
+    except BaseException:  # free the session's memory after any error
         session.close()
         raise
 
 
 def failure(error: Exception) -> tuple[Code, str]:
-    """Return what a status answer says of a failed load."""
+    """Return the code and the text of a failed load, for a status answer."""
     match error:
         case RequestError():
             return error.code, str(error)
-        case OSError():  # the loader's word for a folder without a SavedModel
+        case OSError():  # the loader raises it for a folder without a SavedModel
             return Code.NOT_FOUND, str(error)
     code = getattr(error, "error_code", None)
     return Code(code) if isinstance(code, int) else Code.UNKNOWN, str(error)
@@ -105,7 +105,7 @@ def failure(error: Exception) -> tuple[Code, str]:
 def serialise(context: Features, examples: Sequence[Features]) -> Array:
     """Return examples as serialised `tf.train.Example` protos, shape [examples], bytes.
 
-    The context's bytes come before the example's: concatenated protos merge.
+    The context's bytes precede the example's: concatenated protos merge.
     """
     shared = _example(context)
     serialised = np.empty(len(examples), dtype=np.object_)
@@ -116,16 +116,16 @@ def serialise(context: Features, examples: Sequence[Features]) -> Array:
 def import_tensorflow() -> Any:
     """Import TensorFlow, from any thread, and return it; takes seconds the first time.
 
-    Raises LaunchError in a process that has PyTorch.
+    Raises LaunchError in a process that has imported PyTorch.
     """
     frameworks.claim("tensorflow")
-    # Quiet by default: a model server's stderr is for its operator. The environment may say more.
+    # Quiet by default: a model server's stderr is for its operator. The environment can override.
     os.environ.setdefault(LEVEL, "2")
-    # Its modules import each other, which two threads at once would find half made.
+    # Its modules import each other; two threads at once would see them half initialised.
     with _IMPORTING, without_notices():
         import tensorflow as tf  # noqa: PLC0415
 
-    # Otherwise it warns that a session is TensorFlow 1's way, which is meant here.
+    # Suppress the warning that sessions belong to TensorFlow 1: they are intended here.
     tf.get_logger().setLevel(logging.ERROR)
     return tf
 
@@ -135,21 +135,21 @@ def _callable(session: Any, definition: Any) -> _Run:
 
     inputs = list(definition.inputs)
     outputs = list(definition.outputs)
-    # Two outputs may be one tensor, which is fetched once.
+    # Two outputs may be the same tensor, which is fetched once.
     fetches = list(dict.fromkeys(info.name for info in definition.outputs.values()))
     places = {name: fetches.index(info.name) for name, info in definition.outputs.items()}
     texts = {name for name, info in definition.outputs.items() if _dtype(info) == "string"}
     options = config_pb2.CallableOptions(
         feed=[definition.inputs[name].name for name in inputs], fetch=fetches
     )
-    # The only way past Session.run, whose checks cost five times the call; TensorFlow's own
-    # Keras backend goes it too, and the public make_callable has it for single tensors only.
+    # The only alternative to Session.run, whose checks cost five times the call. TensorFlow's
+    # own Keras backend uses it too; the public make_callable supports single tensors only.
     run = session._make_callable_from_options(options)
 
     def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
         values = run(*(arrays[name] for name in inputs))
         return {
-            # A scalar text comes as bytes, which NumPy would cut at its trailing zeros.
+            # A scalar string is returned as bytes, of which NumPy would strip trailing zeros.
             name: np.asarray(values[places[name]], dtype=np.object_ if name in texts else None)
             for name in outputs
         }
@@ -158,7 +158,7 @@ def _callable(session: Any, definition: Any) -> _Run:
 
 
 def _can_run(definition: Any) -> bool:
-    # The init op is a signature too: without inputs, and with an output that is no tensor.
+    # The init op is a signature too: it has no inputs, and its output is not a tensor.
     return all(info.dtype for info in definition.outputs.values())
 
 
@@ -188,7 +188,7 @@ def _specs(infos: Mapping[str, Any]) -> dict[str, ServingTensorSpec]:
 def _dtype(info: Any) -> str:
     import tensorflow as tf  # noqa: PLC0415
 
-    # TensorFlow's C++ names, which its error texts have; its Python ones differ in these three.
+    # TensorFlow's C++ names, as in its error texts; the Python names differ in these three.
     name = str(tf.dtypes.as_dtype(info.dtype).name)
     return {"float16": "half", "float32": "float", "float64": "double"}.get(name, name)
 

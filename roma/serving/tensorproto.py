@@ -1,7 +1,7 @@
-"""One tensor as TensorFlow Serving's gRPC carries it: TensorProto -> NumPy array -> TensorProto.
+"""Tensors of TensorFlow Serving's gRPC API: TensorProto -> NumPy array -> TensorProto.
 
-Requests may hold their values as bytes (`tensor_content`) or in the field of their type; answers
-hold them in the field of their type, as TensorFlow Serving's do, because clients read that.
+Requests may hold their values as bytes (`tensor_content`) or in the field of their type. Answers
+use the field of their type, as TensorFlow Serving's do, because clients read that.
 Source: tensorflow/core/framework/{tensor.proto, tensor.cc}.
 """
 
@@ -34,10 +34,10 @@ _BITS = ("half", "bfloat16")
 
 
 def decode(tensor: Message, spec: ServingTensorSpec, most_bytes: int) -> Array:
-    """Return a tensor of the type that `spec` asks for; raises RequestError.
+    """Return a tensor as an array of the type in `spec`; raises RequestError.
 
-    Its shape is the graph's to refuse, as in TensorFlow Serving. A few bytes may stand for a huge
-    tensor, because missing values repeat the last one; more than `most_bytes` are refused.
+    The graph checks its shape, as in TensorFlow Serving. A few bytes may represent a huge tensor,
+    because missing values repeat the last one; more than `most_bytes` are refused.
     """
     import tensorflow as tf  # noqa: PLC0415
     from tensorflow.core.framework import types_pb2  # noqa: PLC0415
@@ -61,7 +61,7 @@ def decode(tensor: Message, spec: ServingTensorSpec, most_bytes: int) -> Array:
     try:
         array: Array = np.asarray(tf.make_ndarray(tensor))
     except (ValueError, TypeError, IndexError) as error:
-        # Not TensorFlow's text: it may quote all values.
+        # Not TensorFlow's own text, which may quote all values.
         raise RequestError(f"tensor parsing error: {spec.name}") from error
     return array
 
@@ -90,7 +90,7 @@ def _type(spec: ServingTensorSpec) -> Message:
 
 
 def _sent(tensor: Message, spec: ServingTensorSpec) -> int:
-    """Return how many values a tensor holds, as far as they cost the sender something."""
+    """Return the number of values that a tensor's message really contains."""
     field = _FIELDS.get(spec.dtype)
     return len(tensor.tensor_content) or (len(getattr(tensor, field)) if field else 0)
 

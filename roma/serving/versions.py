@@ -1,10 +1,10 @@
-"""Which versions of a model are served: folders named by a number, as TensorFlow Serving wants.
+"""Choice of a model's versions, which are folders named by a number, as in TensorFlow Serving.
 
     base/1/saved_model.pb
     base/00000002/saved_model.pb      version 2
 
-The default policy is the latest version only, as in TensorFlow Serving. A label that names another
-version has it served too.
+The default policy serves only the latest version, as in TensorFlow Serving. A version with a label
+is served too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,13 +17,13 @@ MAX_VERSION = 2**63 - 1
 
 
 Policy = Callable[[Collection[int]], Iterable[int]]
-"""Chooses from the versions that there are; what it names beyond them is not served."""
+"""Policy that chooses among existing versions; versions that do not exist are not served."""
 
 
 def number(text: str) -> int | None:
-    """Return the version that decimal digits name; None for any other text.
+    """Parse decimal digits as a version; return None for any other text.
 
-    A number beyond an int64 is no version, as in TensorFlow Serving.
+    A number that exceeds an int64 is not a version, as in TensorFlow Serving.
     """
     # The length is checked first: Python refuses to convert thousands of digits.
     if not text.isascii() or not text.isdigit() or len(text.lstrip("0")) > len(str(MAX_VERSION)):
@@ -38,7 +38,7 @@ def find(base: Path) -> dict[int, Path]:
         folders = sorted(path for path in base.iterdir() if path.is_dir())
     except OSError as error:
         raise ModelDirectoryError(f"{base}: {error.strerror}") from error
-    except ValueError as error:  # a name with a NUL in it
+    except ValueError as error:  # a name that contains a NUL
         raise ModelDirectoryError(f"{base}: {error}") from error
     numbers = {path: number(path.name) for path in folders}
     found = {version: path for path, version in numbers.items() if version is not None}

@@ -1,8 +1,8 @@
-"""Requests that a version answers before it is AVAILABLE, so that no client waits for a first run.
+"""Warm-up of a version before it is AVAILABLE, so that no client waits for a slow first run.
 
-A model's author may leave some in its folder: `assets.extra/tf_serving_warmup_requests`, TensorFlow
-Serving's records of PredictionLogs, which are replayed, and `assets.extra/roma_warmup.json`, one
-predict body. Without either one example of zeros is computed.
+A model's folder may contain warm-up requests: `assets.extra/tf_serving_warmup_requests`, TensorFlow
+Serving's records of PredictionLogs, and `assets.extra/roma_warmup.json`, one predict body. They are
+replayed. Without either, one example of zeros is computed.
 
 Source: tensorflow_serving/servables/tensorflow/{saved_model_warmup, saved_model_warmup_util}.cc.
 """
@@ -26,18 +26,18 @@ WARM_UP_FILE = Path("assets.extra/roma_warmup.json")
 RECORDS_FILE = Path("assets.extra/tf_serving_warmup_requests")
 
 MAX_RECORDS = 1000
-"""TensorFlow Serving's own bound: a file of more is refused."""
+"""Most records of a file, TensorFlow Serving's own limit: a longer file is refused."""
 
 MAX_TENSOR_BYTES = 2**31 - 1
-"""Bytes of a tensor of a record: whoever wrote the model wrote it."""
+"""Largest tensor of a record in bytes; records are trusted as much as the model itself."""
 
 _log = logging.getLogger(__name__)
 
 
 def warm_up(model: LoadedModel, path: Path) -> None:
-    """Run what is in the version's folder `path`; raises RequestError, or as TensorFlow raises.
+    """Run the requests in the version's folder `path`; raises RequestError or TensorFlow's errors.
 
-    A request that fails ends the version, as in TensorFlow Serving.
+    A failing request fails the version's load, as in TensorFlow Serving.
     """
     body, records = path / WARM_UP_FILE, path / RECORDS_FILE
     if body.exists():
@@ -49,7 +49,7 @@ def warm_up(model: LoadedModel, path: Path) -> None:
 
 
 def invent(signature: ServingSignature) -> dict[str, Array] | None:
-    """Return zeros in the shape of one example, or None where none can be invented."""
+    """Return zeros in the shape of one example, or None if the signature does not allow it."""
     inputs: dict[str, Array] = {}
     for spec in signature.inputs.values():
         if spec.shape is None or spec.dtype == "string" or spec.dtype not in NUMPY_TYPES:
@@ -121,5 +121,5 @@ def _try_zeros(model: LoadedModel, path: Path) -> None:
     try:
         model.run(DEFAULT_SIGNATURE, inputs)
     except RequestError as error:
-        # The input was invented: that the model refuses it says nothing about real ones.
+        # The input was invented: a refusal is no evidence about real inputs.
         _log.info("%s: no warm-up: %s", path, error)

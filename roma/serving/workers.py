@@ -1,4 +1,4 @@
-"""The threads that compute: a bounded pool, whose queue a cancelled or late request leaves."""
+"""Compute threads: a bounded pool; cancelled or late requests leave its queue."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,21 +13,21 @@ _T = TypeVar("_T")
 
 
 class ComputeThreads:
-    """`count` threads; at most that many calls compute at once, the others wait in order."""
+    """Pool of `count` threads: at most that many calls compute at once, others wait in order."""
 
     def __init__(self, count: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._futures: set[Future[Any]] = set()
 
     def __len__(self) -> int:
-        """How many calls compute or wait."""
+        """Return the number of calls that compute or wait."""
         return len(self._futures)
 
     async def run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work` in a thread and return its result.
 
-        If the caller is cancelled, work that has not begun never does; work that has goes on to
-        its end, because TensorFlow cannot be interrupted.
+        If the caller is cancelled, work that has not begun never begins. Work that has begun runs
+        to its end, because TensorFlow cannot be interrupted.
         """
         return await self.run_within(None, work, *args, **kwargs)
 
@@ -38,14 +38,15 @@ class ComputeThreads:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Like `run`, but work that has not begun after `seconds` (None: no limit) never does.
+        """Run `work` as `run` does, unless it has not begun after `seconds` (None: no limit).
 
-        That raises RequestError, DEADLINE_EXCEEDED. Work that has begun in time is not hurried.
+        Then RequestError with DEADLINE_EXCEEDED is raised. Work that begins in time runs to its
+        end.
         """
         if seconds is not None and seconds <= 0:
             raise _late()
-        # The pool keeps a cancelled future until a thread takes it up; its request, which may be
-        # large, goes at once.
+        # The pool keeps a cancelled future until a thread takes it; its request, which may be
+        # large, is freed immediately.
         held = [partial(work, *args, **kwargs)]
 
         def take() -> _T:
@@ -74,7 +75,7 @@ class ComputeThreads:
                 timer.cancel()
 
     def stop(self) -> bool:
-        """Take no more work and forget what waits; return whether a thread is still computing."""
+        """Accept no more work and drop waiting work; return whether a thread still computes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         return any(future.running() for future in tuple(self._futures))
 

@@ -33,5 +33,5 @@ def read_host(proc: Path = PROC) -> HostReading | None:
 def _waited(proc: Path) -> float | None:
     try:
         return parse_some((proc / "pressure" / "cpu").read_text())
-    except OSError:  # no PSI, or switched off (psi=0).
+    except OSError:  # no PSI, or switched off (psi=0)
         return None

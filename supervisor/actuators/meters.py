@@ -70,7 +70,7 @@ class FileMeters:
         try:
             found = await self._containers.containers()
         except ActuationError:
-            return  # the next tick retries; `apply` reports an unreachable engine.
+            return  # the next tick retries; `apply` reports an unreachable engine
         for name, container in found.items():
             if name in self._groups or not container.running:
                 continue
@@ -102,7 +102,7 @@ class EngineMeters:
         if self._asking is None:
             self._asking = asyncio.create_task(self._keep_asking(now + ASK_AT * self._period))
         elif self._asking.done():
-            self._asking.result()  # raise the bug that ended it.
+            self._asking.result()  # raise the bug that ended it
         newest, self._newest = self._newest, {}
         age = now - self._arrived
         return {name: _aged(newest.get(name), age) for name in self._executables}

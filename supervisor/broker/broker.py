@@ -185,7 +185,7 @@ class Broker:
                 )
             renewed, problem = self._renewed, await self._share_safely()
             if self._renewed != renewed:
-                continue  # it came back while this call waited for the engine.
+                continue  # it came back while this call waited for the engine
             if problem and self._state is not Lease.STUCK:
                 log.warning("worker %s: no safe shares yet: %s", self._worker.name, problem)
             self._state = Lease.STUCK if problem else Lease.SAFE
@@ -225,7 +225,7 @@ class Broker:
                 )
                 self._bursts.restore(container, quota)
         except EngineError as error:
-            self._checked.pop(name, None)  # a recreated container must be checked again.
+            self._checked.pop(name, None)  # a recreated container must be checked again
             return error
         except ActuationError as error:
             return error
@@ -263,7 +263,7 @@ class Broker:
             # The quota last: statistics may take a second, in which it may have moved.
             return reading(await self._engine.inspect(container), stats)
         except EngineError as error:
-            self._checked.pop(name, None)  # a recreated container must be checked again.
+            self._checked.pop(name, None)  # a recreated container must be checked again
             return error
         except ActuationError as error:
             return error

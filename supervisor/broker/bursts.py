@@ -44,7 +44,7 @@ class Bursts:
         try:
             move(group)
         except ActuationError as error:
-            if not self._failed:  # once, not once per container and second.
+            if not self._failed:  # once, not once per container and second
                 log.warning("quotas are set, bursts are not: %s", error)
             self._failed = True
 

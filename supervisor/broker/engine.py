@@ -171,7 +171,7 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
             case "unix":
                 connector = aiohttp.UnixConnector(rest, limit=0)
             case "tcp":
-                assert docker.tls is not None  # guaranteed by config.
+                assert docker.tls is not None  # guaranteed by config
                 base, explain = f"https://{rest}", _about(docker.tls)
                 connector = aiohttp.TCPConnector(ssl=_tls(docker.tls), limit=0)
             case _:

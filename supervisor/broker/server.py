@@ -85,7 +85,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: boo
         for task in pending:
             task.cancel()
         for task in done:
-            task.result()  # raise the bug that ended it, and get restarted.
+            task.result()  # raise the bug that ended it, and get restarted
 
 
 async def _follow(broker: Broker, file: Path, config: Config) -> None:

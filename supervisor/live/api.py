@@ -125,7 +125,7 @@ def _status(status: ExecutableStatus) -> dict[str, Any]:
 def decisions(loop: ControlLoop, model: str | None, since: float) -> list[Decision]:
     """Return the decisions after `since`, of one model or of all: the last `MOST`, oldest first."""
     found = [
-        replace(d)  # the last one still changes.
+        replace(d)  # the last one still changes
         for status in loop.core.status.values()
         if model is None or status.managed.model.name == model
         for d in itertools.takewhile(lambda d: d.time > since, reversed(status.decisions))

@@ -159,7 +159,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         for task in pending:
             task.cancel()
         for task in done:
-            task.result()  # raise the bug that ended the loop, so that the launcher restarts us.
+            task.result()  # raise the bug that ended the loop, so that the launcher restarts us
 
 
 async def _controlled(loop: ControlLoop) -> None:

@@ -86,7 +86,7 @@ class Lab:
                 for result in pool.map(function, jobs):
                     found.append(result)
                     self._on_progress(len(found), len(jobs))
-            except BaseException:  # mainly Ctrl-C: pending jobs are cancelled.
+            except BaseException:  # mainly Ctrl-C: pending jobs are cancelled
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return found

@@ -234,9 +234,9 @@ def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict
             rows.append((system.name, test.name, late, late_by, cores, cores_by, bound, ratio))
             kept[system.name, test.name] = late <= LATE
             if bound is None:
-                continue  # no policy could.
+                continue  # no policy could
             what = f"{test.name}: {system.name}"
-            is_aim = system is not SHIPPED  # once a second is an aim: no document claims it.
+            is_aim = system is not SHIPPED  # once a second is an aim: no document claims it
             checks.append(Check(f"{what}: {late:.2%} late (≤ {LATE:.0%})", late <= LATE, is_aim))
             aim = TARGET if test.gpus else CPU_TARGET
             claim = f"{what}: {cores / bound:.2f} × the clairvoyant's core-seconds (≤ {aim:g})"

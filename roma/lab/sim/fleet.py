@@ -257,7 +257,7 @@ class Fleet:
             self._handle(ExecutorReady(name, offer))
         for time, device, delay in plan.late:
             self.agenda.at(time, self._delay, (f"gpu{device}", delay))
-        self._clock = clock  # now, since devices exist before the first request arrives.
+        self._clock = clock  # now, since devices exist before the first request arrives
 
     def run(self, until: float) -> None:
         """Simulate until a point in time; may be called again."""
@@ -474,7 +474,7 @@ class Fleet:
         if answered is None:
             return
         for request in answered.requests:
-            if request in self._open:  # else it was refused while it ran.
+            if request in self._open:  # else it was refused while it ran
                 self._finish(request, None, answered.variant)
 
     def _noisy(self, seconds: float, machine: _Machine) -> float:

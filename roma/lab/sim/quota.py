@@ -79,7 +79,7 @@ class QuotaCpu:
         # number counts for all, and a request ends when that number reaches its mark.
         self._served = 0.0
         self._running: list[tuple[float, int]] = []
-        self._rate = 0.0  # their joint rate, in cores.
+        self._rate = 0.0  # their joint rate, in cores
         self._pace = float("inf")
         self._stalled = False
 

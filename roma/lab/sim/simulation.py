@@ -47,7 +47,7 @@ from supervisor.core import Apply, Supervisor
 
 DISPATCHER = "dispatcher"
 
-_OK = Ended.OK  # reading a member of an Enum costs 70 ns in Python 3.11.
+_OK = Ended.OK  # reading a member of an Enum costs 70 ns in Python 3.11
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class Simulation:
     def _on_end(self, execution: int) -> None:
         requests = self._running.pop(execution, None)
         if requests is None:
-            return  # its executor was lost meanwhile.
+            return  # its executor was lost meanwhile
         now = self.agenda.now
         for request in requests:
             tally, arrived, _ = self._open.pop(request)

@@ -161,6 +161,6 @@ def _spread(cv: float) -> float:
 def _scale(normals: Sequence[float], spread: float) -> float:
     """Return the number of average requests that these are together."""
     total, half_variance = 0.0, spread * spread / 2
-    for z in normals:  # sum() over a generator costs three times as much for one request.
+    for z in normals:  # sum() over a generator costs three times as much for one request
         total += math.exp(spread * z - half_variance)
     return total

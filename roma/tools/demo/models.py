@@ -185,7 +185,7 @@ def _save(serve: Any, version: Path) -> None:
     """
     import tensorflow as tf  # noqa: PLC0415 - only in the child
     from tensorflow.python.framework.convert_to_constants import (  # noqa: PLC0415
-        convert_variables_to_constants_v2,  # its public name was removed after TensorFlow 1.
+        convert_variables_to_constants_v2,  # its public name was removed after TensorFlow 1
     )
 
     concrete = serve.get_concrete_function()
@@ -280,7 +280,7 @@ def _load_published(network: Any) -> bool:
             if file is not None:
                 network.load_weights(file)
         except (OSError, ValueError):
-            return False  # a proxy's error page or a truncated file, not the weights.
+            return False  # a proxy's error page or a truncated file, not the weights
         return file is not None
 
 

@@ -242,7 +242,7 @@ async def _serving(config: Config, target: Target, hierarchy: Hierarchy) -> Asyn
     with tempfile.TemporaryDirectory(prefix="roma-profile-") as log_dir:
         async with cgroups(config, hierarchy, [executable]) as groups:
             group = groups[executable.name]
-            group.lift()  # it loads with all the CPU there is.
+            group.lift()  # it loads with all the CPU there is
             most = config.gateway.max_body_bytes
             child = model_server(executable, group, most, Path(log_dir))
             child.start()
@@ -252,7 +252,7 @@ async def _serving(config: Config, target: Target, hierarchy: Hierarchy) -> Asyn
                     raise LaunchError(f"{executable.name} is not in cgroup {executable.cgroup}")
                 yield group
             finally:
-                group.lift()  # nobody waits for it to stop on a tenth of a core.
+                group.lift()  # nobody waits for it to stop on a tenth of a core
                 await child.stop()
 
 

@@ -75,7 +75,7 @@ def _rates(functions: int, total: float, draw: random.Random) -> Iterator[float]
 def _shape(draw: random.Random) -> Shape:
     kind, phase = draw.random(), draw.random()
     if kind < 0.5:
-        return lambda _: 1.0  # sustained, or cold: its rate makes the difference.
+        return lambda _: 1.0  # sustained, or cold: its rate makes the difference
     if kind < 0.8:
         period = draw.uniform(20, 120)
         return lambda second: 1 + 0.8 * math.sin(2 * math.pi * (second / period + phase))
