@@ -16,7 +16,7 @@ DEV := $(VENV)/.has-dev
 
 # What every request passes, compiled by mypyc; pyproject.toml lists the modules.
 COMPILED := build/compiled
-DECISIONS := $(addprefix tests/,dispatcher experiments gateway golden properties supervisor)
+DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time properties)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
 
@@ -56,7 +56,7 @@ compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 
 test: $(DEV) $(COMPILED)/.built  ## All tests; those of the decisions once more, compiled.
 	$(BIN)/pytest
-	$(BIN)/pytest tests/worker/pytorch
+	$(BIN)/pytest tests/pytorch
 	ROMA_COMPILED=1 $(BIN)/pytest --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 check: $(DEV)  ## ruff, mypy --strict and import-linter.
@@ -69,7 +69,7 @@ bench: $(DEV) $(COMPILED)/.built  ## Throughput, latency, decision and tick cost
 	$(BIN)/python -m bench
 
 fuzz: $(DEV)  ## SECONDS (60) of any bytes for the reader of gRPC messages, beside protobuf's.
-	PYTHONPATH=. $(BIN)/python -m tests.gateway.fuzz_wire $(or $(SECONDS),60)
+	PYTHONPATH=. $(BIN)/python -m tests.protocol.gateway.fuzz_wire $(or $(SECONDS),60)
 
 peers: .venv-peers/.installed $(COMPILED)/.built  ## The gateway beside other serving systems, in an environment of their own.
 	$(BIN)/python -m bench peers
@@ -79,11 +79,11 @@ peers: .venv-peers/.installed $(COMPILED)/.built  ## The gateway beside other se
 	.venv-peers/bin/pip install $(QUIET) '.[peers]'
 	@touch $@
 
-faults: $(DEV)  ## Every fault of tests/faults with its recovery time, as docs/faults.md (about two minutes).
-	PYTHONPATH=. $(BIN)/python -m tests.faults.report
+faults: $(DEV)  ## Every fault of tests/system/faults with its recovery time, as docs/faults.md (about two minutes).
+	PYTHONPATH=. $(BIN)/python -m tests.system.faults.report
 
 soak: $(DEV)  ## MINUTES (30) of load with a fault every few seconds, as docs/soak.md.
-	PYTHONPATH=. $(BIN)/python -m tests.faults.soak $(or $(MINUTES),30)
+	PYTHONPATH=. $(BIN)/python -m tests.system.faults.soak $(or $(MINUTES),30)
 
 wheel: $(COMPILED)/.built  ## A compiled wheel in dist/ (needs a C compiler).
 

@@ -22,7 +22,7 @@ class PiGains:
     """K in cores per unit of error (dimensionless for `inverse`), a the zero.
 
     The defaults are stable with up to three periods of dead time on the plant of CONTROL theory
-    (tests/controllers/test_closed_loop.py); the paper's own K = 0.15, a = 0.11 can be given.
+    (tests/unit/controllers/test_closed_loop.py); the paper's own K = 0.15, a = 0.11 can be given.
     """
 
     error: ErrorForm = ErrorForm.LOG

@@ -3,7 +3,7 @@
 The demo serves two TensorFlow models on this machine, behind the real gateway, under real quotas.
 Then the very same requests, at their average cost in that run by the kernel's accounting, go
 through the simulator. (Alone and at a low rate a request costs more: caches are cold.) A test
-checks that the *decisions* are the same (`tests/parity`); this checks the *plant*.
+checks that the *decisions* are the same (`tests/virtual_time/parity`); this checks the *plant*.
 """
 
 import tempfile

@@ -1,0 +1,181 @@
+"""Executables that die, refuse or hang under gRPC: each call ends once, and none runs twice."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from dispatcher.live.backends.backend_address import GrpcMessage
+from dispatcher.live.grpc.channel import GrpcChannel
+from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreachable
+from tests.protocol.gateway.test_grpc import PREDICT, STATUS, asking
+
+Code = grpc.StatusCode
+
+
+async def test_an_executable_that_dies_fails_what_it_ran_once(harness):
+    await harness.open(speaks_grpc=True, backends=2)
+    first, second = harness.grpc_backends
+    first.gate = second.gate = asyncio.Event()
+    async with harness.channel as channel:
+        calls = [
+            asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
+            for _ in range(2)
+        ]
+        await harness.until(lambda: first.running == second.running == 1)
+        await first.stop()
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        (failed,) = [call.result() for call in calls if call.done()]
+        assert failed[0] is Code.INTERNAL
+        assert failed[2].startswith("executable m.0@local: connection closed before the answer")
+        second.gate.set()
+        codes = sorted(call[0].name for call in await asyncio.gather(*calls))
+    assert codes == ["INTERNAL", "OK"]
+    assert (len(first.seen), len(second.seen)) == (1, 1)  # nothing was repeated
+    assert harness.queue.failed == 1
+
+
+async def test_an_executable_that_comes_back_is_used_again(harness):
+    await harness.open(speaks_grpc=True)
+    backend = harness.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    call = asyncio.create_task(harness.call(PREDICT, asking(PREDICT)))
+    await harness.until(lambda: backend.running == 1)
+    await backend.stop()
+    assert (await call)[0] is Code.INTERNAL
+    await harness.until(lambda: not any(harness.core.executors.of("m")))
+    code, _, text, trailing = await harness.call(PREDICT, asking(PREDICT))
+    assert (code, int(trailing["retry-after"])) == (Code.UNAVAILABLE, 1)
+    assert "m" in text
+    backend.gate = None
+    await backend.start()
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert (await harness.call(PREDICT, asking(PREDICT)))[0] is Code.OK
+
+
+async def test_a_call_that_never_left_runs_on_another_executable(harness):
+    await harness.open(speaks_grpc=True, backends=2)
+    dead, alive = harness.grpc_backends
+    name = next(e.spec.name for e in harness.core.executors)
+    await dead.stop()
+    channel = harness.service.endpoints[name].channel
+    await harness.until(lambda: channel._channel.get_state() is not grpc.ChannelConnectivity.READY)
+    codes = [(await harness.call(PREDICT, asking(PREDICT)))[0] for _ in range(4)]
+    assert codes == [Code.OK] * 4
+    assert (len(dead.seen), len(alive.seen)) == (0, 4)
+    assert harness.queue.failed == 0
+
+
+async def test_an_executable_that_never_answers_is_cut_off(harness):
+    await harness.open(speaks_grpc=True, timeout=0.3)
+    backend = harness.grpc_backends[0]
+    backend.gate = asyncio.Event()
+    code, _, text, _ = await harness.call(PREDICT, asking(PREDICT))
+    assert code is Code.INTERNAL
+    assert text == "executable m.0@local: no answer within 0.3 s"
+    code, _, text, _ = await harness.call(STATUS, asking(STATUS))
+    assert code is Code.DEADLINE_EXCEEDED
+    assert text == "executable m.0@local: no answer within 0.3 s"
+    backend.gate = None
+    assert (await harness.call(PREDICT, asking(PREDICT)))[0] is Code.OK
+
+
+async def test_a_look_up_without_an_executable_is_unavailable(harness):
+    await harness.open(speaks_grpc=True, start=False)
+    code, _, text, trailing = await harness.call(STATUS, asking(STATUS))
+    assert (code, text) == (Code.UNAVAILABLE, "no executable of model m is ready")
+    assert trailing["retry-after"] == "1"
+
+
+async def test_a_server_that_is_unavailable_by_its_own_word_is_not_suspected(harness):
+    await harness.open(speaks_grpc=True)
+
+    async def busy(request, context):
+        await context.abort(Code.UNAVAILABLE, "warming up")
+
+    harness.grpc_backends[0].behave = busy
+    assert (await harness.call(PREDICT, asking(PREDICT)))[0::2][:2] == (
+        Code.UNAVAILABLE,
+        "warming up",
+    )
+    assert not any(executor.suspected for executor in harness.core.executors)
+
+
+async def test_an_answer_beyond_its_bound_is_that_executables_fault(harness):
+    await harness.open(speaks_grpc=True, gateway="max_answer_bytes: 1MiB")
+    backend = harness.grpc_backends[0]
+
+    async def large(request, context):
+        return b"x" * (2**20 + 1)
+
+    backend.behave = large
+    _, _, text, _ = await harness.call(PREDICT, asking(PREDICT))
+    assert "its answer is larger than 1048576 bytes" in text
+    backend.behave = None
+    await harness.until(lambda: any(harness.core.executors.of("m")))
+    assert (await harness.call(PREDICT, asking(PREDICT)))[0] is Code.OK
+
+
+# The channel alone
+
+
+@pytest.fixture
+async def reached(harness):
+    """A model server and a channel to it."""
+    await harness.open(speaks_grpc=True)
+    channel = GrpcChannel("127.0.0.1", harness.grpc_backends[0].port)
+    yield harness, harness.grpc_backends[0], channel
+    await channel.close()
+
+
+def post(channel, body=b"x", timeout=10, more=""):
+    answer = asyncio.get_running_loop().create_future()
+    attempt = channel.send(
+        GrpcMessage("/a.B/C", body), answer.set_result, timeout=timeout, more=more
+    )
+    return attempt, answer
+
+
+async def test_errors_say_whether_the_call_may_have_run(reached):
+    harness, backend, channel = reached
+    backend.gate = asyncio.Event()
+    _, answer = post(channel, timeout=0.2)
+    assert isinstance(await answer, BackendTimeout)
+    _, answer = post(channel, timeout=0.3, more="X-Request-Timeout-Ms: 100\r\n")
+    assert isinstance(await answer, BackendTimeout)  # the client's own deadline ends nothing here
+    _, answer = post(channel)
+    await harness.until(lambda: backend.running == 1)
+    await backend.stop()
+    assert isinstance(await answer, BackendLost)
+    _, answer = post(channel)
+    assert isinstance(await answer, BackendUnreachable)
+
+
+async def test_what_is_given_up_tells_nobody_but_the_model_server(reached):
+    harness, backend, channel = reached
+    backend.gate = asyncio.Event()
+    attempt, answer = post(channel)
+    await harness.until(lambda: backend.running == 1)
+    attempt.abort()
+    await harness.until(lambda: backend.cancelled == 1)
+    attempt, unsent = post(channel)
+    attempt.abort()  # before it left
+    backend.gate = None
+    _, third = post(channel, b"third")
+    assert (await third).body == b"third"
+    assert not answer.done()
+    assert not unsent.done()
+    assert [seen[2] for seen in backend.seen] == [b"x", b"third"]
+
+
+async def test_closing_ends_what_is_in_flight(reached):
+    harness, backend, channel = reached
+    backend.gate = asyncio.Event()
+    _, answer = post(channel)
+    await harness.until(lambda: backend.running == 1)
+    await channel.close()
+    lost = await asyncio.wait_for(answer, 10)
+    assert isinstance(lost, BackendLost)
+    assert "given up" in str(lost)
+    _, answer = post(channel)
+    assert isinstance(await answer, BackendUnreachable)

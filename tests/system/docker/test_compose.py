@@ -1,0 +1,274 @@
+"""The rendered Compose file: valid, what the committed one says, and a stack that really runs."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.config import schema as roma_config
+from roma.deploy import grafana
+from roma.deploy.compose import render
+from roma.domain.errors import ConfigError
+from roma.tools.demo.ports import free_ports
+from supervisor.cgroups import container_group, container_hierarchy
+from tests.support.engine import docker
+from tests.support.up import Up
+
+COMPOSE = Path(__file__).parents[3] / "compose"
+
+FILE = """
+name: NAME
+models:
+  a: {path: models/a, sla: {response_time: 1}, cpu: {min: 0.1, initial: 0.5}}
+  b: {path: models/b, sla: {response_time: 1}, cpu: {min: 0.1, initial: 0.5}}
+workers:
+  - {name: host, backend: docker, cores: 2, reserved: 0.5, docker: {server: roma, image: IMAGE}}
+"""
+
+
+@pytest.fixture
+def composed():
+    if shutil.which("docker-compose") is None:
+        pytest.skip("docker-compose is not installed")
+
+    def run(file, *arguments, **environment):
+        argv = ["docker-compose", "-f", str(file), *arguments]
+        return subprocess.run(
+            argv, capture_output=True, text=True, env=os.environ | environment, check=True
+        ).stdout
+
+    return run
+
+
+def test_the_committed_files_are_what_their_roma_yaml_renders_to(composed):
+    source = COMPOSE / "roma.yaml"
+    for name, text in render(roma_config.load(source), source, COMPOSE).items():
+        assert (COMPOSE / name).read_text() == text
+    composed(COMPOSE / "compose.yaml", "config", "--quiet")
+
+
+def test_a_dispatcher_that_traces_gets_opentelemetrys_variables(tmp_path, composed):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x"))
+    assert "environment" not in dispatcher_of(file, tmp_path)
+    file.write_text(FILE.replace("IMAGE", "x") + "gateway: {traces: true}\n")
+    names = dispatcher_of(file, tmp_path)["environment"]
+    assert {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER"} <= set(names)
+    for name, text in render(roma_config.load(file), file, tmp_path).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shown = composed(
+        tmp_path / "compose.yaml", "config", OTEL_EXPORTER_OTLP_ENDPOINT="http://collector:4318"
+    )
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT: http://collector:4318" in shown
+    assert yaml.safe_load((tmp_path / "deployed.yaml").read_text())["gateway"]["traces"] is True
+
+
+def dispatcher_of(file, out):
+    text = render(roma_config.load(file), file, out)["compose.yaml"]
+    return yaml.safe_load(text)["services"]["dispatcher"]
+
+
+def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x").replace("cores: 2,", "cores: 2, gpus: 1,"))
+    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
+    services = yaml.safe_load(text)["services"]
+    assert services["gpu0"]["profiles"] == ["gpu"]
+    (device,) = services["gpu0"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}
+    assert "cpu_quota" not in services["gpu0"]
+    assert services["gpu0"]["volumes"] == [
+        "./models/a:/models/a:ro",
+        "./models/b:/models/b:ro",
+    ]
+    (tmp_path / "compose.yaml").write_text(text)
+    composed(tmp_path / "compose.yaml", "config", "--quiet")
+
+
+def test_the_engine_s_own_socket_is_where_the_broker_has_it(tmp_path):
+    file = tmp_path / "roma.yaml"
+    mine = "docker: {host: 'unix:///run/user/7/docker.sock', "
+    file.write_text(FILE.replace("IMAGE", "x").replace("docker: {", mine))
+    rendered = render(roma_config.load(file), file, tmp_path)
+    volumes = yaml.safe_load(rendered["compose.yaml"])["services"]["broker"]["volumes"]
+    assert "/run/user/7/docker.sock:/var/run/docker.sock" in volumes
+    (tmp_path / "deployed.yaml").write_text(rendered["deployed.yaml"])
+    docker = roma_config.load(tmp_path / "deployed.yaml").workers[0].containers
+    assert docker.host == "unix:///var/run/docker.sock"
+
+
+def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x"))
+    services = yaml.safe_load(render(roma_config.load(file), file, tmp_path)["compose.yaml"])[
+        "services"
+    ]
+    holders = [n for n, s in services.items() if any("docker.sock" in v for v in s["volumes"])]
+    assert holders == ["broker"]
+    assert services["broker"]["network_mode"] == "none"
+    assert "--no-launcher" in services["broker"]["command"]
+    for service in services.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("backend: docker", "backend: process", "absent for backend process"),
+        ("image: IMAGE", "image: x, direct: true", "direct = true: must be false"),
+        (
+            "docker: {",
+            "docker: {host: 'tcp://h:2376', tls: certs, address: h, ",
+            r"docker\.host = tcp://h:2376: must be unix://",
+        ),
+        ("workers:", "gateway: {processes: 2}\nworkers:", "gateway.processes = 2: must be 1"),
+        ("  a: {", "  broker: {", r"models\.broker: is the name of a service"),
+        (
+            "  - {name: host",
+            "  - {name: other, backend: docker, cores: 2, base_port: 9900}\n  - {name: host",
+            "workers = other, host: must be one",
+        ),
+    ],
+)
+def test_what_cannot_be_rendered_is_named(tmp_path, old, new, message):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace(old, new).replace("IMAGE", "x"))
+    with pytest.raises(ConfigError, match=message):
+        render(roma_config.load(file), file, tmp_path)
+
+
+def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x").replace("path: models/a", "volume: my-models"))
+    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
+    rendered = yaml.safe_load(text)
+    assert rendered["services"]["a"]["volumes"] == ["my-models:/models/a:ro"]
+    assert rendered["volumes"]["my-models"] == {"external": True}
+    (tmp_path / "compose.yaml").write_text(text)
+    composed(tmp_path / "compose.yaml", "config", "--quiet")
+
+
+def test_rendering_again_keeps_what_people_set(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x"))
+    run = ["render", "compose", str(file), "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    settings = tmp_path / ".env"
+    assert "ROMA_PORT=8501\n" in settings.read_text()
+    settings.write_text("ROMA_PORT=80\n")
+    (tmp_path / "prometheus.yaml").unlink()
+    assert CliRunner().invoke(app, run).exit_code == 0
+    assert settings.read_text() == "ROMA_PORT=80\n"
+    assert (tmp_path / "prometheus.yaml").exists()
+
+
+def predict(url, model, token):
+    request = urllib.request.Request(
+        f"{url}/v1/models/{model}:predict",
+        data=b'{"instances": [1]}',
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    try:
+        return urllib.request.urlopen(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
+    tmp_path, composed, control_image, worker_image, prometheus_image
+):
+    name = f"stack-{os.getpid()}"
+    (tmp_path / "models" / "a").mkdir(parents=True)
+    (tmp_path / "models" / "b").mkdir()
+    source = tmp_path / "roma.yaml"
+    source.write_text(FILE.replace("NAME", name).replace("IMAGE", worker_image))
+    render_again = ["render", "compose", str(source), "--out", str(tmp_path)]
+    rendered = CliRunner().invoke(app, render_again)
+    assert rendered.exit_code == 0, rendered.output
+    token = (tmp_path / "secrets" / "client.token").read_text().strip()
+    port, page, metrics = free_ports(3)
+    settings = {
+        "ROMA_CONTROL_IMAGE": control_image,
+        "ROMA_PROMETHEUS_IMAGE": prometheus_image,
+        "ROMA_PORT": str(port),
+        "ROMA_PAGE_PORT": str(page),
+        "ROMA_PROMETHEUS_PORT": str(metrics),
+    }
+    # All but Grafana, of which there is no image without a registry.
+    services = ["a", "b", "dispatcher", "supervisor", "broker", "prometheus"]
+    file, url = tmp_path / "compose.yaml", f"http://127.0.0.1:{port}"
+
+    def quota(model):
+        container = docker("inspect", "-f", "{{.Id}}", f"{name}-host-{model}")
+        group = container_group(container_hierarchy(), container, 0.1)
+        return group.read().cores
+
+    async def until(condition):
+        async with asyncio.timeout(90):
+            while not condition():
+                await asyncio.sleep(0.2)
+
+    def asked(query):
+        path = "/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        status, body = Up.get(f"http://127.0.0.1:{metrics}", path)
+        assert status == 200, body
+        return json.loads(body)["data"]["result"]
+
+    try:
+        composed(file, "-p", name, "up", "-d", *services, **settings)
+        await until(lambda: Up.get(url, "/readyz")[0] == 200)
+        await until(lambda: quota("a") == quota("b") == 0.1)  # idle: given back
+        up = Up(source)
+        up.url, up.authorization = url, f"Bearer {token}"
+        # Names and loads are not for everybody who reaches the port.
+        assert Up.get(f"http://127.0.0.1:{page}", "/")[0] == 401
+        load = asyncio.create_task(up.load({"a": 30}, {"a": [b'{"instances": [1]}']}, 10))
+        await until(lambda: quota("a") > 0.25)
+        assert quota("b") == 0.1
+        sent = (await load).total
+        assert sent.failed == 0
+        requests = 'sum(roma_requests_total{model="a"})'
+        await until(lambda: asked(requests)[0]["value"][1] == str(sent.sent))
+        # No GPU here, nothing answered in the last second, no law at work on an idle model.
+        absent = ("roma_gpu", "roma_response_time", "roma_controller_term")
+        for query in grafana.queries("a"):
+            if not query.startswith(absent):
+                await until(lambda query=query: asked(query))
+        rules = json.loads(Up.get(f"http://127.0.0.1:{metrics}", "/api/v1/rules")[1])
+        found = [rule for group in rules["data"]["groups"] for rule in group["rules"]]
+        assert {rule["health"] for rule in found} == {"ok"}
+        started = docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b")
+        assert predict(url, "c", token) == 404
+        said = ["--path", str(tmp_path / "models" / "b"), "--response-time", "1", "--wait", "0"]
+        assert CliRunner().invoke(app, ["models", "add", str(source), "c", *said]).exit_code == 0
+        assert CliRunner().invoke(app, render_again).exit_code == 0
+        composed(file, "-p", name, "up", "-d", "--no-deps", "c", **settings)
+        for program in ("dispatcher", "supervisor", "broker"):
+            told = ["exec", "-T", program, "sh", "-c", "kill -HUP 1"]
+            composed(file, "-p", name, *told, **settings)
+        await until(lambda: predict(url, "c", token) == 200)
+        await until(lambda: quota("c") == 0.02)  # under control: idle, and given back
+        assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{name}-host-b") == started
+        users = docker("exec", f"{name}_supervisor_1", "id", "-u")
+        assert users == "10001"
+    except Exception as error:  # whatever it is, what the stack said belongs to it
+        error.add_note(composed(file, "-p", name, "logs", "--tail=30", **settings))
+        raise
+    finally:
+        composed(file, "-p", name, "down", "--volumes", "--timeout", "10", **settings)
+    assert docker("ps", "-aq", "--filter", f"name={name}") == ""
+    assert docker("volume", "ls", "-q", "--filter", f"name={name}") == ""
+    assert docker("network", "ls", "-q", "--filter", f"name={name}") == ""

@@ -1,0 +1,72 @@
+"""`python -m tests.system.faults.report`: run every fault and write docs/faults.md (about three minutes)."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.system.faults.fault_runner import CALM, PROMISE, RATE, Row, drive
+from tests.system.faults.matrix import MATRIX
+
+PAGE = Path(__file__).parents[3] / "docs/faults.md"
+
+HEAD = f"""\
+# Faults, and what comes of them
+
+Written by `make faults`: a real `roma dispatcher`, and a `roma supervisor` where one is concerned,
+in front of stand-in model servers that write down the number of each request they compute. An
+open-loop load of {RATE:g} req/s goes on before, during and after each fault. `tests/system/faults` runs the
+same in CI and fails unless, in every line,
+
+- each request sent has exactly one end, and the dispatcher's `/metrics` counted the same ends as the
+  clients (where the gateway itself was not restarted);
+- no request was computed twice, and whoever was answered got the answer to his own request;
+- refusals and failures are of the stated kinds, and failures no more than stated;
+- {CALM} requests in a row are answered afterwards.
+
+*Recovery* is the time from the end of the fault (a program is started again or goes on, packets pass)
+until the last request had ended that was not answered within the promised {PROMISE:g} s. A program's
+own start is part of it. It is measured here, and compared nowhere: tests count requests.
+
+What no test here can do: netem, the kernel's own faulty network, is no part of many kernels; a cable
+through two TUN devices stands for it (`tests/support/cable.py`). The wall clock is shifted for the
+programs alone (`tests/support/wallclock.c`, preloaded), for others use this machine's. No steady
+clock leaps in Linux; a paused program sees one that does.
+
+| fault | what is done | outcome stated | sent | failed | refused | recovery |
+|---|---|---|---|---|---|---|
+"""
+
+TAIL = """
+More, with whole deployments by `roma up` (restarts, cgroups, safe shares):
+`tests/system/faults/test_faults_live.py`; with containers and an engine that hangs: `tests/system/docker`.
+"""
+
+
+def line(row: Row) -> str:
+    """Return a row of the table."""
+    fault = row.fault
+    cells = (
+        fault.name,
+        fault.injection,
+        fault.outcome,
+        row.sent,
+        row.failed,
+        row.refused,
+        f"{row.recovery:.2f} s",
+    )
+    return "| " + " | ".join(map(str, cells)) + " |\n"
+
+
+async def main() -> None:
+    lines = []
+    for fault in MATRIX:
+        with tempfile.TemporaryDirectory(prefix="roma-fault-") as directory:
+            lines.append(line(await drive(fault, Path(directory))))
+        sys.stdout.write(lines[-1])
+        sys.stdout.flush()
+    PAGE.write_text(HEAD + "".join(lines) + TAIL)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,154 @@
+"""`roma simulate`: the example of the repository, laws side by side, records to identify from."""
+
+import contextlib
+import csv
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.domain.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[3] / "examples/simulate.yaml"
+
+
+@pytest.fixture
+def short(tmp_path):
+    """The example, cut to half a minute."""
+    text = EXAMPLE.read_text()
+    assert "duration: 300" in text
+    file = tmp_path / "short.yaml"
+    busy = text.replace("15-40-40-15", "60-70-70-60")  # more than the GPUs can take
+    assert busy != text
+    file.write_text(busy.replace("duration: 300", "duration: 30"))
+    return file
+
+
+def simulate(file, *options):
+    return CliRunner().invoke(app, ["simulate", str(file), *options])
+
+
+def test_laws_are_compared_under_the_same_requests(short):
+    done = simulate(short, "--law", "late_share", "--law", "static", "--seeds", "2", "--json")
+    data = json.loads(done.stdout)
+    assert set(data) == {"late_share", "static"}
+    for ours, theirs in zip(data["late_share"], data["static"], strict=True):
+        counts = [[m["arrivals"] for m in r["models"]] for r in (ours, theirs)]
+        assert counts[0] == counts[1]
+        assert ours["core_seconds"] < theirs["core_seconds"] <= 12 * 30 * 1.001
+        for model in ours["models"]:
+            ended = model["answered"] + model["rejected"] + model["failed"]
+            assert 0 <= model["arrivals"] - ended <= 20  # still in the system at the end
+    first, second = data["late_share"]
+    assert first["core_seconds"] != second["core_seconds"]
+
+
+def test_the_same_command_prints_the_same(short):
+    assert simulate(short, "--json").stdout == simulate(short, "--json").stdout
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(short):
+    quiet = subprocess.run(
+        [sys.executable, "-m", "roma", "simulate", str(short), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert quiet.stderr == ""
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "roma", "simulate", str(short), "--json", "--seeds", "2"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    ) as process:
+        os.close(terminal)
+        told = b""
+        # EIO: the other end was closed.
+        with contextlib.suppress(OSError):
+            while part := os.read(main, 4096):
+                told += part
+        document = json.loads(process.stdout.read())
+    os.close(main)
+    assert len(document["late_share"]) == 2
+    assert b"simulate" in told
+    assert re.search(rb"\d+%", told)
+
+
+def test_the_table_names_every_model_and_law(short):
+    shown = simulate(short, "--law", "rules").stdout
+    assert all(name in shown for name in ("thumbnails", "detector", "reports", "rules", "core-s"))
+
+
+def test_a_record_can_be_identified(short, tmp_path):
+    simulate(short, "--record", str(tmp_path / "record"))
+    file = tmp_path / "record/detector@a.csv"
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert list(rows[0]) == ["time", "applied", "response_time", "throughput"]
+    assert len(rows) >= 25
+    done = CliRunner().invoke(app, ["design", "identify", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    assert {"k", "b", "warnings"} <= set(json.loads(done.stdout)[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("plant:", "plant_:", "plant_"),
+        ("cost: 0.4\n", "cost: 0\n", r"plant.models.reports.cost = 0"),
+        ("gpu_time: 0.08\n", "gpu_noise: 0.1\n", r"plant.models.reports.gpu_time: missing"),
+        ("load: {on_off: [6, 20, 40]}", "load: {}", r"plant.models.reports.load.given = none"),
+        ("duration: 30", "duration: -1", r"plant.duration = -1"),
+        ("[6, 20, 40]", "[6, 0.000001, 1]", r"plant.models.reports.load.on_off.1 = "),
+        ("{on_off: [6, 20, 40]}", "{profile: '20-'}", r"load.profile = 20-: must be rates"),
+        ("{on_off: [6, 20, 40]}", "{profile: '1..2'}", r"load.profile = 1..2: must be rates"),
+        ("{on_off: [6, 20, 40]}", "{profile: 1e9}", "must be at most 1e+08"),
+        ("{on_off: [6, 20, 40]}", '{trace: "\\0"}', "a path cannot contain NUL"),
+        ("{on_off: [6, 20, 40]}", "{trace: /dev/zero}", "must be a regular file"),
+    ],
+)
+def test_faults_in_the_plant_are_named(short, old, new, message):
+    text = short.read_text()
+    assert old in text
+    short.write_text(text.replace(old, new))
+    done = simulate(short)
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)
+
+
+def test_a_single_rate_needs_no_quotes(short):
+    text = short.read_text().replace("{on_off: [6, 20, 40]}", "{profile: 2}")
+    short.write_text(text)
+    (result,) = json.loads(simulate(short, "--json").stdout)["late_share"]
+    assert 35 <= result["models"][2]["arrivals"] <= 90
+
+
+def test_a_file_without_a_plant_says_what_is_missing():
+    done = simulate(EXAMPLE.parent / "roma.yaml")
+    assert isinstance(done.exception, ConfigError)
+    assert "plant: missing" in str(done.exception)
+
+
+def test_an_unknown_law_is_named_before_anything_is_simulated(short):
+    done = simulate(short, "--law", "static", "--law", "bogus")
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("--law = bogus: must be one of captain, ")
+
+
+def test_a_law_whose_defaults_do_not_fit_the_file_is_named(short):
+    """Other laws keep 0.1 cores for an idle model."""
+    text = short.read_text().replace("cpu: {initial: 0.5, threads: 1}", "cpu: {max: 0.05}")
+    short.write_text(text)
+    assert simulate(short, "--json").exit_code == 0
+    with pytest.raises(ConfigError) as error:
+        raise simulate(short, "--law", "rules").exception
+    bound = "models.thumbnails.cpu.max = 0.05: must be ≥ cpu.min (0.1)"
+    assert str(error.value) == f"--law = rules: {bound}"
