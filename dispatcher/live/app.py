@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 
 from dispatcher.assembly import build_core
 from dispatcher.live.admin import metrics
-from dispatcher.live.admin.dashboard_feed import DashboardFeed, watching
+from dispatcher.live.admin.dashboard_feed import DashboardFeed, feeding
 from dispatcher.live.admin.server import Admin, Collect
 from dispatcher.live.admin.supervisors import Supervisors
 from dispatcher.live.auth import access
@@ -121,7 +121,7 @@ async def running(
         origins=_origins(gateway_config),
     )
     try:
-        watch = await held.enter_async_context(watching(driver, config, epoch, reasons))
+        watch = await held.enter_async_context(feeding(driver, config, epoch, reasons))
         service.uncontrolled = lambda: watch.uncontrolled
         collect = _collector(service, server, keeper, watch, lambda: admin_server)
         service.scrape = _for_clients(gateway_config, collect)

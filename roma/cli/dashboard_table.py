@@ -34,7 +34,7 @@ Cell = Callable[[Mapping[str, Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What there is room for, in columns and lines."""
+    """The size of a terminal, in columns and lines."""
 
     width: int = 160
     height: int | None = None

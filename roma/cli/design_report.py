@@ -1,4 +1,4 @@
-"""What `roma design` prints: tables for people, JSON for programs."""
+"""Output of `roma design`: tables for people, JSON for programs."""
 
 import json
 import math

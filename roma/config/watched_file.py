@@ -30,9 +30,7 @@ class Looks(Protocol):
 
 
 class Watched(Generic[T]):
-    """The content of files. Errors of `read` (ConfigError, also at construction) begin with
-    `key`.
-    """
+    """Content of files; `read` raises ConfigError, also at construction, prefixed by `key`."""
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T], key: str = "") -> None:
         self._paths = tuple(paths)

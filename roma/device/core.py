@@ -84,8 +84,7 @@ class DeviceCore:
         raise AssertionError(f"action {action} does not run")
 
     def drop(self) -> list[int]:
-        """Drop the waiting actions of a disconnected dispatcher; return their ids. Others run
-        on."""
+        """Drop waiting actions, whose dispatcher is gone, and return their ids; others run on."""
         dropped = [action for x in (self._infers, self._loads) for _, _, action in x.waiting]
         for lane in (self._infers, self._loads):
             lane.waiting.clear()

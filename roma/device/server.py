@@ -106,8 +106,7 @@ class DeviceServer:
             raise LaunchError(f"{where[0]}:{where[1]}: cannot be listened on: {error}") from error
 
     async def stop(self, limit: float) -> bool:
-        """Stop listening, finish and report running actions; return whether that took ≤ `limit`
-        s."""
+        """Stop listening; finish and report running actions; return whether `limit` sufficed."""
         self._server.close()
         ended = await self.device.stop(limit)
         gone = [link.close() for link in self._links]

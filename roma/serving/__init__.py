@@ -14,7 +14,7 @@ A request passes these modules:
     reload_grpc             its HandleReloadConfigRequest
     oip, oip_rest, oip_grpc the Open Inference Protocol, and its two encodings
     inference               one call of one loaded model, whatever the protocol
-    tfjson, examples, tensors, jsontext    TensorFlow Serving's JSON rules, without TensorFlow
+    examples, and `roma.tensors`           TensorFlow Serving's JSON rules, without TensorFlow
     tensorproto, oip_tensors               one tensor of the other protocols
     models, versions                       the versions served, and the state of each
     warmup                                 requests that a version answers before it is AVAILABLE

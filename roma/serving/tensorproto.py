@@ -90,7 +90,7 @@ def _type(spec: ServingTensorSpec) -> Message:
 
 
 def _sent(tensor: Message, spec: ServingTensorSpec) -> int:
-    """Return the number of values that a tensor's message really contains."""
+    """Return the size of a tensor's content: bytes of `tensor_content`, or values in its field."""
     field = _FIELDS.get(spec.dtype)
     return len(tensor.tensor_content) or (len(getattr(tensor, field)) if field else 0)
 

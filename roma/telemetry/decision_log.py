@@ -50,8 +50,7 @@ class DecisionLog:
             raise ConfigError(f"story = {directory}: cannot be written: {error}") from error
 
     def offer(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records on a separate thread; records that come while the disk hangs are
-        dropped."""
+        """Append records on a separate thread; records offered while the disk hangs are lost."""
         if self._writing is not None and not self._writing.done():
             self._fail("the disk does not keep up")
             return
@@ -74,8 +73,7 @@ class DecisionLog:
             await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=LAST)
 
     def write(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records to the file `name`; a failure is logged once and the records are
-        dropped."""
+        """Append records to the file `name`; a failure is logged once, its records are lost."""
         lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
         path = self.directory / f"{name}.jsonl"
         try:

@@ -154,8 +154,7 @@ BUSY_SPREAD = math.sqrt(2 * math.log(7.6 / 5))
 
 
 def _scaled(shape: Shape, rate: float, seconds: int, seed: str) -> Iterator[float]:
-    """Yield the shape scaled to the mean `rate`; the seed is text, which keeps shapes
-    independent."""
+    """Yield the shape scaled to the mean `rate`; text as seed makes shapes independent."""
     _at_least("rate", rate, 0.0)
     _at_least("seconds", seconds, 1)
 
@@ -181,7 +180,7 @@ def _wander(draw: random.Random, noise: float, memory: float) -> Iterator[float]
 
 
 def _alternating(lengths: Iterator[float]) -> Iterator[bool]:
-    """Yield, per second, whether the state is on; `lengths` in s are those of off, on, off, …"""
+    """Yield, per second, whether the state is on; `lengths` in s alternate, beginning with off."""
     on, left = False, 0.0
     for length in lengths:
         left += length

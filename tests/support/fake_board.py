@@ -69,13 +69,13 @@ class Actor:
 class FakeBoard:
     """What `Page` needs of a `Watch`, over actors; `look()` lets a second pass."""
 
-    def __init__(self, *actors, workers=(WORKER,), name="fake_board"):
+    def __init__(self, *actors, workers=(WORKER,), name="scene"):
         self.board = Dashboard(name)
         self.actors = {a.name: a for a in actors}
         self.workers = {w.worker: w for w in workers}
         self.silent = {}
         self.refusals = {}
-        self.decisions = []
+        self.decided = []
         self.at = time.time()
         self.looks = 0
         self._counts = {a: {} for a in self.actors}
@@ -177,7 +177,7 @@ class FakeBoard:
         since = self.at - seconds
         return {
             "at": self.at,
-            "decisions": [d for d in self.decisions if d["model"] == model and d["at"] > since],
+            "decisions": [d for d in self.decided if d["model"] == model and d["at"] > since],
             "refusals": {model: [r for r in self.refusals.get(model, ()) if r["at"] > since]},
             "silent": self.silent,
         }
@@ -199,7 +199,7 @@ class FakeBoard:
             applied=before if failure else applied, failure=failure,
         )  # fmt: skip
         words = explain(decision)
-        self.decisions.append(plain(decision, at=self.at - ago, worker=a.worker, words=words))
+        self.decided.append(plain(decision, at=self.at - ago, worker=a.worker, words=words))
         return words
 
     def refuse(self, model, count, detail="predicted response time 1.200 s > deadline 1.000 s"):

@@ -162,7 +162,7 @@ class DashboardFeed:
         found = [] if queue is None else [r for r in queue.refusals if r[0] > since]
         return [refusal(at(time), reject) for time, reject in found]
 
-    async def story(self, model: str | None, seconds: float) -> dict[str, Any]:
+    async def decisions(self, model: str | None, seconds: float) -> dict[str, Any]:
         """Return the last seconds' decisions for a model, or for all, and who did not answer."""
         now = self._driver.clock()
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
@@ -226,19 +226,19 @@ class DashboardFeed:
 
 
 @contextlib.asynccontextmanager
-async def watching(
+async def feeding(
     driver: Driver, config: Config, epoch: str, reasons: Reasons
 ) -> AsyncIterator[DashboardFeed]:
     """Keep a dashboard up to date until the block ends."""
     context, token = peers.to_supervisors(config), peers.exchange_token(config)
     files = [file for file in (context, token) if file is not None]
     async with peers.session(context) as session:
-        watch = DashboardFeed(driver, config, epoch, session, token, reasons=reasons)
-        tasks = [asyncio.create_task(watch.run()), asyncio.create_task(keep_looking(files))]
+        feed = DashboardFeed(driver, config, epoch, session, token, reasons=reasons)
+        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(keep_looking(files))]
         try:
-            yield watch
+            yield feed
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await watch.close()
+            await feed.close()

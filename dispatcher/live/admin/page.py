@@ -46,8 +46,8 @@ _HEADERS = {
 class Page:
     """The page's handlers."""
 
-    def __init__(self, watch: DashboardFeed) -> None:
-        self._watch = watch
+    def __init__(self, feed: DashboardFeed) -> None:
+        self._feed = feed
         self._files = _files()
         self._streams = 0
 
@@ -57,7 +57,7 @@ class Page:
         app.router.add_get("/page/{name}", self._asset)
         app.router.add_get("/control/v1/dashboard", self._view)
         app.router.add_get("/control/v1/history", self._history)
-        app.router.add_get("/control/v1/decisions", self._story)
+        app.router.add_get("/control/v1/decisions", self._decisions)
         app.router.add_get("/control/v1/stream", self._stream)
 
     async def _index(self, _: web.Request) -> web.Response:
@@ -74,25 +74,25 @@ class Page:
         return web.Response(body=self._files[name], headers=headers)
 
     async def _view(self, _: web.Request) -> web.Response:
-        return _answer(self._watch.json)
+        return _answer(self._feed.json)
 
     async def _history(self, request: web.Request) -> web.Response:
         model = request.query.get("model", "")
-        series = self._watch.board.history.series(model)
+        series = self._feed.board.history.series(model)
         return self._unknown(model) if series is None else _json(series)
 
-    async def _story(self, request: web.Request) -> web.Response:
+    async def _decisions(self, request: web.Request) -> web.Response:
         model = request.query.get("model")
-        if model is not None and model not in self._watch.models:
+        if model is not None and model not in self._feed.models:
             return self._unknown(model)
         try:
             seconds = wallclock.seconds_of(request.query)
         except StoryError as error:
             return web.json_response({"error": str(error)}, status=400)
-        return _json(await self._watch.story(model, seconds))
+        return _json(await self._feed.decisions(model, seconds))
 
     def _unknown(self, model: str) -> web.Response:
-        known = ", ".join(self._watch.models)
+        known = ", ".join(self._feed.models)
         return web.json_response({"error": f"model = {model}: must be one of {known}"}, status=404)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -109,11 +109,11 @@ class Page:
         self._streams += 1
         try:
             await response.prepare(request)
-            history = copy(self._watch.board.history)
+            history = copy(self._feed.board.history)
             # For a fleet it takes a tenth of a second: no request waits for it.
             past = await asyncio.to_thread(lambda: _dumped(overview(history)))
             await response.write(_event("history", past))
-            async for seen in self._watch.follow():
+            async for seen in self._feed.follow():
                 await response.write(_event("view", seen))
         except ConnectionError:
             pass  # the page was closed

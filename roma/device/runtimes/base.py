@@ -56,8 +56,7 @@ class Runtime(Protocol):
         """Copy the inputs of one batch to the device."""
 
     def execute(self, name: str, signature: str, staged: Any) -> Any:
-        """Return the outputs of one batch, on the device; the model is loaded, the inputs are
-        valid."""
+        """Return one batch's outputs, on the device; the model is loaded, the inputs are valid."""
 
     def fetch(self, name: str, signature: str, outputs: Any) -> dict[str, Array]:
         """Copy outputs back from the device."""

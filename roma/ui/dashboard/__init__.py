@@ -1,1 +1,1 @@
-"""What people look at: both halves of ROMA put together, per model, and said in words."""
+"""Dashboard: per-model state joined from dispatcher and supervisors, with a reason in words."""

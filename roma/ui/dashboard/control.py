@@ -1,7 +1,7 @@
-"""Whether anything controls the cores of a worker, where something is meant to.
+"""Check whether the cores of a worker are controlled where they should be.
 
-A dry run, and model servers without a cgroup or container of their own, are left as they are on
-purpose: nothing is amiss there.
+A dry run, and model servers without a cgroup or container of their own, are intentionally not
+controlled, so they are not reported as faults.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from roma.ui.dashboard.rows import Worker
 DRY_RUN = "dry-run"
 
 STARTED = 3
-"""Ticks after which a supervisor that controls has read and set what it can."""
+"""Ticks after which a controlling supervisor has read and set the cores that it can."""
 
 
 def judged(worker: Worker, states: Mapping[str, Any], expected: int) -> Worker:
-    """Return a worker with how many of its executables are controlled, and why none is.
+    """Return a worker with the number of controlled executables, and the reason if none is.
 
-    `states` maps executables to what the supervisor says of them; `expected` is how many were to be
-    controlled when the dispatcher began.
+    `states` maps executables to the states that the supervisor reports; `expected` is the number
+    that should be controlled, from the dispatcher's configuration at start.
     """
     if worker.mode == DRY_RUN:
         return worker

@@ -1,6 +1,6 @@
-"""Which model is late, and why, in one line: the first cause that holds, worst first.
+"""Diagnosis of a model in one line: its state and the first cause that applies, worst first.
 
-It only says what the numbers on the same row show; who wants all of it reads the decisions.
+It only summarises the numbers of the same row; the decision log has the details.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,28 +13,28 @@ from roma.ui.dashboard.moments import Moment
 from roma.ui.dashboard.rows import ExecutableRow, ModelState, Worker
 
 MEAN_BUDGET = 0.02
-"""Share of late, refused and failed requests up to which a model counts as in time whose promise is
-on the mean, and names none."""
+"""Share of late, refused and failed requests up to which a model counts as in time if its promise
+is on the mean, which has no budget."""
 
 LATELY = 5
-"""Seconds that decide about the state: one bad second is news for as long as it takes to look."""
+"""Seconds that determine the state, so that one bad second stays visible long enough to be seen."""
 
 IDLE_AFTER = 10
-"""Seconds without any request."""
+"""Seconds without a request after which a model is idle."""
 
 JUMP = 1.5
-"""Load of the last three seconds over that of the ten before which counts as a jump."""
+"""Ratio of the load of the last three seconds to the ten before from which it is a jump."""
 
 MOVED = 0.01
-"""Cores. A smaller change is no news."""
+"""Smallest change in cores that is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model's facts; `error` as in `Row`, `executables` those that can run it.
+    """Facts about one model; `error` as in `ModelRow`, `executables` those that can run it.
 
     `broken` and `ended` count the requests of the last `LATELY` seconds, `arrivals` those of the
-    last `IDLE_AFTER`; `ever` tells whether one has ever come.
+    last `IDLE_AFTER`; `ever` is true once a request has arrived.
     """
 
     moment: Moment
@@ -94,7 +94,7 @@ def _unserved(executables: Sequence[ExecutableRow]) -> str:
 
 
 def _symptom(case: ModelFacts) -> str:
-    """Return what clients notice."""
+    """Return the symptom that clients notice."""
     m, sla = case.moment, case.spec.sla
     if m.refused:
         reason, n = max(m.rejected.items(), key=lambda item: item[1])
@@ -105,7 +105,7 @@ def _symptom(case: ModelFacts) -> str:
         inside = [f"{n} {act}" for n, act in ((m.waiting, "wait"), (m.in_flight, "run")) if n]
         oldest = units.milliseconds(m.oldest_age)
         return f"{' and '.join(inside)}, the oldest for {oldest:.0f} ms: "
-    # Below the SLA the measured time is no reason for promises that broke a moment ago.
+    # A measured time below the SLA does not explain promises broken a moment ago.
     bound = sla.response_time if case.broken else sla.set_point
     if m.response_time is not None and m.response_time > bound:
         measured, promised = (units.milliseconds(s) for s in (m.response_time, sla.response_time))
@@ -114,7 +114,7 @@ def _symptom(case: ModelFacts) -> str:
 
 
 def _obstacle(case: ModelFacts) -> str:
-    """Return what keeps control from helping, or an empty string."""
+    """Return the obstacle that keeps control from helping, or an empty string."""
     for worker in case.hosts:
         if not worker.answers:
             silent = f"supervisor of {worker.worker} is silent for {worker.silent_for:.0f} s"
@@ -151,11 +151,11 @@ def _limited(e: ExecutableRow, worker: Worker | None) -> str:
 
 
 def _following(case: ModelFacts) -> str:
-    """Return what control is doing about it."""
+    """Return the reaction of control."""
     model, history = case.moment.model, case.history
     applied = history.last(model, "applied", LATELY)
     moved = ""
-    # Cores that fall help nobody who is late: they follow nothing then.
+    # Falling cores do not help a late model, so they are no reaction.
     if len(applied) > 1 and applied[-1] - applied[0] >= MOVED:
         moved = f"cores follow, {applied[0]:.2f} → {applied[-1]:.2f}"
     now = float(history.last(model, "arrivals", 3).mean())

@@ -1,7 +1,7 @@
-"""The board: per model, its promise, its load, its cores and what stands in the way; once a second.
+"""Dashboard data: promise, load, cores and obstacles of each model, once a second.
 
-It joins what the dispatcher counts with what the supervisors decided. Where a supervisor is silent,
-its last word is not shown as if it were news: its numbers are absent.
+It joins the dispatcher's counts with the supervisors' decisions. If a supervisor is silent, its
+numbers are absent: stale values are not shown as current.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,11 +40,11 @@ class Dashboard:
         at: float,
         reasons: Mapping[str, str] | None = None,
     ) -> list[Moment]:
-        """Look at everything once; `now` is the dispatcher's clock, `at` the wall clock.
+        """Take one sample of everything; `now` is the dispatcher's clock, `at` the wall clock.
 
-        `supervisors` maps a worker to what is known of it and to what its supervisor says of its
-        executables; `reasons` an executable to why it cannot serve. Returns the moments that came
-        of it.
+        `supervisors` maps a worker to its state and to the states of its executables as its
+        supervisor reports them; `reasons` maps an executable to the reason why it cannot serve.
+        Returns the new moments.
         """
         moments = self._moments.take(reply, now)
         self._arrived = {m.model: m.arrivals for m in reply.models}
@@ -124,7 +124,7 @@ class Dashboard:
 
 
 class _Lately:
-    """Sums over the last seconds, of all models at once: one by one they would cost ten times."""
+    """Sums over the last seconds for all models at once; separately they cost ten times as much."""
 
     def __init__(self, history: History) -> None:
         self.minute_ended = history.totals("ended", RECENT)
@@ -181,7 +181,7 @@ def _executables(
 
 @dataclass(frozen=True, slots=True)
 class _Cores:
-    """What a model's executables have together, and the most throttled one's share."""
+    """Cores of all executables of a model together, and the highest throttled share."""
 
     demanded: float | None = None
     allocated: float | None = None
@@ -191,9 +191,9 @@ class _Cores:
 
 
 def _cores(executables: Sequence[ExecutableRow], workers: Mapping[str, Worker]) -> _Cores:
-    """Return the sums; all unknown while a supervisor of one of them is silent.
+    """Return the sums; all are unknown while a supervisor of one executable is silent.
 
-    What the others say is less, and would look as if cores had been taken away.
+    A sum over the others is lower, and would look as if cores had been taken away.
     """
     demanded = allocated = applied = used = throttled = 0.0
     controlled = False

@@ -1,4 +1,4 @@
-"""The last 15 minutes of every model, one sample a second, in memory that does not grow."""
+"""History of the last 15 minutes of every model, one sample a second, in bounded memory."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,10 +9,10 @@ LENGTH = 900
 """Samples per model: 15 minutes at one a second."""
 
 TOTAL = 500_000
-"""Samples of all models together, about 25 MB: a fleet of thousands keeps minutes, not hours."""
+"""Most samples of all models together, about 25 MB: with thousands of models it spans less time."""
 
 WORST = ("response_time", "waiting", "oldest_age", "throttled")
-"""Where several samples become one, their worst stands for them; of the others, the mean."""
+"""Columns whose samples are merged by their maximum; the others are merged by their mean."""
 
 COLUMNS = (
     *WORST,
@@ -25,13 +25,13 @@ COLUMNS = (
     "applied",
     "used",
 )
-"""Seconds, counts per second, cores, shares; NaN where there was nothing to measure."""
+"""Columns in seconds, counts per second, cores and shares; NaN where nothing was measured."""
 
 Series = dict[str, npt.NDArray[np.float32]]
 
 
 class History:
-    """A ring of samples of all models, with the same times: an array of column, model and place."""
+    """Ring buffer of samples of all models at the same times: an array by column, model, index."""
 
     def __init__(self, length: int = LENGTH, total: int = TOTAL) -> None:
         self._most, self._total = length, total
@@ -42,7 +42,7 @@ class History:
         self._count = 0
 
     def add(self, at: float, samples: Mapping[str, Sequence[float | None]]) -> None:
-        """Record one sample per model, in the order of `COLUMNS`; others are forgotten."""
+        """Record one sample per model, in the order of `COLUMNS`; other models are dropped."""
         if list(samples) != list(self._models):
             self._fit(list(samples))
         place, length = self._next, len(self._times)
@@ -53,7 +53,7 @@ class History:
         self._count = min(self._count + 1, length)
 
     def last(self, model: str, column: str, seconds: int, skip: int = 0) -> npt.NDArray[np.float32]:
-        """Return up to `seconds` samples of one column, oldest first, but for the last `skip`."""
+        """Return up to `seconds` samples of a column, oldest first, without the last `skip`."""
         if model not in self._models:
             return np.empty(0, np.float32)
         places = self._places(seconds + skip)[: -skip or None]
@@ -61,12 +61,12 @@ class History:
         return ring[places]
 
     def totals(self, column: str, seconds: int) -> dict[str, float]:
-        """Return for every model the sum of a column over the last seconds; unknown counts as 0."""
+        """Return each model's sum of a column over the last seconds; unknown counts as 0."""
         recent = self._data[COLUMNS.index(column)][:, self._places(seconds)]
         return dict(zip(self._models, np.nansum(recent, axis=1).tolist(), strict=True))
 
     def series(self, model: str, every: int = 1) -> Series | None:
-        """Return all columns, and the times as `at`, one sample for `every` recorded ones."""
+        """Return all columns, and the times as `at`, merging `every` recorded samples into one."""
         if model not in self._models:
             return None
         places = self._places(self._count - self._count % every)
@@ -80,7 +80,7 @@ class History:
 
     @property
     def samples(self) -> int:
-        """Return how many samples there are of each model."""
+        """Return the number of samples of each model."""
         return self._count
 
     @property
@@ -89,12 +89,12 @@ class History:
         return list(self._models)
 
     def _places(self, newest: int) -> npt.NDArray[np.intp]:
-        """Return where the newest samples are, oldest first."""
+        """Return the indices of the newest samples, oldest first."""
         newest = min(newest, self._count)
         return np.arange(self._next - newest, self._next) % len(self._times)
 
     def _fit(self, models: list[str]) -> None:
-        """Make room for other models, keeping what is known of those that stay."""
+        """Reallocate for another set of models, keeping the samples of those that stay."""
         length = max(1, min(self._most, self._total // max(1, len(models))))
         places = self._places(length)
         count = len(places)

@@ -1,6 +1,6 @@
-"""A model's last second: the difference between two reports of one dispatcher.
+"""Moments: a model's last second, as the difference between two reports of one dispatcher.
 
-Reports count since the dispatcher started; whoever looks wants to know what happened just now.
+Reports count since the dispatcher started; the dashboard shows the most recent changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from roma.domain.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One model over the last `seconds`; counts are of that time, `rejected` by reason.
+    """One model over the last `seconds`; counts cover that time, `rejected` is by reason.
 
     `waiting`, `in_flight`, `oldest_age` and the response times are as of now, in seconds.
     """
@@ -67,7 +67,7 @@ class Moment:
 def record(
     moment: Moment, spec: ModelSpec, at: float, refusals: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a moment as a line of the decision log: its promise, the time and refusals with it."""
+    """Return a moment as a line of the decision log, with its promise, time and refusals."""
     return {
         "at": at,
         "sla": spec.sla.response_time,
@@ -80,7 +80,7 @@ def record(
 
 
 def refusal(at: float, reject: Reject) -> dict[str, Any]:
-    """Return a refusal as JSON's types: which rule, and which numbers."""
+    """Return a refusal as JSON types: its rule and its numbers."""
     return {
         "at": at,
         "request": reject.request,
@@ -91,7 +91,7 @@ def refusal(at: float, reject: Reject) -> dict[str, Any]:
 
 
 class Moments:
-    """Turns a dispatcher's reports into moments; the first report is only where counting begins."""
+    """Converter of a dispatcher's reports to moments; the first report is only the baseline."""
 
     def __init__(self) -> None:
         self._last: dict[str, ModelReport] = {}
@@ -99,9 +99,9 @@ class Moments:
         self._at = 0.0
 
     def take(self, reply: ExchangeReply, now: float) -> list[Moment]:
-        """Return what happened since the last report; `now` in seconds, growing."""
+        """Return the changes since the last report; `now` in seconds, never decreasing."""
         if self._epoch not in (None, reply.epoch):
-            self._last = {}  # it restarted: everything it counted is new
+            self._last = {}  # it restarted: all its counts are new
         started, seconds = self._epoch is not None, now - self._at
         found = [
             _moment(report, self._last.get(report.model), seconds)

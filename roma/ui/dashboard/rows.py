@@ -1,6 +1,6 @@
-"""The nouns of the board: what is known of a worker, an executable and a model now.
+"""Rows of the dashboard: the current state of a worker, an executable and a model.
 
-They cross to browsers and terminals as JSON, field by field.
+They are sent to browsers and terminals as JSON, field by field.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class ModelState(StrEnum):
-    """How a model is doing."""
+    """State of a model."""
 
     DOWN = "down"
     """Nothing can serve it."""
@@ -20,18 +20,18 @@ class ModelState(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The order of attention: worst first."""
+        """Rank for sorting by severity, worst first."""
         return list(ModelState).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker, as its supervisor tells; numbers are absent while it does not answer.
+    """A worker, as its supervisor reports it; numbers are absent while it does not answer.
 
-    `silent_for` in seconds, `eta` the share of what is wanted that the worker has (None: nothing is
-    wanted), `mode` is `control`, `dry-run` or `observe-only: <reason>`. `contended` if others
-    keep one of its executables from the host's CPUs. Of `controllable` executables `controlled`
-    have their cores set; `uncontrolled` is why none has.
+    `silent_for` is in seconds. `eta` is the ratio of the worker's cores to the demanded cores
+    (None: no demand). `mode` is `control`, `dry-run` or `observe-only: <reason>`. `contended`:
+    other processes keep one of its executables from the host's CPUs. Of `controllable` executables
+    `controlled` have their cores set; `uncontrolled` is the reason if none has.
     """
 
     worker: str
@@ -58,9 +58,10 @@ class Worker:
 class ExecutableRow:
     """An executable: state and requests from the dispatcher, cores from its supervisor.
 
-    `limit` names what keeps it from the cores its law asks for, `contention` who has the CPUs where
-    that is it; `why` is the law's reason, `reason` why it cannot serve, where that is known. Cores
-    are None where nobody controls them (a GPU, a foreign server) or the supervisor is silent.
+    `limit` names the limit that keeps it from the cores its law demands; `contention` names the
+    processes that use the CPUs, if that is the limit. `why` is the law's reason; `reason` is the
+    reason why it cannot serve, if known. Cores are None if they are not controlled (a GPU, a
+    foreign server) or if the supervisor is silent.
     """
 
     executable: str
@@ -84,19 +85,19 @@ class ExecutableRow:
 
     @property
     def live(self) -> bool:
-        """Whether it is loaded and reachable."""
+        """True if the executable is loaded and reachable."""
         return self.state in ("idle", "busy")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model now. Seconds, requests per second, cores, shares.
+    """Current state of one model, in seconds, requests per second, cores and shares.
 
-    `error` is how far the response time, or the age of what waits, is above (+) or below (-) the
-    SLA, as a share of it. `ended` and `broken` are requests per second: those that count for the
-    promise, and of them those that broke it; `late_share` is their share in the last minute. At
-    most a share of `budget` may, None of a promise on the mean; `response_time` is the `statistic`
-    that control laws see.
+    `error` is the distance of the response time, or of the oldest waiting request's age, above (+)
+    or below (-) the SLA, as a share of the SLA. `ended` and `broken` are requests per second that
+    count for the promise, and those of them that broke it; `late_share` is the share of broken ones
+    in the last minute. `budget` is the largest share that may be broken, None for a promise on the
+    mean. `response_time` is the `statistic` that control laws use.
     """
 
     model: str
@@ -126,7 +127,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class DashboardView:
-    """Everything at `at` (seconds since the epoch), the model worst off first."""
+    """Snapshot of the dashboard at `at` (seconds since the epoch); the worst model first."""
 
     name: str
     at: float

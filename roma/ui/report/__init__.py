@@ -1,1 +1,1 @@
-"""What a recorded run was like, on one page: for a post-mortem, or for a paper."""
+"""Report on a recorded run, on one page: for a post-mortem, or for a paper."""

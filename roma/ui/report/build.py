@@ -1,4 +1,4 @@
-"""From a directory to a page and pictures."""
+"""Build of a report: from a directory of records to a page and pictures."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from roma.ui.report.verdict import verdict
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """A finished page, and what the run says in short."""
+    """A finished page, and the verdict on the run."""
 
     html: str
     said: list[str]

@@ -1,4 +1,4 @@
-"""Points in time as people say them: UTC for what really happened, minutes and seconds if not."""
+"""Formatting of times: UTC for real runs, minutes and seconds for simulated ones."""
 
 from datetime import UTC, datetime
 
@@ -7,31 +7,31 @@ import numpy as np
 from roma.ui.report.columns import Span
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
-"""Seconds between two marks of a time axis."""
+"""Possible distances between two marks of a time axis, in seconds."""
 
 MARKS = 9
 
 
 class Clock:
-    """Says times of one run; a `virtual` one began at 0."""
+    """Formatter of the times of one run; a `virtual` run began at 0."""
 
     def __init__(self, whole: Span, *, virtual: bool) -> None:
         self._whole = whole
         self._virtual = virtual
 
     def time(self, at: float) -> str:
-        """Return a time of the day, or minutes and seconds since the beginning."""
+        """Return a time of day, or minutes and seconds since the beginning."""
         if self._virtual:
             minutes, seconds = divmod(round(at), 60)
             return f"{minutes}:{seconds:02}"
         return self._utc(at).strftime("%H:%M:%S" if self._days == 1 else "%m-%d %H:%M:%S")
 
     def between(self, span: Span) -> str:
-        """Return a stretch of time."""
+        """Return a time span as text."""
         return f"{self.time(span.start)} to {self.time(span.end)}"
 
     def whole(self) -> str:
-        """Return when the run was."""
+        """Return the time span of the run as text."""
         start, end = self._whole.start, self._whole.end
         if self._virtual:
             return f"virtual time {self.between(self._whole)} (minutes:seconds)"
@@ -40,7 +40,7 @@ class Clock:
         return f"{first:%Y-%m-%d %H:%M:%S} to {until} UTC"
 
     def marks(self) -> list[float]:
-        """Return where a time axis has its marks."""
+        """Return the positions of the marks on a time axis."""
         seconds = self._whole.seconds
         step = next((s for s in STEPS if seconds / s <= MARKS), STEPS[-1])
         first = np.ceil(self._whole.start / step) * step
@@ -48,7 +48,7 @@ class Clock:
 
     @property
     def axis(self) -> str:
-        """What a time axis is called."""
+        """The label of a time axis."""
         return "minutes:seconds" if self._virtual else "UTC"
 
     @property
@@ -61,7 +61,7 @@ class Clock:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time."""
+    """Return a duration as text."""
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
     if hours:
@@ -72,7 +72,7 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return a response time."""
+    """Return a response time as text."""
     if seconds is None:
         return "–"
     return f"{seconds:.1f} s" if seconds >= 10 else f"{1000 * seconds:.0f} ms"

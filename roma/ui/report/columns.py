@@ -1,7 +1,7 @@
-"""Records as columns of numbers: two hours of fifty models fit into some ten megabytes.
+"""Records as columns of numbers: two hours of fifty models fit into about ten megabytes.
 
-A sample covers the time from its `start` to its `end`; what no sample covers is a gap, and stays
-one: nothing is filled in.
+A sample covers the time from its `start` to its `end`. Time that no sample covers is a gap, which
+is not filled in.
 """
 
 from array import array
@@ -14,10 +14,10 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 
 MISSED = 2.5
-"""Periods without a record that make a gap. A single tick that came late is none."""
+"""Number of periods without a record that makes a gap; a single late tick does not."""
 
 GAP = 1.5
-"""Seconds between two looks at a model which neither covers that make a gap."""
+"""Uncovered seconds between two samples of a model that make a gap."""
 
 
 class ColumnBuilder:
@@ -41,19 +41,19 @@ class ColumnBuilder:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time, in seconds."""
+    """A time span, in seconds."""
 
     start: float
     end: float
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length of the span."""
         return self.end - self.start
 
 
 def until_next(at: Numbers) -> Numbers:
-    """Return when each of these decisions ends: at the next one, or a period later at a gap."""
+    """Return the end of each decision: the next decision, or one period later at a gap."""
     if not len(at):
         return at
     steps = np.diff(at)
@@ -68,7 +68,7 @@ def typical(at: Numbers) -> float:
 
 
 def gaps(start: Numbers, end: Numbers, least: float) -> list[Span]:
-    """Return what lies uncovered, for `least` seconds or more, between the first and the last."""
+    """Return the uncovered spans of at least `least` seconds between first and last sample."""
     open_ = start[1:] - end[:-1] > least
     return [
         Span(float(a), float(b)) for a, b in zip(end[:-1][open_], start[1:][open_], strict=True)
@@ -76,7 +76,7 @@ def gaps(start: Numbers, end: Numbers, least: float) -> list[Span]:
 
 
 class Grid:
-    """Equal buckets over a run: as many as a chart has room for, none shorter than a second."""
+    """Equal time buckets over a run: as many as fit a chart, none shorter than a second."""
 
     def __init__(self, whole: Span, points: int) -> None:
         self.step = max(1.0, float(np.ceil(whole.seconds / points)))
@@ -84,9 +84,9 @@ class Grid:
         self.edges = whole.start + self.step * np.arange(count + 1)
 
     def worst(self, start: Numbers, end: Numbers, values: Numbers) -> Numbers:
-        """Return the largest value that covers any of each bucket, NaN where there is none."""
+        """Return the largest value of the samples that overlap each bucket, NaN without samples."""
         found = np.full(len(self.edges) - 1, np.nan)
-        # A sample that only touches a bucket, by a rounding or by a tick's jitter, is not in it.
+        # A sample that only touches a bucket, through rounding or a tick's jitter, is not in it.
         spare = 0.1 * min(self.step, typical(start))
         first = np.searchsorted(end, self.edges[:-1] + spare, side="right")
         last = np.searchsorted(start, self.edges[1:] - spare, side="left")
@@ -98,7 +98,7 @@ class Grid:
         return found
 
     def rate(self, start: Numbers, end: Numbers, counts: Numbers) -> Numbers:
-        """Return counts per covered second of each bucket, NaN where nothing covers it."""
+        """Return counts per covered second of each bucket, NaN for uncovered buckets."""
         if not len(start):
             return np.full(len(self.edges) - 1, np.nan)
         times = np.column_stack((start, end)).ravel()

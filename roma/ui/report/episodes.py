@@ -1,4 +1,4 @@
-"""Finds when promises were broken, and what stood in the way then."""
+"""Episodes: time spans in which promises were broken, with their causes."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from supervisor.decision_text import Limit
 Flags = npt.NDArray[np.bool_]
 
 EPISODE_GAP = 5.0
-"""Seconds. Episodes with less than that between them are one."""
+"""Seconds between two episodes below which they are merged."""
 
 MAIN_CAUSE_SHARE = 0.25
-"""A limit that this share of an episode's decisions met is named before `none`."""
+"""Share of an episode's decisions from which a limit is named instead of `none`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A stretch in which a model's promise was broken; `bad` are its broken seconds.
+    """A time span in which a model's promise was broken; `bad` counts its broken seconds.
 
-    `worst` is the highest response time, of the second that ends at `worst_at`; `limits` counts
-    the decisions about the model's executables by what stood in the way.
+    `worst` is the highest response time, in the second that ends at `worst_at`; `limits` counts the
+    decisions about the model's executables by their limit.
     """
 
     model: str
@@ -47,12 +47,12 @@ class Episode:
 
     @property
     def broken_share(self) -> float:
-        """Of the requests that ended."""
+        """Share of broken promises among the requests that ended."""
         return self.broken / self.ended if self.ended else 0.0
 
     @property
     def severity(self) -> tuple[int, float]:
-        """What the worst has most of: broken promises, then time."""
+        """Sort key for severity: broken promises, then broken seconds."""
         return self.broken, (self.worst or 0.0) / self.sla
 
     @property
@@ -63,7 +63,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeCounts:
-    """A model's seconds, added up once for all of its episodes."""
+    """Cumulative sums of a model's seconds, computed once for all of its episodes."""
 
     track: ModelTrack
     response: Numbers
@@ -74,7 +74,7 @@ class _EpisodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One decision of an episode: `when` says which."""
+    """A decision of an episode; `when` names its moment in the episode."""
 
     when: str
     decision: Decision
@@ -82,7 +82,7 @@ class Word:
 
 
 def main_limit(limits: Counter[Limit]) -> Limit | None:
-    """Return what most often stood in the way, of what did so often enough to matter."""
+    """Return the most frequent limit, NONE below `MAIN_CAUSE_SHARE`; None without decisions."""
     if not limits:
         return None
     counts = [(n, limit) for limit, n in limits.items() if limit is not Limit.NONE]
@@ -101,7 +101,7 @@ def episodes(run: RecordedRun) -> list[Episode]:
 
 
 def bad(track: ModelTrack) -> Flags:
-    """Return in which seconds the promise was broken."""
+    """Return flags of the seconds in which the promise was broken."""
     over = track.response > track["sla"]
     if track.budget is None:
         return np.asarray(over | (track["refused"] + track["failed"] > 0))
@@ -109,7 +109,7 @@ def bad(track: ModelTrack) -> Flags:
 
 
 def stretches(track: ModelTrack, broken: Flags) -> list[tuple[int, int]]:
-    """Return the first and the last of each episode's seconds; none reaches across a gap."""
+    """Return the first and last second of each episode; no episode spans a gap."""
     start, end = track["start"], track["at"]
     found: list[tuple[int, int]] = []
     for i in map(int, np.flatnonzero(broken)):
@@ -125,7 +125,7 @@ def stretches(track: ModelTrack, broken: Flags) -> list[tuple[int, int]]:
 
 
 def words(run: RecordedRun, episode: Episode) -> list[Word]:
-    """Return the decisions at an episode's beginning and at its worst moment."""
+    """Return the decisions at the beginning of an episode and at its worst moment."""
     found: list[Word] = []
     for when, at in (("at its beginning", episode.span.start), ("at its worst", episode.worst_at)):
         known = [
@@ -133,7 +133,7 @@ def words(run: RecordedRun, episode: Episode) -> list[Word]:
             for track in run.serving(episode.model)
             if (i := _nearest(track, at)) is not None
         ]
-        # Of several executables the one with the most in its way speaks.
+        # Of several executables, take the one with the most severe limit.
         known.sort(key=lambda k: LIMITS.index(k[0]))
         if not known:
             continue
@@ -154,7 +154,7 @@ def _episode(run: RecordedRun, counts: _EpisodeCounts, first: int, last: int) ->
     response, seconds = counts.response[part], (track["at"] - track["start"])[part]
     span = Span(float(track["start"][first]), float(track["at"][last]))
     known = not np.isnan(response).all()
-    # Where nothing was answered and nothing waits, the second that broke most promises.
+    # Without response times, take the second with the most broken promises.
     worst = int(np.nanargmax(response) if known else np.argmax(counts.broken[part]))
     return Episode(
         model=track.name,
@@ -181,6 +181,6 @@ def _limits(run: RecordedRun, model: str, span: Span) -> Counter[Limit]:
 
 
 def _nearest(track: ExecutableTrack, at: float) -> int | None:
-    """Return the decision nearest to a time, unless it lies across a gap."""
+    """Return the decision nearest to a time, unless a gap lies between them."""
     i = int(np.abs(track["at"] - at).argmin())
     return i if abs(float(track["at"][i]) - at) <= 2.0 else None

@@ -1,4 +1,4 @@
-"""Draws a run: one picture per model and per worker, for the page (SVG) and for papers (PNG)."""
+"""Figures of a run: one per model and per worker, for the page (SVG) and for papers (PNG)."""
 
 import io
 import re
@@ -18,17 +18,17 @@ from roma.ui.report.read import ExecutableTrack, ModelTrack, RecordedRun
 from roma.ui.report.style import LIGHT, by_role
 
 POINTS = 480
-"""Buckets of time in a picture: two to a pixel column would show no more."""
+"""Most time buckets in a picture; more than one per pixel column would show no more detail."""
 
 WIDTH = 9.6
 HEIGHT = 1.55
-"""Inches; of one panel."""
+"""Height of one panel in inches."""
 
 DPI = 160
-"""Of PNGs: for a column of a paper or a slide."""
+"""Resolution of PNGs, for a column of a paper or a slide."""
 
 ETA_SHOWN = 2.0
-"""η above this is drawn here: the worker has more than enough."""
+"""Largest η drawn; higher values are drawn here, as the worker has more than enough cores."""
 
 _STYLE: Any = {
     "font.size": 8.5,
@@ -48,17 +48,17 @@ _STYLE: Any = {
 _LEANER = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
-        # HTML knows the names of SVG, and the page sets the size.
+        # Inline SVG in HTML needs no namespaces, and the page sets the size.
         (r' (?:xmlns(?::xlink)?|version)="[^"]*"| (?:width|height)="[\d.]+pt"', ""),
         ("xlink:href", "href"),
-        # Names of groups and a style for all elements would reach across a page of pictures.
+        # Group ids and a global style would affect the other pictures on the page.
         (r'<g id="[a-z_.A-Z\d]+">', "<g>"),
         (r"<style.*?</style>", ""),
         (r"\s*\n\s*", " "),
     )
 )
 
-# A tenth of a point is enough of a place; what is written in the picture is left alone.
+# Round coordinates to a tenth of a point; text in the picture stays unchanged.
 _ATTRIBUTE = re.compile(r' (?:d|x|y|transform|points)="[^"]*"')
 _DIGITS = re.compile(r"(\d\.\d)\d+")
 
@@ -66,7 +66,7 @@ Panel = Callable[[Axes], None]
 
 
 class Artist:
-    """Draws the pictures of one run."""
+    """Artist that draws the pictures of one run."""
 
     def __init__(self, run: RecordedRun, clock: Clock, episodes: list[Episode]) -> None:
         self._run = run
@@ -87,11 +87,11 @@ class Artist:
         return self._figure(panels)
 
     def cores(self, name: str) -> Figure:
-        """Draw a model of which nothing but its cores is known."""
+        """Draw a model for which only its cores are known."""
         return self._figure([lambda axes: self._cores(axes, self._run.serving(name))])
 
     def worker(self, name: str) -> Figure:
-        """Draw a worker: what is wanted of it, and η."""
+        """Draw a worker: the demand for its cores, and η."""
         tracks = self._run.workers[name]
         return self._figure(
             [lambda axes: self._wanted(axes, tracks), lambda axes: self._eta(axes, tracks)]
@@ -191,7 +191,7 @@ class Artist:
     def _sum(
         self, tracks: list[ExecutableTrack], of: Callable[[ExecutableTrack], Numbers]
     ) -> Numbers:
-        """Add up executables; unknown where one that is there is not known."""
+        """Sum over executables; NaN where a value of a present executable is unknown."""
         total = np.zeros(len(self.grid.edges) - 1)
         anyone = np.zeros(len(total), bool)
         for track in tracks:
@@ -204,7 +204,7 @@ class Artist:
     def _any(
         self, tracks: list[ExecutableTrack], of: Callable[[ExecutableTrack], Numbers]
     ) -> Numbers:
-        """Return what every executable of a worker knows alike, from those that do."""
+        """Return a value common to all executables of a worker, from any that has it."""
         found = np.full(len(self.grid.edges) - 1, np.nan)
         for track in tracks:
             found = np.fmax(found, of(track))
@@ -257,10 +257,10 @@ class Artist:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """Return a picture for a page, without anything that would be asked of the network."""
+    """Return a picture for a page, without references that need the network."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    # Ids of its own: there are several pictures on a page.
+    # Unique ids, because a page has several pictures.
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     found = text.getvalue()

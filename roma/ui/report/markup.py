@@ -1,4 +1,4 @@
-"""HTML without a template language: every text is escaped where it becomes markup."""
+"""HTML without a template language: text is escaped where it becomes markup."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,18 +11,18 @@ class Html(str):
 
 
 def tag(name: str, *inside: str, **attributes: str) -> Html:
-    """Return an element; what is inside is escaped unless it is markup, `class_` is `class`."""
+    """Return an element; content is escaped unless it is `Html`; `class_` means `class`."""
     given = "".join(f' {key.rstrip("_")}="{escape(value)}"' for key, value in attributes.items())
     return Html(f"<{name}{given}>{joined(inside)}</{name}>")
 
 
 def joined(parts: Iterable[str]) -> Html:
-    """Return pieces one after the other."""
+    """Return the concatenation of pieces of markup."""
     return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> Html:
-    """Return a table that scrolls by itself; all but the first `words` columns are numbers."""
+    """Return a table that scrolls on its own; all but the first `words` columns are numbers."""
 
     def row(name: str, cells: Sequence[str]) -> Html:
         return tag(

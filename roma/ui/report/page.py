@@ -1,4 +1,4 @@
-"""The page: one file without a script, which asks nothing of any network."""
+"""The report's page: one file without scripts and without network requests."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from roma.ui.report.verdict import LIMITS, share
 from supervisor.decision_text import explain
 
 SHOWN = 10
-"""Episodes told in full."""
+"""Most episodes described in full."""
 
 NAMED = 5
-"""Models or executables that a line names."""
+"""Most models or executables named in one line."""
 
 _CSS = """
 *{box-sizing:border-box}
@@ -57,7 +57,7 @@ figure svg text{font-family:inherit!important}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All that the page shows; `pictures` are SVG by `model NAME` or `worker NAME`."""
+    """Content of the page; `pictures` are SVG by `model NAME` or `worker NAME`."""
 
     title: str
     run: RecordedRun
@@ -282,7 +282,7 @@ def _missing(c: Content) -> Iterable[Html]:
 
 
 def gap_notes(run: RecordedRun, clock: Clock) -> list[str]:
-    """Return in words when nobody looked or decided: once for all that share a gap."""
+    """Return a sentence per gap in the records, shared by all that have the same gap."""
     found: dict[tuple[Span, str], list[str]] = {}
     for model in run.models.values():
         for gap in model.gaps:

@@ -1,6 +1,6 @@
-"""Reader of a directory of records: columns of numbers, and where each decision lies.
+"""Reader of a directory of records: columns of numbers, and the position of each decision.
 
-Lines that a dying program cut off are left out and noted; records of something else are an error.
+Lines truncated by a crash are skipped and noted; records of another kind are an error.
 """
 
 import math
@@ -23,10 +23,10 @@ from supervisor.decision_log import Decision
 from supervisor.decision_text import Limit, limit
 
 LIMITS = tuple(Limit)
-"""In the order of `supervisor.decision_text.limit`; columns hold the index."""
+"""Limits in the order of `supervisor.decision_text.limit`; columns hold the index."""
 
 EPOCH = 1e8
-"""Seconds. Times before 1973 are those of a simulation, which begins at 0."""
+"""Times in seconds below this (before 1973) belong to a simulation, which begins at 0."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -45,7 +45,7 @@ class Look(Moment):
 
 @dataclass(slots=True, kw_only=True)
 class Told(Decision):
-    """A line of decisions-WORKER.jsonl: a decision, when and where it was taken, and by whom."""
+    """A line of decisions-WORKER.jsonl: a decision with its time, worker and control law."""
 
     at: Finite
     worker: str
@@ -85,7 +85,7 @@ _DECISIONS = ("at", "dt", *_CORES, "limit", "file", "place")
 
 
 class ModelTrack:
-    """One model's seconds. `refused` by reason; times of `columns` in seconds."""
+    """Samples of one model, one a second. `refused` is by reason; times are in seconds."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -95,9 +95,9 @@ class ModelTrack:
         self._table = ColumnBuilder(_LOOKS)
 
     def add(self, look: Look) -> None:
-        """Take one line."""
+        """Add one line."""
         self.statistic = look.statistic
-        # Records from before there were budgets have a statistic alone.
+        # Records from before budgets existed have only a statistic.
         self.budget = BUDGETS.get(look.statistic) if look.budget is None else look.budget
         self.refused.update(look.rejected)
         self._table.add(
@@ -109,7 +109,7 @@ class ModelTrack:
 
     @cached_property
     def columns(self) -> dict[str, Numbers]:
-        """The seconds in order; call it when all lines are taken."""
+        """The samples in order; read it only after all lines are added."""
         return self._table.sorted("at")
 
     def __getitem__(self, name: str) -> Numbers:
@@ -117,34 +117,34 @@ class ModelTrack:
 
     @property
     def broken(self) -> Numbers:
-        """Requests by second that were late, refused, failed or given up when too late."""
+        """Requests per second that were late, refused, failed or given up when too late."""
         return np.asarray(self["late"] + self._refused + self["failed"] + self["cancelled_late"])
 
     @property
     def ended(self) -> Numbers:
-        """Requests by second that ended in a way that counts for the promise."""
+        """Requests per second that ended in a way that counts for the promise."""
         answered = self["answered_cpu"] + self["answered_gpu"] - self["invalid"]
         return np.asarray(answered + self._refused + self["failed"] + self["cancelled_late"])
 
     @property
     def _refused(self) -> Numbers:
-        """Refusals by second that count for the promise."""
+        """Refusals per second that count for the promise."""
         return np.asarray(self["refused"] - self["rejected_by_client"])
 
     @property
     def response(self) -> Numbers:
-        """The promise's statistic, or the age of what waits or runs if more; NaN: neither."""
+        """The promise's statistic, or the age of the oldest request if higher; NaN: neither."""
         inside = np.where(self["waiting"] + self["in_flight"] > 0, self["oldest_age"], np.nan)
         return np.asarray(np.fmax(self["response_time"], inside))
 
     @cached_property
     def gaps(self) -> list[Span]:
-        """When nobody looked."""
+        """Time spans without samples."""
         return gaps(self["start"], self["at"], GAP)
 
 
 class ExecutableTrack:
-    """One executable's decisions; `place` is where each of them lies in its `file`."""
+    """Decisions about one executable; `place` is the offset of each in its `file`."""
 
     def __init__(self, name: str, model: str, worker: str) -> None:
         self.name = name
@@ -153,7 +153,7 @@ class ExecutableTrack:
         self._table = ColumnBuilder(_DECISIONS)
 
     def add(self, told: Told, file: int, place: int) -> None:
-        """Take one line."""
+        """Add one line."""
         numbers = {name: getattr(told, name) for name in _CORES}
         self._table.add(
             {
@@ -168,7 +168,7 @@ class ExecutableTrack:
 
     @cached_property
     def columns(self) -> dict[str, Numbers]:
-        """The decisions in order; call it when all lines are taken."""
+        """The decisions in order; read it only after all lines are added."""
         return self._table.sorted("at")
 
     def __getitem__(self, name: str) -> Numbers:
@@ -176,45 +176,45 @@ class ExecutableTrack:
 
     @cached_property
     def end(self) -> Numbers:
-        """Until when each decision stands, as far as is known."""
+        """End of each decision's validity, as far as it is known."""
         return until_next(self["at"])
 
     @cached_property
     def gaps(self) -> list[Span]:
-        """When nobody decided."""
+        """Time spans without decisions."""
         return gaps(self["at"], self.end, typical(self["at"]))
 
     @property
     def allocated_seconds(self) -> float:
-        """Core-seconds that were decided."""
+        """Core-seconds that were allocated."""
         return self._integral(self["allocation"])
 
     @property
     def applied_seconds(self) -> float:
-        """Core-seconds that were applied, or used where a period was beyond it.
+        """Core-seconds that were applied, or used where a period exceeded that.
 
-        What the last period used is not known.
+        The usage of the last period is not known.
         """
         known = self.end[:-1] == self["at"][1:]
         used = np.where(known, self["used"][1:], math.nan)
         return self._integral(np.fmax(self["applied"], np.append(used, math.nan)))
 
     def _integral(self, cores: Numbers) -> float:
-        """Return core-seconds over the time that is recorded."""
+        """Return core-seconds over the recorded time."""
         return float(np.nansum(cores * (self.end - self["at"])))
 
     @property
     def used_seconds(self) -> float:
-        """Core-seconds used: each decision knows what was used since the one before.
+        """Core-seconds used; each decision records the usage since the previous one.
 
-        After a gap that is a mean over the gap; of it, as of what was applied, one period counts.
+        After a gap that is a mean over the gap; only one period of it counts, as for applied cores.
         """
         seconds = np.minimum(self["dt"], typical(self["at"]))
         return float(np.nansum(self["used"] * seconds))
 
 
 class RecordedRun:
-    """What a directory holds. `notes` say in words what is missing from it."""
+    """A recorded run, read from a directory. `notes` describe missing records in words."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -226,7 +226,7 @@ class RecordedRun:
 
     @cached_property
     def whole(self) -> Span:
-        """From the first to the last thing that is recorded."""
+        """Time span from the first to the last record."""
         starts = [track["start"][0] for track in self.models.values()]
         ends = [track["at"][-1] for track in self.models.values()]
         starts += [track["at"][0] for track in self.executables.values()]
@@ -235,7 +235,7 @@ class RecordedRun:
 
     @property
     def virtual(self) -> bool:
-        """Whether it was simulated."""
+        """True if the run was simulated."""
         return self.whole.start < EPOCH
 
     @property
@@ -263,7 +263,7 @@ class RecordedRun:
 
 
 def read(directory: Path) -> RecordedRun:
-    """Return the run that a directory holds; raise `StoryError` naming the file and the line."""
+    """Read the run in a directory; raise `StoryError` naming the file and the line."""
     run = RecordedRun(directory)
     if not directory.is_dir():
         raise StoryError(f"{directory}: no such directory")
@@ -289,7 +289,7 @@ def _read_models(run: RecordedRun) -> None:
 
 def _read_decisions(run: RecordedRun) -> None:
     names = f"{decision_log.decisions('*')}.jsonl"
-    # NAME+1.jsonl, which goes before NAME.jsonl, does so by name as well.
+    # NAME+1.jsonl, which is older than NAME.jsonl, also sorts before it.
     for file in sorted(run.directory.glob(names)):
         run.files.append(file)
         number = len(run.files) - 1
@@ -311,7 +311,7 @@ def _read_decisions(run: RecordedRun) -> None:
 def _records(
     run: RecordedRun, path: Path, adapter: TypeAdapter[T], what: str
 ) -> Iterator[tuple[T, int]]:
-    """Yield the records of a file and where they begin; note the lines that were cut off."""
+    """Yield the records of a file with their offsets; note truncated lines."""
     if not path.exists():
         return
     cut: list[int] = []

@@ -1,7 +1,7 @@
-"""Colours of the page and its pictures, by role; light and dark, told apart without red and green.
+"""Colours of the page and its pictures, by role; light and dark, safe without red and green.
 
-Pictures are drawn in the light ones. In the page each is replaced by its role, so that a reader's
-dark mode reaches into them.
+Pictures are drawn in the light colours. In the page each colour is replaced by the variable of its
+role, so that a reader's dark mode applies to pictures too.
 """
 
 import re
@@ -53,7 +53,7 @@ _ROLE = {colour: role for role, colour in LIGHT.items()}
 
 
 def by_role(svg: str) -> str:
-    """Return a picture whose colours are the page's variables."""
+    """Return a picture with its colours replaced by the page's variables."""
     return re.sub(
         r"#[0-9a-f]{6}\b",
         lambda found: f"var(--{_ROLE[found[0]]})" if found[0] in _ROLE else found[0],

@@ -1,4 +1,4 @@
-"""Adds a run up: what was promised to whom, what became of it, and what it took."""
+"""Summary of a run: each model's promise, its result, and the cores used."""
 
 import math
 from collections import Counter
@@ -10,12 +10,12 @@ from roma.domain.model import Statistic
 from roma.ui.report.read import ExecutableTrack, ModelTrack, RecordedRun
 
 REFUSED = 2.0
-"""SLAs. What a refused or failed request counts in a mean: refusing must not look fast."""
+"""Response time, in SLAs, of a refused or failed request in a mean: refusals must not look fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Core-seconds, as far as decisions are recorded; `all` is every core, always."""
+    """Core-seconds over the recorded decisions; `all` counts every core all the time."""
 
     allocated: float
     applied: float
@@ -24,17 +24,17 @@ class Cores:
 
     @property
     def saved(self) -> float | None:
-        """The share of all cores that was not applied to anything."""
+        """The share of all core-seconds that was not applied to any executable."""
         return 1 - self.applied / self.all if self.all > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """One model's run. `kept` is None if nothing was asked of it.
+    """Summary of one model. `kept` is None if it got no requests.
 
-    `worst` is the highest response time of any second (the promise's statistic, or the age of what
-    waited), `over` the seconds in which that was above the SLA, `mean` counts refused and failed
-    requests as `REFUSED` SLAs. `cores` is None where nobody controls them.
+    `worst` is the highest response time of any second (the promise's statistic, or the age of the
+    oldest request). `over` is the seconds in which that was above the SLA. `mean` counts refused
+    and failed requests as `REFUSED` SLAs. `cores` is None if they are not controlled.
     """
 
     model: str
@@ -66,17 +66,17 @@ class ModelSummary:
 
     @property
     def broken_share(self) -> float:
-        """Of the requests that ended."""
+        """Share of broken promises among the requests that ended."""
         return self.broken / self.ended if self.ended else 0.0
 
 
 def summaries(run: RecordedRun) -> list[ModelSummary]:
-    """Return the accounts of every model that was looked at, by name."""
+    """Return the summaries of all recorded models, by name."""
     return [_summary(run, run.models[name]) for name in sorted(run.models)]
 
 
 def cores(tracks: list[ExecutableTrack], capacity: float = 0.0) -> Cores:
-    """Return what executables were given and used; `capacity` in core-seconds."""
+    """Return the core-seconds allocated to executables and used; `capacity` in core-seconds."""
     return Cores(
         allocated=sum(t.allocated_seconds for t in tracks),
         applied=sum(t.applied_seconds for t in tracks),
@@ -86,14 +86,14 @@ def cores(tracks: list[ExecutableTrack], capacity: float = 0.0) -> Cores:
 
 
 def worker_cores(run: RecordedRun) -> dict[str, Cores]:
-    """Return the same by worker, with what all its cores would have come to."""
+    """Return the core-seconds by worker, with the total of all its cores as capacity."""
     return {
         worker: cores(tracks, _capacity(tracks)) for worker, tracks in sorted(run.workers.items())
     }
 
 
 def _capacity(tracks: list[ExecutableTrack]) -> float:
-    """Return the core-seconds that a worker had while any of its executables was decided about."""
+    """Return a worker's core-seconds over the time with decisions about any of its executables."""
     at = np.concatenate([t["at"] for t in tracks])
     end = np.concatenate([t.end for t in tracks])
     capacity = np.concatenate([t["capacity"] for t in tracks])

@@ -1,4 +1,4 @@
-"""The run in a sentence or two: which promises were kept, and why the others were not."""
+"""Verdict on a run in a sentence or two: promises kept, and causes of broken ones."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from roma.ui.report.summary import ModelSummary
 from supervisor.decision_text import Limit
 
 NAMED = 3
-"""Models that the verdict names; the table has the others."""
+"""Most models that the verdict names; the table has the others."""
 
 WHY = {
     Limit.FAILURE: "because its cores could not be set",
@@ -22,7 +22,7 @@ WHY = {
     Limit.OWN_MAXIMUM: "because it needed more than the most cores it may have",
     Limit.NONE: "while nothing kept its cores from its law's demand",
 }
-"""What stood in the way, after the words for what happened."""
+"""Cause of a broken promise by limit, as the end of a sentence."""
 
 UNKNOWN = "and nothing is recorded of its cores then"
 
@@ -35,13 +35,13 @@ LIMITS = {
     Limit.OWN_MAXIMUM: "at its own maximum",
     Limit.NONE: "nothing in the way",
 }
-"""The same for a cell of a table."""
+"""Cause by limit, as the text of a table cell."""
 
 
 def verdict(
     run: RecordedRun, found: Sequence[ModelSummary], episodes: Sequence[Episode], clock: Clock
 ) -> list[str]:
-    """Return the verdict, a sentence per item."""
+    """Return the verdict, one sentence per item."""
     judged = [s for s in found if s.kept is not None]
     if not judged:
         return ["No request ended while this was recorded, so no promise was put to the test."]
@@ -63,7 +63,7 @@ def verdict(
 
 
 def why(run: RecordedRun, model: str, limits: Counter[Limit]) -> str:
-    """Return what stood between a model and its promise, as the end of a sentence."""
+    """Return the cause of a model's broken promises, as the end of a sentence."""
     limit = main_limit(limits)
     if limit is None:
         return UNKNOWN
@@ -73,7 +73,7 @@ def why(run: RecordedRun, model: str, limits: Counter[Limit]) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share in percent, never 0 for something."""
+    """Return a share in percent; a positive share is never shown as 0."""
     percent = 100 * value
     if percent <= 0 or percent >= 9.95:
         return f"{percent:.0f} %"
@@ -92,7 +92,7 @@ def _broken(run: RecordedRun, s: ModelSummary, episodes: Sequence[Episode], cloc
 
 
 def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
-    """Say what the run as a whole makes up for."""
+    """Return a sentence for a model or models that kept the promise in spite of episodes."""
     e, models = episodes[0], len({e.model for e in episodes})
     count = f"{len(episodes)} {_plural('episode', len(episodes))}"
     whose = e.model if models == 1 else f"{models} models"

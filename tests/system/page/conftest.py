@@ -70,19 +70,19 @@ async def visit(browser):
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage():
+async def fake_page():
     """Where scenes are played."""
-    stages = []
+    pages = []
 
     async def play(fake_board):
         (port,) = free_ports(1)
-        stage = FakePage(port)
-        stages.append(stage)
+        fake_page = FakePage(port)
+        pages.append(fake_page)
         fake_board.look()
-        await stage.play(fake_board)
-        return stage
+        await fake_page.play(fake_board)
+        return fake_page
 
     yield play
-    for stage in stages:
+    for fake_page in pages:
         with contextlib.suppress(ConnectionError):
-            await stage.end()
+            await fake_page.end()

@@ -53,12 +53,12 @@ async def order(page):
     return await page.locator("tbody a.name").all_text_contents()
 
 
-async def test_a_late_model_is_on_top_and_says_why(stage, visit):
+async def test_a_late_model_is_on_top_and_says_why(fake_page, visit):
     fake_board = FakeBoard(
         Actor("calm"), Actor("busy", **LATE), workers=(replace(WORKER, capacity=1.3),)
     )
     fake_board.past(60)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(page.locator("#headline")).to_have_text(
         "1 of 2 models is late, worker local is short of cores"
     )
@@ -112,7 +112,7 @@ OVERLAPS = """() => {
 
 
 @pytest.mark.parametrize("width", [1920, 1440, 1361, 1280, 1185, 1100, 760, 390])
-async def test_no_text_stands_on_another(stage, visit, width):
+async def test_no_text_stands_on_another(fake_page, visit, width):
     fake_board = crowd()
     fake_board.actors["busy"].waiting, fake_board.actors["busy"].oldest = 12_345, 99.9
     fake_board.actors["calm"].aim = 0.9
@@ -120,7 +120,7 @@ async def test_no_text_stands_on_another(stage, visit, width):
         "calm"
     ].time = 2.0  # the scale of its chart is four times the SLA: labels are near
     fake_board.look()
-    url = (await stage(fake_board)).url
+    url = (await fake_page(fake_board)).url
     for address in (url, f"{url}/#model=busy", f"{url}/#model=calm"):
         page = (await visit(address, viewport={"width": width, "height": 3000})).page
         await expect(page.locator("#headline")).to_contain_text("late")
@@ -129,10 +129,10 @@ async def test_no_text_stands_on_another(stage, visit, width):
         assert await page.evaluate(OVERLAPS) == []
 
 
-async def test_gpus_have_a_column_where_there_are_some(stage, visit):
+async def test_gpus_have_a_column_where_there_are_some(fake_page, visit):
     fake_board = FakeBoard(Actor("m"))
     fake_board.past(10)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "m").locator("td.queue")).to_be_visible()
     await expect(row(page, "m").locator("td.gpu")).to_be_hidden()
     await row(page, "m").click()
@@ -147,12 +147,12 @@ async def test_gpus_have_a_column_where_there_are_some(stage, visit):
     await expect(row(page, "m").locator("td.gpu")).to_contain_text("25 %")
 
 
-async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(stage, visit):
+async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(fake_page, visit):
     fake_board = FakeBoard(
         Actor("m", time=None, rate=1, waiting=3, oldest=0.4), Actor("n", time=None, rate=0)
     )
     fake_board.past(10)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "m").locator("td.time .value")).to_have_text("> 400 ms")
     await expect(row(page, "n").locator("td.time .value")).to_have_text("–")
     fake_board.actors["m"].time = 0.3
@@ -160,7 +160,7 @@ async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(stage
     await expect(row(page, "m").locator("td.time .value")).to_have_text("300 ms")
 
 
-async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_own(stage, visit):
+async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_own(fake_page, visit):
     why = "others use 1.75 of its host's 2 CPUs"
     taken = {"limit": "contended", "contention": why}
     loose = "observe-only: no rights"
@@ -175,7 +175,7 @@ async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_
         ),
     )
     fake_board.past(10)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "m").locator(".why")).to_have_text(f"900 ms of 500 ms: {why}")
     await expect(row(page, "n").locator(".state")).to_have_text("Down")
     await expect(row(page, "n").locator(".why")).to_have_text(
@@ -189,11 +189,11 @@ async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_
     )
 
 
-async def test_numbers_move_and_the_sla_is_drawn(stage, visit):
+async def test_numbers_move_and_the_sla_is_drawn(fake_page, visit):
     actor = Actor("m", time=0.1)
     fake_board = FakeBoard(actor)
     fake_board.past(120)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     time, line = row(page, "m").locator("td.time .value"), row(page, "m").locator("path.line")
     await expect(time).to_have_text("100 ms")
     await expect(row(page, "m").locator("path.sla")).to_have_attribute(
@@ -210,8 +210,8 @@ async def test_numbers_move_and_the_sla_is_drawn(stage, visit):
     await expect(line).not_to_have_attribute("d", before)
 
 
-async def test_all_that_can_be_wrong_has_a_word_of_its_own(stage, visit):
-    page = (await visit((await stage(crowd())).url)).page
+async def test_all_that_can_be_wrong_has_a_word_of_its_own(fake_page, visit):
+    page = (await visit((await fake_page(crowd())).url)).page
     words = {
         "calm": "In time", "busy": "Late", "gone": "Down", "starting": "Loading",
         "unused": "Idle", "close": "Tight", "watched": "Late",
@@ -237,10 +237,10 @@ async def test_all_that_can_be_wrong_has_a_word_of_its_own(stage, visit):
     assert (await order(page))[:3] == ["gone", "starting", "busy"]
 
 
-async def test_an_error_is_text_whatever_it_holds(stage, visit):
+async def test_an_error_is_text_whatever_it_holds(fake_page, visit):
     fake_board = crowd()
     fake_board.decide("stuck", 0.6, failure=HOSTILE)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "stuck").locator(".why")).to_contain_text("<img src=x onerror")
     await row(page, "stuck").click()
     await expect(page.locator(".decisions .words")).to_contain_text("<img src=x onerror")
@@ -249,8 +249,8 @@ async def test_an_error_is_text_whatever_it_holds(stage, visit):
     assert "owned" not in await page.title()
 
 
-async def test_the_filter_finds_names_and_states(stage, visit):
-    page = (await visit((await stage(crowd())).url)).page
+async def test_the_filter_finds_names_and_states(fake_page, visit):
+    page = (await visit((await fake_page(crowd())).url)).page
     await expect(row(page, "calm")).to_be_visible()
     await page.keyboard.press("/")
     await page.keyboard.type("late bu")
@@ -266,14 +266,14 @@ async def test_the_filter_finds_names_and_states(stage, visit):
     await expect(page.get_by_role("button", name="Tight")).to_have_attribute("aria-pressed", "true")
 
 
-async def test_decisions_are_told_in_words(stage, visit):
+async def test_decisions_are_told_in_words(fake_page, visit):
     fake_board = FakeBoard(Actor("m"), Actor("other"))
     fake_board.past(120)
     fake_board.decide("other", 0.3)
     older = fake_board.decide("m", 0.9, before=0.4, ago=20)
     latest = fake_board.decide("m", 0.5, before=0.9, ago=1)
     fake_board.refuse("m", 3)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await row(page, "m").click()
     await expect(page).to_have_url(re.compile("#model=m$"))
     items = page.locator(".decisions > li")
@@ -302,11 +302,11 @@ async def test_decisions_are_told_in_words(stage, visit):
     await expect(items).to_have_count(5)
 
 
-async def test_a_worker_that_does_not_tell_is_named(stage, visit):
+async def test_a_worker_that_does_not_tell_is_named(fake_page, visit):
     fake_board = FakeBoard(Actor("m"))
     fake_board.past(10)
     fake_board.silent = {"local": "no answer within 0.5 s"}
-    page = (await visit((await stage(fake_board)).url + "/#model=m")).page
+    page = (await visit((await fake_page(fake_board)).url + "/#model=m")).page
     note = page.get_by_text("Decisions of worker local are missing: no answer within 0.5 s.")
     await expect(note).to_be_visible()
     fake_board.silent = {}
@@ -315,10 +315,10 @@ async def test_a_worker_that_does_not_tell_is_named(stage, visit):
     await expect(page.locator(".decisions .words")).to_contain_text("requests arrived")
 
 
-async def test_back_escape_and_links(stage, visit):
+async def test_back_escape_and_links(fake_page, visit):
     fake_board = FakeBoard(Actor("m"), Actor("a model/with % signs"))
     fake_board.past(30)
-    url = (await stage(fake_board)).url
+    url = (await fake_page(fake_board)).url
     page = (await visit(url)).page
     overview, detail = page.locator("#overview"), page.locator("#detail")
     await page.get_by_role("link", name="a model/with % signs").press("Enter")
@@ -342,23 +342,23 @@ async def test_back_escape_and_links(stage, visit):
     await expect(linked.locator("#overview")).to_be_visible()
 
 
-async def test_a_model_that_is_not_served_is_said(stage, visit):
+async def test_a_model_that_is_not_served_is_said(fake_page, visit):
     fake_board = FakeBoard(Actor("m"))
     fake_board.past(10)
-    url = (await stage(fake_board)).url
+    url = (await fake_page(fake_board)).url
     page = (await visit(f"{url}/#model=nobody", tolerated=AWAY)).page
     await expect(page.get_by_text("No model of this name is served.")).to_be_visible()
     await page.get_by_role("link", name="← All models").click()
     await expect(row(page, "m")).to_be_visible()
 
 
-async def test_the_crosshair_tells_values_by_mouse_and_by_keyboard(stage, visit):
+async def test_the_crosshair_tells_values_by_mouse_and_by_keyboard(fake_page, visit):
     actor = Actor("m", time=0.1)
     fake_board = FakeBoard(actor)
     fake_board.past(100)
     actor.time = 0.4
     fake_board.look(100)
-    page = (await visit((await stage(fake_board)).url + "/#model=m")).page
+    page = (await visit((await fake_page(fake_board)).url + "/#model=m")).page
     chart = page.get_by_role("slider", name="Response time, crosshair")
     await expect(chart).to_have_attribute(
         "aria-valuetext", re.compile("now: .*response time 400 ms")
@@ -391,11 +391,11 @@ async def test_the_crosshair_tells_values_by_mouse_and_by_keyboard(stage, visit)
     )
 
 
-async def test_a_dispatcher_that_is_gone_and_comes_back(stage, visit):
+async def test_a_dispatcher_that_is_gone_and_comes_back(fake_page, visit):
     actor = Actor("m", time=0.1)
     fake_board = FakeBoard(actor)
     fake_board.past(300)
-    theatre = await stage(fake_board)
+    theatre = await fake_page(fake_board)
     visitor = await visit(theatre.url, tolerated=AWAY)
     page, banner = visitor.page, visitor.page.locator("#banner")
     line = row(page, "m").locator("path.line")
@@ -423,10 +423,10 @@ async def test_a_dispatcher_that_is_gone_and_comes_back(stage, visit):
     assert (await line.get_attribute("d")).count("L") >= points - 5  # the page remembers
 
 
-async def test_a_dispatcher_that_refuses_streams_is_asked_again_and_again(stage, visit):
+async def test_a_dispatcher_that_refuses_streams_is_asked_again_and_again(fake_page, visit):
     fake_board = FakeBoard(Actor("m", time=0.1))
     fake_board.past(10)
-    theatre = await stage(fake_board)
+    theatre = await fake_page(fake_board)
     theatre.refusing = True
     page = (await visit(theatre.url, tolerated=AWAY)).page
     await expect(page.locator("#banner")).to_contain_text("refuses another live stream")
@@ -438,11 +438,11 @@ async def test_a_dispatcher_that_refuses_streams_is_asked_again_and_again(stage,
     await expect(page.locator("#clock")).to_have_attribute("data-state", "live")
 
 
-async def test_only_changes_of_state_are_announced(stage, visit):
+async def test_only_changes_of_state_are_announced(fake_page, visit):
     actor = Actor("m", time=0.1)
     fake_board = FakeBoard(actor)
     fake_board.past(20)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "m")).to_be_visible()
     said = page.locator("#announcer")
     actor.time = 0.12
@@ -454,10 +454,10 @@ async def test_only_changes_of_state_are_announced(stage, visit):
     await expect(said).to_have_text(re.compile("^m: Late, 900 ms of 500 ms"))
 
 
-async def test_a_look_changes_texts_and_paths_and_makes_no_row_anew(stage, visit):
+async def test_a_look_changes_texts_and_paths_and_makes_no_row_anew(fake_page, visit):
     fake_board = fleet(50)
     fake_board.past(20)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(page.locator("tbody tr")).to_have_count(50)
     clock = await page.locator("#clock").inner_text()
     await page.evaluate("""() => {
@@ -474,10 +474,10 @@ async def test_a_look_changes_texts_and_paths_and_makes_no_row_anew(stage, visit
     assert await page.evaluate("window.added") < 50
 
 
-async def test_of_a_large_fleet_the_worst_are_shown_and_others_are_found(stage, visit):
+async def test_of_a_large_fleet_the_worst_are_shown_and_others_are_found(fake_page, visit):
     fake_board = FakeBoard(*(Actor(f"model-{i:03}", time=0.1 + i / 10_000) for i in range(205)))
     fake_board.past(5)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(page.locator("tbody tr")).to_have_count(200)
     await expect(page.get_by_text("The first 200 of 205 models")).to_be_visible()
     await expect(row(page, "model-000")).to_have_count(0)
@@ -486,10 +486,10 @@ async def test_of_a_large_fleet_the_worst_are_shown_and_others_are_found(stage, 
     await expect(page.locator("tbody tr")).to_have_count(1)
 
 
-async def test_what_does_not_change_is_not_written(stage, visit):
+async def test_what_does_not_change_is_not_written(fake_page, visit):
     fake_board = FakeBoard(Actor("moves"), Actor("rests"))
     fake_board.past(200)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "rests")).to_be_visible()
     await page.evaluate("""() => {
         window.written = [];
@@ -513,11 +513,11 @@ async def test_what_does_not_change_is_not_written(stage, visit):
     }
 
 
-async def test_calm_models_keep_their_places(stage, visit):
+async def test_calm_models_keep_their_places(fake_page, visit):
     a, b, c = Actor("a", time=0.10), Actor("b", time=0.11), Actor("c", time=0.12)
     fake_board = FakeBoard(a, b, c)
     fake_board.past(20)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(page.locator("tbody tr")).to_have_count(3)
     assert await order(page) == ["c", "b", "a"]
     a.time, c.time = 0.2, 0.05  # the server would now put a first
@@ -531,12 +531,12 @@ async def test_calm_models_keep_their_places(stage, visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_no_serious_fault_of_accessibility(stage, visit, scheme):
+async def test_no_serious_fault_of_accessibility(fake_page, visit, scheme):
     fake_board = crowd()
     fake_board.decide("busy", 0.9, ago=1)
     fake_board.decide("busy", 0.5, before=0.9)
     fake_board.refuse("busy", 2)
-    url = (await stage(fake_board)).url
+    url = (await fake_page(fake_board)).url
     for address, width in ((url, 1440), (url, 390), (f"{url}/#model=busy", 1440)):
         visitor = await visit(
             address, color_scheme=scheme, viewport={"width": width, "height": 800}
@@ -556,8 +556,8 @@ async def test_no_serious_fault_of_accessibility(stage, visit, scheme):
         assert faults == {}
 
 
-async def test_the_theme_is_remembered(stage, visit):
-    page = (await visit((await stage(FakeBoard(Actor("m")))).url, color_scheme="light")).page
+async def test_the_theme_is_remembered(fake_page, visit):
+    page = (await visit((await fake_page(FakeBoard(Actor("m")))).url, color_scheme="light")).page
     deployment = "getComputedStyle(document.documentElement).backgroundColor"
     light = await page.evaluate(deployment)
     button = page.get_by_role("button", name="Theme")
@@ -572,12 +572,12 @@ async def test_the_theme_is_remembered(stage, visit):
     assert await page.evaluate(deployment) == light
 
 
-async def test_nothing_sticks_out_at_any_width(stage, visit):
+async def test_nothing_sticks_out_at_any_width(fake_page, visit):
     long = "a-model-with-a-very-long-name-" * 4
     fake_board = FakeBoard(Actor(long, **LATE), Actor("m"))
     fake_board.past(30)
     fake_board.decide(long, 0.5)
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     shown = row(page, long)
     for place in (shown, page.locator(".decisions .words")):
         await expect(place).to_be_visible()
@@ -589,16 +589,16 @@ async def test_nothing_sticks_out_at_any_width(stage, visit):
             await row(page, long).locator("a").click()
 
 
-async def test_nothing_moves_for_those_who_asked_for_that(stage, visit):
-    page = (await visit((await stage(FakeBoard(Actor("m")))).url, reduced_motion="reduce")).page
+async def test_nothing_moves_for_those_who_asked_for_that(fake_page, visit):
+    page = (await visit((await fake_page(FakeBoard(Actor("m")))).url, reduced_motion="reduce")).page
     await expect(page.locator("#clock")).to_have_attribute("data-state", "live")
     motion = "getComputedStyle(document.querySelector('#clock'), '::before').animationName"
     assert await page.evaluate(motion) == "none"
 
 
-async def test_a_dispatcher_that_has_just_started_is_waited_for(stage, visit):
+async def test_a_dispatcher_that_has_just_started_is_waited_for(fake_page, visit):
     fake_board = FakeBoard(Actor("m", rate=0, time=None))
-    page = (await visit((await stage(fake_board)).url)).page
+    page = (await visit((await fake_page(fake_board)).url)).page
     await expect(page.locator("#headline")).to_have_text("Waiting for the first look at the models")
     await expect(page.get_by_text("No model is served yet")).to_be_visible()
     fake_board.look()

@@ -37,7 +37,7 @@ def test_pytorch_is_refused_where_tensorflow_is(monkeypatch, tmp_path):
 def test_a_model_server_imports_tensorflow_without_keras():
     program = (
         "import sys\n"
-        "from roma import frameworks\n"
+        "from roma.tensors import frameworks\n"
         "from roma.serving import session\n"
         "frameworks.skip_keras()\n"
         "session.import_tensorflow()\n"
