@@ -41,9 +41,13 @@ PACKAGES = ("controllers", "dispatcher", "roma", "supervisor")
 _SCRIPT = """
 import gc, sys, time
 from bench import decisions, ticks
-from roma import config
 
-LAW = getattr(config, "DEFAULT_LAW", "adaptive")  # as older checkouts have it
+try:
+    from roma.config.control import DEFAULT_LAW as LAW
+except ImportError:  # a checkout from before 0.2
+    from roma import config
+
+    LAW = getattr(config, "DEFAULT_LAW", "adaptive")
 
 def us(models, waiting, count=20_000):
     def seconds(n):

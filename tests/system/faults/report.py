@@ -28,8 +28,8 @@ same in CI and fails unless, in every line,
 until the last request had ended that was not answered within the promised {PROMISE:g} s. A program's
 own start is part of it. It is measured here, and compared nowhere: tests count requests.
 
-What no test here can do: netem, the kernel's own faulty network, is no part of many kernels; a cable
-through two TUN devices stands for it (`tests/support/cable.py`). The wall clock is shifted for the
+What no test here can do: netem, the kernel's own faulty network, is no part of many kernels; a link
+through two TUN devices stands for it (`tests/support/lossy_link.py`). The wall clock is shifted for the
 programs alone (`tests/support/wallclock.c`, preloaded), for others use this machine's. No steady
 clock leaps in Linux; a paused program sees one that does.
 

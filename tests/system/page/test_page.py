@@ -160,7 +160,9 @@ async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(fake_
     await expect(row(page, "m").locator("td.time .value")).to_have_text("300 ms")
 
 
-async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_own(fake_page, visit):
+async def test_others_on_the_host_and_what_nothing_controls_have_words_of_their_own(
+    fake_page, visit
+):
     why = "others use 1.75 of its host's 2 CPUs"
     taken = {"limit": "contended", "contention": why}
     loose = "observe-only: no rights"

@@ -329,11 +329,11 @@ def digest(run_of):
 SCRIPT = """
 import hashlib, sys
 from pathlib import Path
-from roma import config
-from roma.sim.scenario import from_config
-from roma.sim.simulation import Simulation
+from roma.config import schema
+from roma.lab.sim.scenario import from_config
+from roma.lab.sim.simulation import Simulation
 found = hashlib.sha256()
-run_of = from_config(config.load(Path(sys.argv[1])), seed=7)
+run_of = from_config(schema.load(Path(sys.argv[1])), seed=7)
 Simulation(run_of, trace=lambda t, c: found.update(f"{t!r} {c!r}\\n".encode())).run()
 print(found.hexdigest())
 """
