@@ -15,6 +15,7 @@ from roma.domain.errors import ConfigError, LaunchError, RomaError
 from roma.telemetry import logs
 
 COMMANDS = {
+    "init": "Write a first roma.yaml for one model, after measuring what a request costs.",
     "up": "Start executables, dispatcher and supervisors; stop them all on Ctrl-C.",
     "status": "Show every model now: its promise, its load, its cores and why; worst first.",
     "top": "Show the same as `roma status` once a second, until Ctrl-C.",

@@ -1,0 +1,128 @@
+"""`roma init`: a first roma.yaml, for one model whose cost is measured."""
+
+import asyncio
+import json
+import logging
+import math
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roma.config import schema
+from roma.config.profile import ModelProfile
+from roma.deploy.model_paths import unservable
+from roma.domain.errors import ConfigError
+from roma.tools.profiling import inputs, machine, measure, plan
+
+log = logging.getLogger(__name__)
+
+RESERVED = 0.3
+"""Share of the machine's cores that the gateway and everything else keep, as in the demo."""
+
+EASE = 5.0
+"""Default promise in response times of one request alone: docs/lab.md, `ladder`, has what defaults
+keep at which multiple."""
+
+SHORTEST = 0.05
+"""Seconds: the least default promise, half a quota period. Write a shorter one if you need it."""
+
+TEMPLATE = """\
+# By `roma init`: one request of {name} takes {alone:.3g} s on {cores:g} cores when it is alone.
+models:
+  {name}:
+    path: {path}
+    sla: {{response_time: {promise:g}}}    # s; 98 of 100 requests are promised within it
+    profile: {{cost: {cost:.4g}}}         # core-seconds per request, measured here
+workers:
+  - name: local
+    cores: {cores:g}
+    reserved: {reserved:g}                 # for the gateway and everything else
+gateway:
+  port: {port}                     # POST http://127.0.0.1:{port}/v1/models/{name}:predict
+"""
+
+
+def command(
+    model: Annotated[
+        Path, typer.Argument(help="A SavedModel's directory with numbered versions.", metavar="DIR")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model. Default: that of DIR.")
+    ] = None,
+    response_time: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=3600, help="The promise in s. Default: 5 requests' time, 0.05 at least."
+        ),
+    ] = None,
+    body: Annotated[
+        Path | None,
+        typer.Option(help="A JSON body to measure with. Default: as `roma profile` finds one."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Least seconds to measure.")
+    ] = 2.0,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port.")] = 8501,
+    out: Annotated[Path, typer.Option(help="File to write; an existing one is kept.")] = Path(
+        "roma.yaml"
+    ),
+) -> None:
+    """Write a roma.yaml for the model in DIR, after measuring what one request of it costs."""
+    name = name or re.sub(r"[^A-Za-z0-9._-]", "-", model.resolve().name)
+    if out.exists():
+        raise ConfigError(f"out = {out}: exists already: name another one")
+    cores = machine.available_cores()
+    reserved = round(RESERVED * cores, 1)
+    draft = _draft(name, model.resolve(), cores, reserved, response_time or 1.0, port)
+    given = {} if body is None else {name: inputs.from_file(body, f"--body = {body}")}
+    found = asyncio.run(_measured(draft, cores, given, seconds))
+    alone = found.points[0].response_time
+    text = TEMPLATE.format(
+        name=name,
+        path=model,
+        cost=found.cost,
+        alone=alone,
+        promise=response_time or max(SHORTEST, _rounded_up(EASE * alone)),
+        cores=cores,
+        reserved=reserved,
+        port=port,
+    )
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"out = {out}: cannot be written: {error.strerror}") from error
+    print(text, end="")
+    print(f"\nwrote {out}: check it with `roma config check {out}`, start it with `roma up {out}`")
+
+
+def _draft(
+    name: str, model: Path, cores: float, reserved: float, promise: float, port: int
+) -> schema.Config:
+    """Return the configuration to measure under; raise ConfigError if the model has no version."""
+    config = schema.parse(
+        f"models: {{{name}: {{path: {json.dumps(str(model))}, "
+        f"sla: {{response_time: {promise}}}}}}}\n"
+        f"workers: [{{cores: {cores}, reserved: {reserved}}}]\ngateway: {{port: {port}}}\n",
+        source="roma init",
+    )
+    for fault in unservable(config).values():
+        raise ConfigError(fault)
+    return config
+
+
+async def _measured(
+    config: schema.Config, cores: float, given: dict[str, inputs.Inputs], seconds: float
+) -> ModelProfile:
+    todo = plan.make(config, machine=cores, only=(), cores=(cores,))
+    settings = measure.Settings(batches=(1,), seconds=seconds, bodies=given, cores=cores)
+    (target,) = todo.targets
+    return await measure.measure(config, target, settings)
+
+
+def _rounded_up(value: float) -> float:
+    """Return the next value of two digits, at least a millisecond."""
+    value = max(value, 0.001)
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(math.ceil(value / step - 1e-9) * step, 6)

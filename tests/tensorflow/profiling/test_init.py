@@ -1,0 +1,59 @@
+"""`roma init`: the file that it writes passes `config check` and serves."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from roma.config import schema
+
+
+def roma(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "roma", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture(scope="module")
+def written(demo_models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("init")
+    done = roma("init", str(demo_models["digits"]), "--seconds", "0.2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_dozen_lines_with_the_measured_cost(written):
+    text = (written / "roma.yaml").read_text()
+    assert len(text.splitlines()) == 12
+    model = yaml.safe_load(text)["models"]["digits"]
+    assert 0.0001 < model["profile"]["cost"] < 1.0
+    assert model["sla"]["response_time"] >= model["profile"]["cost"]
+
+
+def test_the_file_is_a_configuration_without_a_fault(written):
+    assert schema.load(written / "roma.yaml").models["digits"].profile is not None
+    done = roma("config", "check", "roma.yaml", cwd=written)
+    assert (done.returncode, "cannot be served" in done.stdout) == (0, False)
+
+
+def test_a_file_that_exists_is_kept(written, demo_models):
+    before = (written / "roma.yaml").read_text()
+    done = roma("init", str(demo_models["digits"]), cwd=written)
+    assert (done.returncode, done.stderr.strip()) == (
+        2,
+        "out = roma.yaml: exists already: name another one",
+    )
+    assert (written / "roma.yaml").read_text() == before
+
+
+def test_a_folder_without_a_version_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "wine").mkdir()
+    done = roma("init", "wine", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("models.wine.path = ")
+    assert not (tmp_path / "roma.yaml").exists()
