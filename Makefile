@@ -20,7 +20,7 @@ DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: help install dev demo compare test check bench peers faults fuzz soak wheel images pictures clean lock
+.PHONY: help install dev demo compare test test-all check docs bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -64,6 +64,10 @@ check: $(DEV)  ## ruff, mypy --strict and import-linter.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(DEV)  ## The documentation site, in build/docs; a stale link or page fails.
+	PYTHONPATH=. $(BIN)/python docs/reference.py --check
+	$(BIN)/sphinx-build --quiet -W --keep-going -b html docs build/docs
 
 bench: $(DEV) $(COMPILED)/.built  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
 	$(BIN)/python -m bench

@@ -213,7 +213,7 @@ class Devices(RuleBasedStateMachine):
         assert max(self.ended.values(), default=0) <= 1
 
     @invariant()
-    def books_agree(self):
+    def both_sides_agree(self):
         if any(time <= self.now for time, _, _ in self.agenda):
             return  # something is still on its way
         for name in DEVICES:
@@ -269,7 +269,7 @@ class PlannedMachine(Devices):
         for model, model_demand in policy._demands.items():
             if devices and not model_demand.places:
                 quickest = min(device.cold(model) for device in devices)
-                assert policy._loading.coldest(model).cold(model) == quickest
+                assert policy._loading.fastest_cold_start(model).cold(model) == quickest
             for place in model_demand.places:
                 assert model_demand.due or place.share == 0.0
                 missing = [

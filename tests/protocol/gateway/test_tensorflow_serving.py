@@ -240,7 +240,7 @@ async def test_a_unix_socket_without_a_place_is_named(harness, sockets):
     [
         ("grpc_socket: relative.sock", "grpc_socket"),
         (f"grpc_socket: /{'x' * 107}", r"a path of ≤ 107 bytes, the kernel's bound \(it has 108\)"),
-        ("grpc_socket: /run/g.sock, workers: 2", r"must be absent where workers > 1 \(2\)"),
+        ("grpc_socket: /run/g.sock, processes: 2", r"must be absent where processes > 1 \(2\)"),
     ],
 )
 def test_a_unix_socket_that_cannot_be_is_named_when_the_file_is_read(gateway, text):
