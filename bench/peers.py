@@ -76,7 +76,7 @@ def run() -> None:
         sys.exit("peers bench: the other systems are missing: make peers")
     systems = (
         System("gateway, TCP behind it", _by_tcp, TARGET),
-        System("gateway, two workers", _two_workers, TARGET),
+        System("gateway, two processes", _two_processes, TARGET),
         System("gateway + SavedModel", _embedded, TARGET),
         System(f"Mosec {_version('mosec')}", lambda d: _mosec(d, 1), "/inference", "≥ 2"),
         System("… in batches of 16", lambda d: _mosec(d, 16), "/inference", "≥ 2"),
@@ -173,9 +173,9 @@ def _by_tcp(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 @contextlib.contextmanager
-def _two_workers(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _two_processes(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
     (second,), backend = free_ports(1), directory / "workers.sock"
-    more = f", workers: 2, process_port: {second}"
+    more = f", processes: 2, process_port: {second}"
     with _behind(directory, _echo(backend), backend, command="up", more=more) as served:
         until_ready(f"http://127.0.0.1:{second}/healthz")
         yield served

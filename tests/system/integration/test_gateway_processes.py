@@ -115,7 +115,7 @@ async def town(tmp_path):
                 ],
             }
         ],
-        "gateway": {"port": port, "admin_port": admin, "workers": 2, "process_port": second},
+        "gateway": {"port": port, "admin_port": admin, "processes": 2, "process_port": second},
         "control": {"port": supervisor},
     }
     file = tmp_path / "roma.yaml"
