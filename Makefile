@@ -16,6 +16,8 @@ DEV := $(VENV)/.has-dev
 
 # What every request passes, compiled by mypyc; pyproject.toml lists the modules.
 COMPILED := build/compiled
+# What needs no engine, no browser and no framework; and what decides, which is compiled, too.
+FAST := $(addprefix tests/,unit properties virtual_time protocol stories)
 DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time properties)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
@@ -54,10 +56,13 @@ demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (
 compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 	$(BIN)/roma demo --compare
 
-test: $(DEV) $(COMPILED)/.built  ## All tests; those of the decisions once more, compiled.
-	$(BIN)/pytest
+test: $(DEV)  ## Tests without an engine, a browser or a framework, on every core (under 3 minutes on two).
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(FAST)
+
+test-all: test $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
+	$(BIN)/pytest tests/tensorflow tests/system
 	$(BIN)/pytest tests/pytorch
-	ROMA_COMPILED=1 $(BIN)/pytest --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
+	ROMA_COMPILED=1 $(BIN)/pytest --numprocesses auto --dist loadfile --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 check: $(DEV)  ## ruff, mypy --strict and import-linter.
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,13 +12,41 @@ from hypothesis import HealthCheck, settings
 import dispatcher.core
 from roma.tools.demo import models
 from tests.support import caretaker
+from tests.support.examples import PROFILE
 
 # Before any module copies the environment.
 caretaker.mark()
 
-# A test must not fail because its machine was busy.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+# A test must not fail because its machine was busy, hence no deadline. `ci` is what CI runs; `dev`
+# tries a quarter of the examples (tests that set their own number take it from `examples`).
+settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", parent=settings.get_profile("ci"), max_examples=25)
+settings.load_profile(PROFILE)
+
+MARKERS = {
+    "unit": "one module or a few, without a socket",
+    "properties": "Hypothesis state machines over the cores",
+    "virtual_time": "the live code and the simulator, on a clock that is not the machine's",
+    "protocol": "real sockets, no framework",
+    "stories": "whole interactions as text",
+    "tensorflow": "imports TensorFlow",
+    "pytorch": "imports PyTorch, in a process of its own",
+    "system": "an engine, a browser, cgroups or whole deployments",
+}
+"""By folder of tests/."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare a marker for each folder."""
+    for name, text in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {text}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test by its folder."""
+    root = Path(__file__).parent
+    for item in items:
+        item.add_marker(item.path.relative_to(root).parts[0])
 
 
 @pytest.fixture(scope="session", autouse=True)

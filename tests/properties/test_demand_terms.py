@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from controllers import registry
 from controllers.measurement import Measurement
 from controllers.registry import LAWS, Shape
+from tests.support.examples import examples
 
 SHAPES = [Shape(), Shape(dead_band=0.2), Shape(max_fall=0.05), Shape(dead_band=0.2, max_fall=0.05)]
 SLA, LO, HI = 0.5, 0.1, 4.0
@@ -60,7 +61,7 @@ def measurements(draw):
 
 
 @pytest.mark.parametrize("law", LAWS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @example(shape=Shape(), periods=[(STALLED, 1.0)])
 @given(
     shape=st.sampled_from(SHAPES),

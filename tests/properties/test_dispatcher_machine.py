@@ -30,6 +30,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from tests.support.examples import examples
 
 MODELS = ("a", "b", "c")
 EXECUTORS = ("a@1", "a@2", "b@1", "c@1", "gpu@1", "gpu@2")
@@ -254,6 +255,6 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 DispatcherMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None
+    max_examples=examples(150), stateful_step_count=60, deadline=None
 )
 TestDispatcherMachine = DispatcherMachine.TestCase

@@ -38,6 +38,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from tests.support.examples import examples
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 MODELS = {
@@ -289,5 +290,7 @@ class PlannedMachine(Devices):
             self.ask(model, slo, strict=strict, priority=priority)
 
 
-PlannedMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+PlannedMachine.TestCase.settings = settings(
+    max_examples=examples(300), stateful_step_count=40, deadline=None
+)
 TestPlanned = PlannedMachine.TestCase

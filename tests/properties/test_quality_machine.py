@@ -18,6 +18,7 @@ from roma.domain.actions import ModelCapabilities
 from roma.domain.model import ModelSpec, Priority, Sla
 from roma.domain.variants import RequestOptions, Variant
 from tests.properties.test_planned_machine import Devices
+from tests.support.examples import examples
 
 RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 VARIANTS = (Variant("a-large", 1.0), Variant("a-small", 0.7))
@@ -91,5 +92,7 @@ class QualityMachine(Devices):
             assert queue.accuracy or not queue.answers
 
 
-QualityMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+QualityMachine.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 TestQuality = QualityMachine.TestCase

@@ -93,8 +93,8 @@ class Worker:
 class Tap:
     """Passes frames on, remembers them, and changes, holds or cuts as a test says."""
 
-    def __init__(self, port, process_port):
-        self.port, self._behind = port, process_port
+    def __init__(self, port, device_port):
+        self.port, self._behind = port, device_port
         self.asked, self.told, self.hellos = [], [], []
         self.change = lambda message: message
         """What becomes of a message of either side; None: it is lost."""
@@ -201,7 +201,7 @@ class PlannedDeployment:
         }
         port, admin, grpc_port, tap, behind = free_ports(5)
         self.tap = Tap(tap, behind)
-        self.process_port = behind
+        self.device_port = behind
         await self.tap.start()
         self.harness.stack.push_async_callback(self.tap.stop)
         if worker is not None:

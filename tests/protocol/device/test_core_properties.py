@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from roma.device.core import Begin, DeviceCore
 from roma.domain.actions import ActionOutcome, ActionStatus, Infer, Load, Unload
+from tests.support.examples import examples
 
 NEEDS = {"a": 1, "b": 2, "c": 3}
 PAGES = 4
@@ -151,4 +152,4 @@ class Device(RuleBasedStateMachine):
 
 
 TestDevice = Device.TestCase
-TestDevice.settings = settings(max_examples=200)
+TestDevice.settings = settings(max_examples=examples(200))

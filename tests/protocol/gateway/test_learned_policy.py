@@ -26,7 +26,7 @@ async def deployment(harness, tmp_path):
     found = await PlannedDeployment(harness).open(models=("m",), serve=False)
     quality = {"policy": str(tmp_path / "policy.json")}
     found.data["scheduling"] = {"gpu": "qos-rl", "quality": quality}
-    worker = Worker(found.process_port)
+    worker = Worker(found.device_port)
     await worker.start()
     harness.stack.push_async_callback(worker.stop)
     return found

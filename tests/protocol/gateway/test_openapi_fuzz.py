@@ -17,6 +17,7 @@ from schemathesis import GenerationMode
 
 import dispatcher.live
 from tests.support.deployment import Deployment
+from tests.support.examples import examples
 
 DOCUMENT = Path(dispatcher.live.__file__).with_name("openapi.json")
 OPERATIONS = {
@@ -51,7 +52,7 @@ def test_what_happens_is_what_the_document_says(url, operation, mode):
     )
 
     @seed(1)
-    @settings(max_examples=10, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(10), database=None, suppress_health_check=list(HealthCheck))
     @given(cases, st.booleans())
     def check(case, ours):
         if ours and "model" in case.path_parameters:

@@ -68,7 +68,7 @@ async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(deployment):
     deployment.tap.cut()
     assert (await told(asking))[0] == 502
     await deployment.worker.stop()
-    deployment.worker = Worker(deployment.process_port)
+    deployment.worker = Worker(deployment.device_port)
     await deployment.worker.start()
     await deployment.ready()
     assert (await told(deployment.ask((2, 2))))[0] == 200
@@ -252,10 +252,10 @@ async def test_what_is_no_protocol_is_told_once(harness, caplog):
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", deployment.process_port)
+    server = await asyncio.start_server(talk, "127.0.0.1", deployment.device_port)
     harness.stack.callback(server.close)
     (worker,) = deployment.data["workers"]
-    worker["executables"][0]["actions"] = f"127.0.0.1:{deployment.process_port}"
+    worker["executables"][0]["actions"] = f"127.0.0.1:{deployment.device_port}"
     await deployment.serve()
     await harness.until(lambda: talks >= 3)
     said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
@@ -297,7 +297,7 @@ async def test_an_offer_that_does_not_hold_together_is_refused(harness, caplog, 
         return dataclasses.replace(message, offer=new)
 
     deployment.tap.change = lie
-    worker = Worker(deployment.process_port)
+    worker = Worker(deployment.device_port)
     await worker.start()
     harness.stack.push_async_callback(worker.stop)
     await deployment.serve()
@@ -316,7 +316,7 @@ async def test_another_token_is_refused_and_a_new_one_is_read(harness, tmp_path,
     file = tmp_path / "token"
     file.write_text(SECRETS[1])
     deployment = await PlannedDeployment(harness).open(serve=False, token=file)
-    worker = Worker(deployment.process_port, token=Watched([], lambda: Token(SECRETS[0])))
+    worker = Worker(deployment.device_port, token=Watched([], lambda: Token(SECRETS[0])))
     await worker.start()
     harness.stack.push_async_callback(worker.stop)
     await deployment.serve()
@@ -336,10 +336,10 @@ async def test_a_token_file_that_is_not_there_ends_the_start(harness, tmp_path):
 
 async def test_a_worker_that_has_a_dispatcher_is_waited_for(harness, caplog):
     deployment = await PlannedDeployment(harness).open(serve=False)
-    worker = Worker(deployment.process_port)
+    worker = Worker(deployment.device_port)
     await worker.start()
     harness.stack.push_async_callback(worker.stop)
-    reader, writer = await asyncio.open_connection("127.0.0.1", deployment.process_port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", deployment.device_port)
     writer.writelines(encode(Connect("another")))
     assert await reader.read(1)
     await deployment.serve()

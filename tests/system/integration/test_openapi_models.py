@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.protocol.gateway.test_openapi_fuzz import OPERATIONS
+from tests.support.examples import examples
 from tests.system.integration.test_protocols import serving
 from tests.tensorflow.serving.conftest import saved_models
 
@@ -68,7 +69,7 @@ async def test_an_answer_has_the_shape_that_the_document_gives_it(serving, name)
 
     def check(url):
         @seed(1)
-        @settings(max_examples=20, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(20), database=None, suppress_health_check=list(HealthCheck))
         @given(st.none() if bodies is None else bodies)
         def ask(body):
             more = {} if body is None else {"body": body, "media_type": "application/json"}
@@ -91,7 +92,7 @@ async def test_whatever_is_asked_the_answer_has_such_a_shape(serving, name, mode
 
     def check(url):
         @seed(1)
-        @settings(max_examples=10, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(10), database=None, suppress_health_check=list(HealthCheck))
         @given(operation.as_strategy(generation_mode=mode))
         def ask(case):
             case.path_parameters["model"] = model

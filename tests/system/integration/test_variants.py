@@ -58,7 +58,7 @@ async def deployment(saved):
         deployment = await PlannedDeployment(harness).open(
             models=("digits",), model={"variants": variants}, policy="fixed", serve=False
         )
-        deployment.program = Program(saved, deployment.process_port, *BATCHES)
+        deployment.program = Program(saved, deployment.device_port, *BATCHES)
         harness.stack.callback(deployment.program.end)
         await deployment.program.start()
         await deployment.serve()
@@ -110,14 +110,14 @@ async def test_what_waits_together_is_answered_as_by_direct_execution(deployment
 
 async def test_the_howto_between_three_processes(saved, tmp_path):
     """The file of the example, `roma device` and `roma dispatcher` as programs."""
-    process_port, port, admin = free_ports(3)
+    device_port, port, admin = free_ports(3)
     data = yaml.safe_load(EXAMPLE.read_text())
-    data["workers"][0]["executables"][0]["actions"] = f"127.0.0.1:{process_port}"
+    data["workers"][0]["executables"][0]["actions"] = f"127.0.0.1:{device_port}"
     data["gateway"] = {"port": port, "admin_port": admin}
     data["models"]["digits"]["sla"] = {"response_time": 30, "deadline": 60}  # however busy it is
     file = tmp_path / "roma.yaml"
     file.write_text(yaml.safe_dump(data))
-    program = Program(saved, process_port, *BATCHES)
+    program = Program(saved, device_port, *BATCHES)
     dispatcher = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "roma", "dispatcher", str(file)),
         cwd=ROOT,

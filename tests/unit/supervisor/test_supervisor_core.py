@@ -12,6 +12,7 @@ from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
 from roma.domain.model import ModelSpec, Sla
 from supervisor.core import Apply, Managed, Reading, Supervisor
+from tests.support.examples import examples
 
 M = ModelSpec("m", Sla(0.5), deadline=1.0)
 
@@ -579,6 +580,6 @@ class SupervisorMachine(RuleBasedStateMachine):
 
 
 SupervisorMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None
+    max_examples=examples(100), stateful_step_count=30, deadline=None
 )
 TestSupervisorMachine = SupervisorMachine.TestCase

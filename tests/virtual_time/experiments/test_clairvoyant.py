@@ -15,6 +15,7 @@ from roma.lab.experiments.clairvoyant import Infeasible, ModelLoad, bound
 from roma.lab.experiments.lab import clairvoyant_bound
 from roma.lab.experiments.workloads import Model, RequestCost, Workload
 from roma.lab.sim.simulation import Simulation
+from tests.support.examples import examples
 
 ONE = ModelLoad([0.0], cost=1.0, gpu_time=None, response_time=1.0, minimum=0.0, maximum=10.0)
 
@@ -199,7 +200,7 @@ def late(arrivals, ends, sla):
     return sum(a + sla <= 8.0 and end > a + sla for a, end in zip(arrivals, ends, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(times, times, allocations, allocations, slas, st.floats(0.02, 0.5), periods)
 def test_no_policy_that_really_serves_does_with_less(a, b, cores_a, cores_b, sla, cost, period):
     """Whatever is allocated, at the late share that it really has, the bound is not above it."""
@@ -218,7 +219,7 @@ def test_no_policy_that_really_serves_does_with_less(a, b, cores_a, cores_b, sla
     assert result.late_share <= share + 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(times, slas, st.floats(0.02, 0.5))
 def test_an_easier_promise_never_needs_more(arrivals, sla, cost):
     load = ModelLoad(arrivals, cost, 0.3, sla, 0.05, 200.0)

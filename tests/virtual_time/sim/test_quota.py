@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roma.lab.sim.quota import QuotaCpu
+from tests.support.examples import examples
 
 
 def run(cpu, starts, *, resizes=(), until=math.inf):
@@ -169,7 +170,7 @@ times = st.integers(0, 3000).map(lambda k: k * STEP)
 cores = st.integers(2, 40).map(lambda k: k / 10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     cores,
     st.lists(st.tuples(times, st.integers(10, 1500).map(lambda k: k * STEP)), max_size=6),

@@ -1,0 +1,2 @@
+def pytest_addoption(parser):
+    parser.addoption("--rewrite", action="store_true", help="Write what stories cause anew.")
