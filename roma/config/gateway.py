@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import ByteSize, Field, model_validator
 
-from roma.config.security import OidcConfig, PeerUrl, TlsConfig, reachable
+from roma.config.security import OidcConfig, PeerUrl, TlsConfig, WebUrl, reachable
 from roma.config.workers import AbsolutePath, Host, Name, Port, Seconds, check_socket
 from roma.config.yaml_file import Fault, FilePath, Section
 
@@ -105,6 +105,9 @@ class GatewayConfig(Section):
     metrics_host: Host | None = None
     metrics_port: Port | None = None
     """Port of a separate listener for /metrics; default: the admin port, the admin host."""
+    links: dict[Name, WebUrl] = Field(default_factory=dict)
+    """Links in the dashboard's top line, by the text that they have: Grafana, a runbook. Default:
+    none."""
     supervisors: dict[Name, PeerUrl] = Field(default_factory=dict)
     """Addresses of the workers' supervisors, for the dashboard; default: control.host and port."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 32 * 2**20

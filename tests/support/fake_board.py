@@ -69,8 +69,8 @@ class Actor:
 class FakeBoard:
     """What `Page` needs of a `Watch`, over actors; `look()` lets a second pass."""
 
-    def __init__(self, *actors, workers=(WORKER,), name="scene"):
-        self.board = Dashboard(name)
+    def __init__(self, *actors, workers=(WORKER,), name="scene", links=None):
+        self.board = Dashboard(name, links)
         self.actors = {a.name: a for a in actors}
         self.workers = {w.worker: w for w in workers}
         self.silent = {}

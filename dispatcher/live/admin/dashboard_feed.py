@@ -68,7 +68,7 @@ class DashboardFeed:
         *,
         reasons: Reasons | None = None,
     ) -> None:
-        self.board = Dashboard(config.name)
+        self.board = Dashboard(config.name, config.gateway.links)
         self._driver = driver
         self._epoch = epoch
         self._session = session

@@ -22,9 +22,10 @@ RECENT = 60
 class Dashboard:
     """The latest view of a deployment, and its last 15 minutes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, links: Mapping[str, str] | None = None) -> None:
         self.history = History()
-        self.view = DashboardView(name, 0.0, [], [])
+        self._links = dict(links or {})
+        self.view = DashboardView(name, 0.0, [], [], self._links)
         self._name = name
         self._moments = Moments()
         self._arrived: dict[str, int] = {}
@@ -66,7 +67,7 @@ class Dashboard:
             if m.model in models
         ]
         rows.sort(key=lambda row: (row.state.rank, -(row.error or 0.0), row.model))
-        self.view = DashboardView(self._name, at, list(workers.values()), rows)
+        self.view = DashboardView(self._name, at, list(workers.values()), rows, self._links)
         return moments
 
     def _row(

@@ -3,7 +3,7 @@
 They are sent to browsers and terminals as JSON, field by field.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -133,3 +133,5 @@ class DashboardView:
     at: float
     workers: list[Worker]
     models: list[ModelRow]
+    links: dict[str, str] = field(default_factory=dict)
+    """Pages beside this one, by name (`gateway.links`)."""

@@ -606,3 +606,40 @@ async def test_a_dispatcher_that_has_just_started_is_waited_for(fake_page, visit
     fake_board.look()
     await expect(row(page, "m").locator(".why")).to_have_text("no request yet")
     await expect(page.locator("#headline")).to_have_text("No requests now")
+
+
+async def test_a_line_of_totals_links_elsewhere_and_a_list_of_keys(fake_page, visit):
+    links = {"Grafana": "http://127.0.0.1:3000", "Runbook": "https://runbook.example"}
+    fake_board = FakeBoard(
+        Actor("calm"), Actor("busy", **LATE), workers=(replace(WORKER, capacity=4.0),), links=links
+    )
+    fake_board.past(60)
+    page = (await visit((await fake_page(fake_board)).url)).page
+    totals = page.locator("#totals")
+    await expect(totals).to_contain_text("Requests")
+    await expect(totals).to_contain_text("40 /s")
+    await expect(totals.locator("div", has_text="Late, 1 min").locator("dd")).to_have_text("25 %")
+    applied = fake_board.board.view.workers[0].applied
+    saved = totals.locator("div", has_text="Cores saved").locator("dd")
+    await expect(saved).to_have_text(f"{4.0 - applied:.2f}")
+    for name, address in links.items():
+        await expect(page.get_by_role("link", name=name)).to_have_attribute("href", address)
+    await page.keyboard.press("?")
+    keys = page.get_by_role("dialog", name="Keys")
+    await expect(keys).to_be_visible()
+    await expect(keys).to_contain_text("find a model")
+    await page.keyboard.press("Escape")
+    await expect(keys).to_be_hidden()
+
+
+async def test_on_a_phone_decisions_are_folded_until_they_are_asked_for(fake_page, visit):
+    fake_board = FakeBoard(Actor("m"))
+    fake_board.past(30)
+    fake_board.decide("m", 0.6, ago=2)
+    url = f"{(await fake_page(fake_board)).url}#model=m"
+    phone = (await visit(url, viewport={"width": 390, "height": 844})).page
+    await expect(phone.locator("ol.decisions")).to_be_hidden()
+    await phone.get_by_text("All of them").click()
+    await expect(phone.locator("ol.decisions li").first).to_be_visible()
+    desk = (await visit(url)).page
+    await expect(desk.locator("ol.decisions li").first).to_be_visible()

@@ -93,6 +93,9 @@ export class Decisions {
     this.items = new Map();
     this.held = null;
     this.list = el('ol.decisions', { 'aria-label': 'Decisions, newest first' });
+    // On a phone the list is long and the charts are above it: it opens when it is asked for.
+    this.fold = el('details.fold', { open: !matchMedia('(max-width: 640px)').matches },
+      el('summary', {}, 'All of them'), this.list);
     this.note = el('p.note', { hidden: true });
     this.moves = el('input', { type: 'checkbox' });
     this.moves.addEventListener('change', () => this.#draw());
@@ -102,7 +105,7 @@ export class Decisions {
       'section', { 'aria-label': 'Decisions' },
       el('div.section-head', {}, el('h2', {}, 'Decisions'),
         el('label.check', {}, this.moves, 'only changes and refusals'), this.pause),
-      this.note, this.list,
+      this.note, this.fold,
     );
   }
 

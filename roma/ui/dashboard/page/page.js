@@ -7,6 +7,7 @@ import { clock, count, wait } from './format.js';
 import { Memory } from './series.js';
 import { WORDS, headline, shown, tally } from './states.js';
 import { Stream } from './stream.js';
+import { Totals, link } from './totals.js';
 import { Workers } from './workers.js';
 
 const MEASURE = 'roma:update';
@@ -23,6 +24,7 @@ class Page {
   constructor() {
     this.memory = new Memory();
     this.board = new Board(at('board'), at('tools'));
+    this.totals = new Totals(at('totals'));
     this.workers = new Workers(at('workers'));
     this.detail = new Detail(at('detail'), () => this.draw());
     /** @type {any} the last view */
@@ -47,6 +49,7 @@ class Page {
     this.stream.start();
     addEventListener('hashchange', () => this.route());
     document.addEventListener('keydown', (event) => this.key(event));
+    at('help').addEventListener('click', () => this.help());
     document.querySelector('.skip').addEventListener('click', (event) => {
       event.preventDefault(); // the address says which model is open
       at('content').focus();
@@ -86,8 +89,10 @@ class Page {
   paint() {
     const { view } = this;
     say(at('name'), view.name);
+    link(at('links'), view.links);
     if (this.detail.model) this.detail.update(view);
     else {
+      this.totals.update(view);
       this.workers.update(view.workers);
       this.board.update(view, this.memory);
     }
@@ -161,8 +166,19 @@ class Page {
     else location.hash = '';
   }
 
+  /** List the keys; Esc or Close ends it, and the focus goes back. */
+  help() {
+    const keys = /** @type {HTMLDialogElement} */ (at('keys'));
+    if (!keys.open) keys.showModal();
+  }
+
   /** @param {KeyboardEvent} event */
   key(event) {
+    const keys = /** @type {HTMLDialogElement} */ (at('keys'));
+    if (keys.open) {
+      if (event.key === 'Escape') keys.close();
+      return;
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const typing = event.target instanceof HTMLInputElement;
     if (event.key === 'Escape') {
@@ -171,6 +187,8 @@ class Page {
     } else if (event.key === '/' && !typing && !this.detail.model) {
       event.preventDefault();
       this.board.find();
+    } else if (event.key === '?' && !typing) {
+      this.help();
     }
   }
 }
