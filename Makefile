@@ -70,8 +70,8 @@ check: $(DEV)  ## ruff, mypy --strict and import-linter.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(DEV)  ## The documentation site, in build/docs; a stale link or page fails.
-	PYTHONPATH=. $(BIN)/python docs/reference.py --check
+docs: $(DEV)  ## The documentation site, in build/docs; a link to nothing fails.
+	PYTHONPATH=. $(BIN)/python docs/reference.py
 	$(BIN)/sphinx-build --quiet -W --keep-going -b html docs build/docs
 
 bench: $(DEV) $(COMPILED)/.built  ## Throughput, latency, decision and tick costs, as ratios measured side by side.
