@@ -26,7 +26,8 @@ from roma.domain.events import Command, Event
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.functions import sends
 from roma.lab.experiments.clockwork.runs import PAGES
-from roma.lab.sim.fleet import Fleet, FleetPlan
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import FleetPlan
 
 COPIES = 671
 """Copies of each of the six models of Table 1."""

@@ -9,7 +9,8 @@ from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
 from roma.domain.model import ModelSpec, Sla
 from roma.domain.stats import quantile
-from supervisor.core import Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed, Reading
 
 TICKS = 50
 

@@ -41,7 +41,8 @@ from roma.security.admin_ports import AdminPorts
 from roma.ui.dashboard.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.contention import HostReading
-from supervisor.core import Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed, Reading
 from supervisor.live import metrics as supervisor_metrics
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop

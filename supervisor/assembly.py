@@ -9,7 +9,8 @@ from roma.config.placement import Executable, executables, on_worker
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain.model import Device
-from supervisor.core import Managed, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed
 from supervisor.sharing import GRID, CoreRequest, share
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from roma.domain import units
 from roma.domain.errors import ActuationError, ActuationNotPermitted
 from supervisor.contention import parse_some
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 log = logging.getLogger(__name__)
 

@@ -6,19 +6,17 @@ back from the kernel). Allocations are level-triggered: whatever reverts a quota
 sees the difference and applies it again.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from controllers.base import Law
-from controllers.cost import UNKNOWN, Cost
 from controllers.measurement import Demand, Measurement, hold
 from roma.domain.exchange import ExchangeReply, ExecutorReading, ModelReport
-from roma.domain.model import ModelSpec, Sharing
+from roma.domain.model import Sharing
 from supervisor.contention import Contention, HostReading, contention, waited_share
 from supervisor.decision_log import Decision
+from supervisor.executables import Apply, ExecutableStatus, Managed, Reading
 from supervisor.sharing import GRID, CoreRequest, share
 from supervisor.slot_shares import SlotShares, slots
 from supervisor.window import ReplyWindow
@@ -40,95 +38,6 @@ LEAST_OF_BURST = 0.99
 
 BUSY_LOADING = 0.5
 """Least share of its minimum that an executable uses while it loads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Managed:
-    """An executable whose cores are controlled.
-
-    `initial` is its allocation while it loads; `workers` is the number of executables that share
-    its model's CPU load; `cost` is the profiled core-seconds per request, None if unknown.
-    `threads` and `in_flight` determine its in-flight limit, as in `ExecutorSpec`. With
-    `idles_by_cost` it keeps the cores for one request when idle, at least `minimum`. `weight` is
-    its weight in a shortage. `burst` is the share of its quota that a quota period, in seconds, may
-    inherit. `on_gpu`: GPUs serve the model too.
-    """
-
-    name: str
-    model: ModelSpec
-    minimum: float
-    maximum: float
-    initial: float
-    workers: int = 1
-    cost: float | None = None
-    threads: int = 1
-    in_flight: int | None = None
-    idles_by_cost: bool = False
-    weight: float = 1.0
-    burst: float = 0.0
-    quota_period: float = 0.1
-    on_gpu: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Reading of the kernel: `cores` granted by the quota (None: unlimited).
-
-    `usage` in core-seconds, `periods` and `throttled` in quota periods are cumulative. `burst` is
-    the share of the quota that a period may inherit, None if unknown. `waited` is the cumulative
-    seconds in which one of its tasks waited for a CPU (None: unknown). `age` in seconds is that of
-    a reading from another host.
-    """
-
-    cores: float | None
-    usage: float
-    periods: int
-    throttled: int
-    age: float = 0.0
-    burst: float | None = None
-    waited: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Set an executable's cores now."""
-
-    executable: str
-    cores: float
-
-
-@dataclass(slots=True)
-class ExecutableStatus:
-    """The live state of one executable; `applied` is None until the first reading.
-
-    `core_seconds` is the applied cores over time, or the usage where a period exceeded it. `waited`
-    is the share of the last period in which one of its tasks waited for a CPU (None: unknown).
-    `lacks_burst` is true if its burst was never set, or was lost with its cgroup. An executable
-    that was ready and is lost keeps its normal share for RESTART_PATIENCE, since its clients wait,
-    unless it was lost twice within RESTART_LOOP. `lost_at` is the time of the last loss.
-    """
-
-    managed: Managed
-    demand: float | None = None
-    allocation: float | None = None
-    applied: float | None = None
-    observed: float | None = None
-    usage: float = 0.0
-    used: float = 0.0
-    core_seconds: float = 0.0
-    lacks_burst: bool = False
-    throttled: float = 0.0
-    changes: int = 0
-    failures: int = 0
-    cost: Cost = UNKNOWN
-    law_state: Any = None
-    is_live: bool = False
-    is_waited_for: bool = False
-    lost_at: float = -math.inf
-    reading: Reading | None = None
-    read_at: float | None = None
-    waited: float | None = None
-    decisions: deque[Decision] = field(default_factory=deque)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from roma.domain.errors import ActuationError
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 
 class Actuator(Protocol):

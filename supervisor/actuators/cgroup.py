@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from roma.domain.errors import ActuationError
 from supervisor.cgroups import Group
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 
 class CgroupActuator:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from roma.domain.errors import ActuationError, EngineError
 from supervisor.broker.broker import Containers
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 
 class Meters(Protocol):

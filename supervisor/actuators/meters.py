@@ -13,7 +13,7 @@ from dataclasses import replace
 from roma.domain.errors import ActuationError
 from supervisor.broker.broker import Containers
 from supervisor.cgroups import Group, Hierarchy, container_group
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 ASK_AT = 0.75
 """Share of a control period after which the engine is asked: an answer ages until the next tick. A

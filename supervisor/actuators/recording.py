@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from roma.domain.errors import ActuationError
 from supervisor.actuators.base import Actuator
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 WORTH_A_LINE = 0.05
 """Cores by which an allocation must differ from the last one logged."""

@@ -29,7 +29,7 @@ from supervisor.broker.containers import (
     specification,
 )
 from supervisor.broker.engine import Engine, NotFound
-from supervisor.core import Reading
+from supervisor.executables import Reading
 from supervisor.sharing import CoreRequest, share
 
 log = logging.getLogger(__name__)

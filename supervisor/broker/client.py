@@ -13,7 +13,7 @@ import orjson
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError
 from roma.telemetry.reachability import reason
 from supervisor.broker.containers import Container
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 LAUNCH_TIMEOUT = 1900.0
 """Seconds for creating or removing a container: its image may have to be pulled first."""

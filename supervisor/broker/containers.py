@@ -18,7 +18,7 @@ from roma.config.workers import ServerKind, WorkerConfig
 from roma.domain import units
 from roma.domain.errors import BrokerRefused, EngineError
 from roma.domain.model import Device
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 MANAGED, WORKER, EXECUTABLE = "roma.managed", "roma.worker", "roma.executable"
 MODEL, SPECIFICATION = "roma.model", "roma.specification"

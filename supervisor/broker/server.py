@@ -29,7 +29,7 @@ from roma.config.workers import WorkerConfig
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import connected
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 SUPERVISOR, LAUNCHER = "supervisor.sock", "launcher.sock"
 

@@ -20,9 +20,9 @@ from aiohttp.typedefs import Middleware
 from roma.domain.errors import StoryError
 from roma.domain.stats import quantile
 from roma.telemetry import prometheus, wallclock
-from supervisor.core import ExecutableStatus
 from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import Limit, contended_by, explain, limit
+from supervisor.executables import ExecutableStatus
 from supervisor.live import metrics
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop

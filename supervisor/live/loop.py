@@ -19,8 +19,9 @@ from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
-from supervisor.core import Managed, Supervisor
+from supervisor.core import Supervisor
 from supervisor.decision_log import Decision, plain
+from supervisor.executables import Managed
 from supervisor.live import identity
 from supervisor.live.peer import Peer, WorkerHeld
 

@@ -6,7 +6,7 @@ from prometheus_client.core import Metric
 
 from roma.telemetry.prometheus import counter, gauge, histogram
 from supervisor.contention import Contention
-from supervisor.core import ExecutableStatus
+from supervisor.executables import ExecutableStatus
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 

@@ -39,8 +39,8 @@ from roma.domain.events import (
 )
 from roma.domain.model import Device, Priority, Request
 from supervisor.assembly import build_core as build_supervisor
-from supervisor.core import Reading
 from supervisor.decision_text import explain
+from supervisor.executables import Reading
 
 
 class Story:

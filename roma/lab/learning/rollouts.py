@@ -20,7 +20,8 @@ from dispatcher.schedulers.qos.learned import Observer, QosRl
 from dispatcher.state.utility import UTILITIES, QualityOptions, value
 from roma.config.policy_file import Policy
 from roma.domain.variants import Variant
-from roma.lab.sim.fleet import Arrival, Ended, Fleet, FleetPlan
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import Arrival, Ended, FleetPlan
 
 Floats = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]

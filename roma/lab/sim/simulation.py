@@ -43,7 +43,8 @@ from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed
 from roma.lab.sim.tally import Tally
 from roma.lab.sim.world import World
 from supervisor.assembly import build_core as build_supervisor
-from supervisor.core import Apply, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Apply
 
 DISPATCHER = "dispatcher"
 

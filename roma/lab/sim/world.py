@@ -11,7 +11,7 @@ from roma.domain.model import Device
 from roma.lab.sim.agenda import Agenda
 from roma.lab.sim.machine import SharedCores, Unit
 from roma.lab.sim.quota import QuotaCpu
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 OVERRUN = 0.002
 """Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz, while

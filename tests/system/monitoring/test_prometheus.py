@@ -16,7 +16,7 @@ from roma.deploy import alerts, grafana, monitoring
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream, run_load
 from supervisor.assembly import build_core
-from supervisor.core import Reading
+from supervisor.executables import Reading
 from supervisor.live import api
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop

@@ -22,7 +22,8 @@ from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
 from roma.domain.model import ModelSpec, Sla
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
-from supervisor.core import Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed, Reading
 from tests.support.periods import BASE
 
 TIGHT = Promise(0.03, 0.015, 0.1, 0.2)

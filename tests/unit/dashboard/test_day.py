@@ -8,7 +8,8 @@ from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
-from supervisor.core import Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed, Reading
 from tests.unit.dashboard.reports import report
 
 DAY = 86_400

@@ -10,9 +10,9 @@ from supervisor.actuators.host import read_host
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.cgroups import GroupV1, GroupV2
 from supervisor.contention import Contention, HostReading, contention, parse_some
-from supervisor.core import Managed, Reading
 from supervisor.decision_log import parse, plain
 from supervisor.decision_text import Limit, explain, limit
+from supervisor.executables import Managed, Reading
 from supervisor.live.api import snapshot
 from supervisor.live.loop import ControlLoop
 from tests.unit.supervisor.test_supervisor_core import M, build, reply, report

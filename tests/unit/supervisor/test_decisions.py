@@ -7,9 +7,10 @@ from controllers import registry
 from controllers.measurement import Demand, Measurement
 from roma.domain.errors import StoryError
 from roma.domain.model import ModelSpec, Sla
-from supervisor.core import STORY_LENGTH, STORY_TOTAL, Managed
+from supervisor.core import STORY_LENGTH, STORY_TOTAL
 from supervisor.decision_log import Decision, parse, plain, replay
 from supervisor.decision_text import Limit, explain, limit
+from supervisor.executables import Managed
 from tests.unit.supervisor.test_supervisor_core import World, build
 
 

@@ -17,7 +17,8 @@ from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 from roma.ui.dashboard.rows import Worker
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.contention import Contention
-from supervisor.core import Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed, Reading
 from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 from supervisor.live.metrics import collect

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
 from roma.domain.model import ModelSpec, Sla
-from supervisor.core import Apply, Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Apply, Managed, Reading
 from tests.support.examples import examples
 
 M = ModelSpec("m", Sla(0.5), deadline=1.0)

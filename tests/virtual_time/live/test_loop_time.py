@@ -8,7 +8,8 @@ from controllers import registry
 from roma.domain.errors import ActuationError, ExchangeError
 from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import ModelSpec, Sla
-from supervisor.core import Managed, Reading, Supervisor
+from supervisor.core import Supervisor
+from supervisor.executables import Managed, Reading
 from supervisor.live.loop import ControlLoop
 
 pytestmark = pytest.mark.looptime

@@ -6,7 +6,7 @@ import pytest
 
 from roma.domain.errors import ActuationError, EngineError
 from supervisor.actuators.meters import EngineMeters
-from supervisor.core import Reading
+from supervisor.executables import Reading
 
 pytestmark = pytest.mark.looptime
 

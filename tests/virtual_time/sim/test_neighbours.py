@@ -7,7 +7,7 @@ import pytest
 from roma.config.schema import Config
 from roma.lab.sim.scenario import ExecutorFault, from_config
 from roma.lab.sim.simulation import Simulation
-from supervisor.core import Apply
+from supervisor.executables import Apply
 
 CORES = 2.0
 CHEAP = {"cost": 0.01, "noise": 0.1, "load": {"profile": "60"}}  # 0.6 of 2 cores

@@ -19,7 +19,7 @@ from roma.config import schema
 from roma.domain.events import Abort, CoresApplied, Execute, Fail, Reject
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault, from_config
 from roma.lab.sim.simulation import Simulation
-from supervisor.core import Apply
+from supervisor.executables import Apply
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from roma.lab.sim.fleet import Ended
+from roma.lab.sim.fleet_plan import Ended
 
 LOWEST: Final = 1e-4
 """Seconds; shorter times are in the first bin, unless another `lowest` is given."""

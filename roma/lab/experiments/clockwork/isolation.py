@@ -14,7 +14,7 @@ from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.low import STEPS
 from roma.lab.experiments.clockwork.runs import PAGES, Clients, FleetTrial, over_seeds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import FleetPlan
+from roma.lab.sim.fleet_plan import FleetPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

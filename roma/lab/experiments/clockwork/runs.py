@@ -9,7 +9,8 @@ from roma.device.models_table import offers
 from roma.domain.actions import ModelCapabilities
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import CLIENT_THINK_TIME, Ended, Fleet, FleetPlan
+from roma.lab.sim.fleet import CLIENT_THINK_TIME, Fleet
+from roma.lab.sim.fleet_plan import Ended, FleetPlan
 from roma.workload.arrivals import poisson_rates
 
 PAGES = 31 * 1024 // 16

@@ -17,7 +17,8 @@ from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.functions import sends
 from roma.lab.experiments.clockwork.runs import PAGES
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Fleet, FleetPlan
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import FleetPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,7 +24,7 @@ from roma.lab.experiments.clockwork.runs import (
     resnets,
 )
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import FleetPlan, Noise
+from roma.lab.sim.fleet_plan import FleetPlan, Noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

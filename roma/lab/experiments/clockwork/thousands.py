@@ -14,7 +14,8 @@ from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, P
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.runs import PAGES, STREAMS, milliseconds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Ended, Fleet, FleetPlan, Prediction
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import Ended, FleetPlan, Prediction
 from roma.workload.arrivals import poisson_rates
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from roma.lab.experiments.clockwork.counts import Counts, Latencies
 from roma.lab.experiments.clockwork.functions import sends
 from roma.lab.experiments.clockwork.runs import PAGES, milliseconds
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Ended, Fleet, FleetPlan, Prediction
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import Ended, FleetPlan, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

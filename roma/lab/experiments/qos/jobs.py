@@ -16,7 +16,7 @@ from dispatcher.state.utility import QualityOptions
 from roma.config.policy_file import Policy, load
 from roma.lab.experiments.qos.setting import MODEL, TUNED, Part, plan, queries
 from roma.lab.learning.rollouts import Task
-from roma.lab.sim.fleet import Arrival
+from roma.lab.sim.fleet_plan import Arrival
 
 JOB: Final = 300
 """Seconds of a stretch, divided among the devices, so that the number of queries stays the same."""

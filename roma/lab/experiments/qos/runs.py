@@ -9,7 +9,8 @@ from dispatcher.schedulers.base import Scheduler
 from dispatcher.state.utility import QualityOptions, linear, value
 from roma.domain.events import Command, Event, Execute
 from roma.lab.experiments.qos.setting import HARD, MODEL, SOFT, TINY, VARIANTS, Part, plan, queries
-from roma.lab.sim.fleet import Ended, Fleet
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import Ended
 
 KAPPA = {v.name: v.accuracy for v in VARIANTS}
 

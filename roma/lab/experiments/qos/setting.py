@@ -25,7 +25,7 @@ from dispatcher.schedulers.base import Scheduler
 from dispatcher.state.utility import QualityOptions
 from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import RequestOptions, Variant
-from roma.lab.sim.fleet import Arrival, FleetPlan, Noise
+from roma.lab.sim.fleet_plan import Arrival, FleetPlan, Noise
 from roma.workload.recorded import TraceWindow, rates
 
 MODEL: Final = "yolo"

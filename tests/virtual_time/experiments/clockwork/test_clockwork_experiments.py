@@ -12,7 +12,8 @@ from roma.lab.experiments.clockwork import isolation, low, runs, slo, thousands
 from roma.lab.experiments.clockwork.clipper import LARGEST, Clipper
 from roma.lab.experiments.clockwork.counts import GROWTH, Counts, Latencies
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import Ended, Fleet
+from roma.lab.sim.fleet import Fleet
+from roma.lab.sim.fleet_plan import Ended
 
 LAB = Lab((11,))
 NAMED = {system.name: system for system in slo.SYSTEMS}
