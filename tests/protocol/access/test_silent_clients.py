@@ -17,14 +17,9 @@ from roma.security.admin_ports import AdminPorts
 from roma.security.tls import client_context, server_context
 from roma.tools.demo.ports import free_ports
 from tests.protocol.access.test_admin_guard import written
+from tests.support.waiting import until
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-async def until(condition, limit=20):
-    async with asyncio.timeout(limit):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Crowd:

@@ -22,12 +22,7 @@ from roma.device_protocol import (
 from roma.domain.actions import ActionStatus, Capabilities, Infer, Load, Unload
 from roma.domain.errors import TensorError
 from roma.security import tokens
-
-
-async def until(condition):
-    """Wait for what another thread does; the test's own timeout ends it."""
-    while not condition():
-        await asyncio.sleep(0.001)
+from tests.support.waiting import until
 
 
 async def test_the_first_answer_says_what_the_device_can_do(working, hand):

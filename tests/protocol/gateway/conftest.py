@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from dispatcher.live import app as dispatcher_app
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
+from tests.support.waiting import until
 
 
 class FakeModelServer:
@@ -328,9 +329,7 @@ class GatewayHarness:
 
     async def until(self, condition, limit=10):
         """Wait for something that must happen; the limit only bounds a failing test."""
-        async with asyncio.timeout(limit):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await until(condition, limit)
 
     async def predict(self, body=b'{"instances": [1]}', path="/v1/models/m:predict", **options):
         async with self.session.post(self.url + path, data=body, **options) as response:

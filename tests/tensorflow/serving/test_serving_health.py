@@ -14,17 +14,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from roma.serving.server import ModelServer, ServerSettings
+from tests.support.waiting import until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 PREDICTION = "tensorflow.serving.PredictionService"
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def states(channel, *names):

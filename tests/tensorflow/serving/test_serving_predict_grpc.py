@@ -1,6 +1,5 @@
 """TensorFlow Serving's gRPC API: tensorflow-serving-api's stubs against the real server."""
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import grpc
@@ -12,12 +11,6 @@ from roma.serving.server import ModelServer, ServerSettings
 
 NAN, INF = float("nan"), float("inf")
 CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Stubs:

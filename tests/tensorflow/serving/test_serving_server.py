@@ -21,6 +21,7 @@ import pytest
 
 from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.server import ModelServer, ServerSettings, run_model_server
+from tests.support.waiting import until
 
 
 def available(version):
@@ -29,13 +30,6 @@ def available(version):
         "state": "AVAILABLE",
         "status": {"error_code": "OK", "error_message": ""},
     }
-
-
-async def until(condition):
-    """Wait for a file or a state that another thread or process makes."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_answers_equal_direct_execution(serving, saved_models):

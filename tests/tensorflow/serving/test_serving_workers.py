@@ -10,6 +10,7 @@ import pytest
 
 from roma.serving.errors import Code, RequestError
 from roma.serving.workers import ComputeThreads
+from tests.support.waiting import until
 
 
 class Body:
@@ -31,12 +32,6 @@ def busy():
     finally:
         end.set()
         workers.stop()
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_cancelled_request_is_forgotten_at_once():

@@ -7,6 +7,7 @@ import pytest
 
 from roma.deploy import child as children
 from roma.deploy.child import Child
+from tests.support.waiting import until
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -18,12 +19,6 @@ if not model.exists():
 model.with_name("running").touch()
 time.sleep(60)
 """
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
