@@ -143,10 +143,10 @@ def decode_request(
     names, binary = [], {}
     for entry in _list(root, "outputs") if "outputs" in root else []:
         name = oip_tensors.name_of(entry.get("name"), "an output")
-        parameters = _parameters(entry, f'Output "{name}"')
-        oip.check_parameters(parameters, oip.REFUSED_OF_TENSOR, f'Output "{name}"')
-        if "binary_data" in parameters:
-            binary[name] = bool(parameters["binary_data"])
+        requested = _parameters(entry, f'Output "{name}"')
+        oip.check_parameters(requested, oip.REFUSED_OF_TENSOR, f'Output "{name}"')
+        if "binary_data" in requested:
+            binary[name] = bool(requested["binary_data"])
         names.append(name)
     request_id = root.get("id")
     if request_id is not None and not isinstance(request_id, str):

@@ -18,7 +18,7 @@ PHOTOS = 16
 DIRECT = """
 import json, sys
 import tensorflow as tf
-from roma.demo import inputs
+from roma.tools.demo import inputs
 
 module = tf.saved_model.load(sys.argv[1])
 serve = module.signatures["serving_default"]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 OPEN_THEM = """
 import base64, json, sys
 import numpy as np, orjson, tensorflow as tf
-from roma.demo import inputs
+from roma.tools.demo import inputs
 
 def spec(specs):
     return {name: [s.dtype.name, s.shape.as_list()] for name, s in specs.items()}
