@@ -86,7 +86,7 @@ async def test_examples_of_one_request_are_batched_with_others(deployment):
         (b'{"other": 1}', 400, "Missing 'inputs' or 'instances' key"),
         (b'{"signature_name": "other", "inputs": [[1, 2]]}', 400, '"other" not found in signature'),
         (b'{"instances": ' + json.dumps([[1, 2]] * 101).encode() + b"}", 400, "examples = 101:"),
-        (gzip.compress(b'{"instances": [[1')[:-9], 400, "Malformed gzip body"),
+        (gzip.compress(b'{"instances": [[1', mtime=0)[:-9], 400, "Malformed gzip body"),
     ],
 )
 async def test_wrong_input_is_refused_before_it_waits(deployment, body, status, words):
