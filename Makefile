@@ -18,7 +18,7 @@ DEV := $(VENV)/.has-dev
 COMPILED := build/compiled
 # What needs no engine, no browser and no framework; and what decides, which is compiled, too.
 FAST := $(addprefix tests/,unit properties virtual_time protocol stories)
-DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time properties)
+DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time/experiments virtual_time/golden properties)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
 
