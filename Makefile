@@ -18,6 +18,8 @@ DEV := $(VENV)/.has-dev
 COMPILED := build/compiled
 # What needs no engine, no browser and no framework; and what decides, which is compiled, too.
 FAST := $(addprefix tests/,unit properties virtual_time protocol stories)
+# Half of what they do is waiting for sockets and programs: more processes than two cores.
+PARALLEL := --numprocesses 4 --dist loadfile
 DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time/experiments virtual_time/golden properties)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
@@ -56,13 +58,14 @@ demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (
 compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 	$(BIN)/roma demo --compare
 
-test: $(DEV)  ## Tests without an engine, a browser or a framework, on every core (under 3 minutes on two).
-	$(BIN)/pytest --numprocesses auto --dist loadfile $(FAST)
+test: $(DEV)  ## Tests without an engine, a browser or a framework (under 3 minutes on two cores).
+	$(BIN)/pytest $(PARALLEL) -m "not long" $(FAST)
 
-test-all: test $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
+test-all: $(DEV) $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
+	$(BIN)/pytest $(PARALLEL) $(FAST)
 	$(BIN)/pytest tests/tensorflow tests/system
 	$(BIN)/pytest tests/pytorch
-	ROMA_COMPILED=1 $(BIN)/pytest --numprocesses auto --dist loadfile --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
+	ROMA_COMPILED=1 $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 check: $(DEV)  ## ruff, mypy --strict and import-linter.
 	$(BIN)/ruff check .

@@ -38,6 +38,7 @@ MARKERS = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare a marker for each folder."""
+    config.addinivalue_line("markers", "long: seconds of computation; left out of `make test`")
     for name, text in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
 

@@ -1,5 +1,6 @@
 """Runs many simulations, on every core of this machine, and averages them over seeds."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +82,7 @@ class Lab:
         """Apply a module's function to every job, in processes; return the results in order."""
         found = []
         processes = min(len(jobs), len(os.sched_getaffinity(0)))
-        with ProcessPoolExecutor(processes, initializer=_leave_interrupts) as pool:
+        with ProcessPoolExecutor(processes, initializer=_begin_process) as pool:
             try:
                 for result in pool.map(function, jobs):
                     found.append(result)
@@ -92,8 +93,13 @@ class Lab:
         return found
 
 
-def _leave_interrupts() -> None:
-    """Ignore Ctrl-C, which reaches every process of the terminal; only the first one handles it."""
+def _begin_process() -> None:
+    """Leave Ctrl-C to the first process of the terminal, and its objects alone.
+
+    A forked process must not collect what its parent made: finalisers such as gRPC's wait for
+    threads that exist in the parent only.
+    """
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -94,9 +94,10 @@ async def seen(harness, condition):
 
 async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(harness, tmp_path):
     fake, _ = await opened(harness, tmp_path)
+    await seen(harness, lambda v: v["models"])  # the first look is where counting begins
     for _ in range(3):
         await harness.predict()
-    view = await seen(harness, lambda v: v["models"] and v["models"][0]["late_share"] is not None)
+    view = await seen(harness, lambda v: v["models"][0]["late_share"] is not None)
     view = await seen(harness, lambda v: v["models"][0]["executables"][0]["applied"] is not None)
     (row,), (worker,) = view["models"], view["workers"]
     assert row["executables"][0]["applied"] == 0.5

@@ -3,6 +3,8 @@
 import gc
 import sys
 
+import pytest
+
 from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
@@ -21,6 +23,7 @@ SPEC = ModelSpec("m", Sla(0.5), 1.0)
 EXECUTOR = ExecutorSpec("m@w", Device.CPU, ("m",), worker="w")
 
 
+@pytest.mark.long
 def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
     core = Supervisor(
         [Managed("m@w", SPEC, 0.1, 4.0, initial=1.0)],

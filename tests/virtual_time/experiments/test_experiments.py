@@ -86,6 +86,7 @@ def test_the_order_of_the_papers_systems_is_looked_at(over, holds):
     assert (check.holds, check.is_aim) == (holds, True)
 
 
+@pytest.mark.long
 def test_the_paper_s_claims_hold():
     lab = Lab((11,))
     cases = [
@@ -106,6 +107,7 @@ def test_the_paper_s_claims_hold():
     assert cores[ours] < cores["ROMA (code)"]
 
 
+@pytest.mark.long
 def test_no_law_beats_the_clairvoyant(monkeypatch):
     monkeypatch.setattr(workloads, "PARETO", SHORT)
     found = pareto.PARETO.run(Lab((1,)))
@@ -128,6 +130,7 @@ def test_every_law_takes_part_in_the_comparison():
     assert {s.law for f in pareto.families() for s in f.systems} == set(LAWS)
 
 
+@pytest.mark.long
 def test_the_played_bound_keeps_the_promise_and_costs_no_less_than_the_bound(monkeypatch):
     monkeypatch.setattr(workloads, "PARETO", SHORT)
     (table,) = clairvoyant_bound.CLAIRVOYANT_BOUND.run(Lab((1,))).tables
@@ -178,6 +181,7 @@ def test_a_played_plan_is_what_is_allocated():
     assert clairvoyant_bound.play(workload, plan, 1).core_seconds == pytest.approx(90.0)
 
 
+@pytest.mark.long
 def test_robustness_has_a_row_per_disturbance(monkeypatch):
     monkeypatch.setattr(robustness, "WORKLOADS", SHORT)
     (table,) = robustness.ROBUSTNESS.run(Lab((1,))).tables
@@ -324,6 +328,7 @@ def test_bad_options_are_named(arguments, message):
     assert message in str(done.exception)
 
 
+@pytest.mark.long
 def test_a_promise_that_nobody_could_keep_is_not_called_kept(monkeypatch):
     hopeless = replace(workloads.OVERLOAD, duration=90.0)
     monkeypatch.setattr(workloads, "PARETO", (hopeless,))

@@ -61,6 +61,7 @@ def test_a_neighbour_that_is_down_holds_its_minimum_alone():
     assert cores[-1] == 0.02
 
 
+@pytest.mark.long
 def test_a_rare_request_to_a_big_model_is_in_time():
     """0.25 core-seconds within 0.6 s, after a minute of silence: 0.1 cores would take 2.5 s."""
     big = {"sla": {"response_time": 0.6}, "profile": {"cost": 0.25}}

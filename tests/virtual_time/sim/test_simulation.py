@@ -418,6 +418,7 @@ def averaged(requests, seeds, formula, **kwargs):
     return sum(ratios) / len(ratios)
 
 
+@pytest.mark.long
 def test_the_mean_wait_of_an_m_d_1_queue():
     def ratio(response, service, rho):
         return (response - service) / (rho * service / (2 * (1 - rho)))
@@ -426,6 +427,7 @@ def test_the_mean_wait_of_an_m_d_1_queue():
     assert averaged(40_000, (1, 2, 3, 4), ratio) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.long
 def test_the_mean_wait_of_an_m_m_1_queue():
     def ratio(response, service, rho):
         return (response - service) / (rho * service / (1 - rho))

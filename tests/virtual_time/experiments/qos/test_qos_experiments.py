@@ -179,12 +179,14 @@ def test_a_run_is_the_same_again_and_another_seed_is_another():
     assert len(other.quality) != len(again.quality)
 
 
+@pytest.mark.long
 def test_better_policies_are_better_and_nobody_beats_the_bound():
     found = {p: run(trial(p, seconds=300)).mean for p in (Fixed, Qos, QosOpt)}
     limit = bounds.in_order(queries(TESTS[1], TESTS[1].single, 11, seconds=300), "p2")
     assert found[Fixed] < found[Qos] < found[QosOpt] < limit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [SINGLE, CLUSTER])
 def test_an_experiment_has_every_table_and_picture(kinds, monkeypatch):
     monkeypatch.setattr(compare, "SAMPLE", 1.0)
