@@ -36,6 +36,7 @@ def run(neighbour=None, *, plant=None, seed=1, faults=(), duration=120.0, trace=
 HEAVY = {"sla": {"response_time": 0.5}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [2, 5])
 def test_a_heavy_neighbour_costs_who_needs_less_than_a_fair_share_nothing(times):
     flood = {"cost": 0.05, "noise": 0.1, "load": {"profile": f"{times * CORES / 0.05:g}"}}

@@ -339,6 +339,7 @@ print(found.hexdigest())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rules", "static"])
 def test_same_seed_same_trace_whatever_the_hash_seed(name):
     def load(seed):
@@ -436,6 +437,7 @@ def test_the_mean_wait_of_an_m_m_1_queue():
     assert averaged(80_000, (1, 2, 3, 4), ratio, markov=True) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("markov", [False, True])
 def test_many_in_flight_share_the_processor_whatever_their_sizes(markov):
     def ratio(response, service, rho):
