@@ -28,7 +28,7 @@ QUIET := --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 install: $(DEMO)  ## Install what the demo and a deployment need into .venv.
 

@@ -32,7 +32,10 @@ def check(file: ConfigFile) -> None:
         ) from error
     _check_secrets(loaded)
     count = len(placement.executables(loaded))
-    print(f"{file}: ok: {len(loaded.models)} models, {count} executables")
+    models = len(loaded.models)
+    print(
+        f"{file}: ok: {models} model{'s' * (models != 1)}, {count} executable{'s' * (count != 1)}"
+    )
     for line in _expired_keys(loaded):
         print(f"{file}: note: {line}")
     for note in changed_defaults.notes(loaded):

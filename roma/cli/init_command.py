@@ -33,14 +33,14 @@ TEMPLATE = """\
 models:
   {name}:
     path: {path}
-    sla: {{response_time: {promise:g}}}    # s; 98 of 100 requests are promised within it
-    profile: {{cost: {cost:.4g}}}         # core-seconds per request, measured here
+    sla: {{response_time: {promise:g}}}  # s; 98 of 100 requests are promised within it
+    profile: {{cost: {cost:.4g}}}  # core-seconds per request, measured here
 workers:
   - name: local
     cores: {cores:g}
-    reserved: {reserved:g}                 # for the gateway and everything else
+    reserved: {reserved:g}  # for the gateway and everything else
 gateway:
-  port: {port}                     # POST http://127.0.0.1:{port}/v1/models/{name}:predict
+  port: {port}  # POST http://127.0.0.1:{port}/v1/models/{name}:predict
 """
 
 

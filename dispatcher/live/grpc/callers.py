@@ -61,10 +61,12 @@ def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
 def priority(context: Any, highest: Priority) -> Priority:
     """Return the priority with which a call waits; raise BadRequest."""
     asked = _metadata(context, "x-request-priority")
-    if asked is not None and asked not in list(Priority):
+    try:
+        wanted = highest if asked is None else Priority(asked)
+    except ValueError:
         known = " or ".join(Priority)
-        raise BadRequest(f"x-request-priority: {asked}: must be {known}")
-    return Priority.LOW if Priority.LOW in (asked, highest) else Priority.INTERACTIVE
+        raise BadRequest(f"x-request-priority: {asked}: must be {known}") from None
+    return Priority.LOW if Priority.LOW in (wanted, highest) else Priority.INTERACTIVE
 
 
 def refused(denied: Denied) -> GrpcResponse:

@@ -20,13 +20,13 @@ from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.server import ModelServer, ServerSettings
 from roma.serving.versions import find
 from roma.tools.demo.ports import free_ports
+from tests.support.waiting import until
 from tests.tensorflow.serving.test_serving_predict_grpc import (
     Stubs,
     fill,
     refused,
     stubs,
     tensor,
-    until,
 )
 
 __all__ = ["stubs"]
