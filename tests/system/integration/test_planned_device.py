@@ -80,7 +80,7 @@ async def deployment(saved):
     async with harness.stack:
         deployment = await PlannedDeployment(harness).open(models=("dense", "mixed"), serve=False)
         deployment.tap.change = slow
-        deployment.program = Program(saved, deployment.process_port)
+        deployment.program = Program(saved, deployment.device_port)
         harness.stack.callback(deployment.program.end)
         await deployment.program.start()
         await deployment.serve()
