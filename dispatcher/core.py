@@ -36,7 +36,7 @@ from dispatcher.state.lifecycle import (
     RequestStep,
 )
 from dispatcher.state.queues import ModelQueue
-from dispatcher.state.retry_budget import RETRY_RATIO
+from dispatcher.state.retry_budget import REQUESTS_PER_RETRY
 from dispatcher.state.tickets import Ticket, count
 from dispatcher.state.utility import UTILITIES
 from roma.domain.actions import Capabilities
@@ -379,7 +379,7 @@ class Dispatcher:
                 self._fail(ticket, unreachable, commands)
                 continue
             if not own.retries.take(own.arrivals):
-                spent = f"no repetition is left (1 in {RETRY_RATIO} requests)"
+                spent = f"no repetition is left (1 in {REQUESTS_PER_RETRY} requests)"
                 self._fail(ticket, f"{unreachable}, {spent}", commands)
                 continue
             self._return(ticket, own, now)

@@ -36,7 +36,7 @@ def _repository_file(app: Sphinx, env: Any, node: Any, content: nodes.Node) -> n
     return None
 
 
-class Diagram(RegexLexer):  # type: ignore[misc]
+class Diagram(RegexLexer):  # type: ignore[misc]  # Pygments has no types
     """Mermaid's diagrams, shown as text."""
 
     name, aliases, tokens = "Mermaid", ["mermaid"], {"root": [(r".+\n?|\n", Text)]}

@@ -6,7 +6,7 @@ when something is broken, so it has a budget (like Envoy's retry budget and Fina
 
 from typing import Final
 
-RETRY_RATIO: Final = 10
+REQUESTS_PER_RETRY: Final = 10
 """Arrivals per retry: one request in ten may be retried (10 %)."""
 
 BURST: Final = 10
@@ -19,14 +19,14 @@ class RetryBudget:
     __slots__ = ("_arrivals", "_credit")
 
     def __init__(self) -> None:
-        self._credit = BURST * RETRY_RATIO
+        self._credit = BURST * REQUESTS_PER_RETRY
         self._arrivals = 0
 
     def take(self, arrivals: int) -> bool:
         """Spend one retry after `arrivals` requests in all; False if none is left."""
-        self._credit = min(BURST * RETRY_RATIO, self._credit + arrivals - self._arrivals)
+        self._credit = min(BURST * REQUESTS_PER_RETRY, self._credit + arrivals - self._arrivals)
         self._arrivals = arrivals
-        if self._credit < RETRY_RATIO:
+        if self._credit < REQUESTS_PER_RETRY:
             return False
-        self._credit -= RETRY_RATIO
+        self._credit -= REQUESTS_PER_RETRY
         return True

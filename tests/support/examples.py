@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: all in CI, a quarter elsewhere (HYPOTHESIS_PROFILE chooses)."""
+"""Number of examples that Hypothesis tries: all in CI, a quarter elsewhere (HYPOTHESIS_PROFILE)."""
 
 import os
 
