@@ -43,7 +43,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One run: seconds of a core per request, and shares of the requests."""
+    """A run: seconds of a core per request, and shares of the requests."""
 
     cost: float
     good: float

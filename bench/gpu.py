@@ -89,7 +89,7 @@ class Unfit(RomaError):
 
 
 class Check:
-    """One check; roma.yaml and logs go to `directory`."""
+    """A check; roma.yaml and logs go to `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

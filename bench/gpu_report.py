@@ -15,7 +15,7 @@ from supervisor.live.gpus import GpuReading
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One policy's run; `dispatched` is the dispatcher's own report, by model."""
+    """A policy's run; `dispatched` is the dispatcher's own report, by model."""
 
     policy: str
     mode: str

@@ -63,7 +63,7 @@ class Times(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One round; `seconds` is how long the other model took to load."""
+    """A round; `seconds` is how long the other model took to load."""
 
     quiet: Times
     loading: Times

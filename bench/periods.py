@@ -28,7 +28,7 @@ ON, OFF, BURSTS = 5.0, 7.0, 8
 
 
 class Outcomes(NamedTuple):
-    """One run: shares of all requests, and core-seconds by the supervisor's accounts."""
+    """A run: shares of all requests, and core-seconds by the supervisor's accounts."""
 
     requests: int
     late: float  # or refused

@@ -68,7 +68,7 @@ class Plant:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One load: shares of the requests, seconds, and the usage of the gateway's core.
+    """A load: shares of the requests, seconds, and the usage of the gateway's core.
 
     `errors` are the times of the slowest 1 in 100, 1,000 and 10,000 INFERs beyond their prediction:
     a bound in seconds, of the metric's histogram.

@@ -42,7 +42,7 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time, as a gateway's pool sends them."""
+    """Requests, one at a time, as a gateway's pool sends them."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

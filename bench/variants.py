@@ -129,7 +129,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy; `others` is the number of cores that other programs used meanwhile."""
+    """A policy; `others` is the number of cores that other programs used meanwhile."""
 
     policy: str
     told: Sequence[Told]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One control period: its length in seconds and the cores used in it on average."""
+    """A control period: its length in seconds and the cores used in it on average."""
 
     dt: float
     cores: float

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One control period of one executable and its model. Seconds, cores, counts per period.
+    """A control period of one executable and its model. Seconds, cores, counts per period.
 
     `response_time` is the SLA's statistic over the window (queue plus execution), None if nothing
     was answered. `shed` counts requests refused because they could not be answered in time; they

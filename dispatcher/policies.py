@@ -8,7 +8,7 @@ from roma.domain.model import Device, Request
 
 
 class Policies:
-    """One policy per kind of device; `active` are those whose devices exist.
+    """Policies, one per kind of device; `active` are those whose devices exist.
 
     GPUs come first: a request that they take does not run on a CPU.
     """

@@ -25,7 +25,7 @@ THROTTLED = 0.05
 
 @dataclass(slots=True)
 class Decision:
-    """One tick's decision for an executable, and its reasons. Times in seconds, CPU in cores.
+    """A tick's decision for an executable, and its reasons. Times in seconds, CPU in cores.
 
     With `measurement`, the law was asked for the period of `dt` within `minimum` and `maximum`,
     without a state if `fresh`; `used` is the executable's average usage since the last reading.

@@ -16,7 +16,7 @@ _SHED: Final = (Reason.QUEUE_FULL.value, Reason.PREDICTED_LATE.value, Reason.DEA
 
 @dataclass(frozen=True, slots=True)
 class ModelDelta:
-    """One model's rates (per second) since the last exchange, and the report they came from."""
+    """A model's rates (per second) since the last exchange, and the report they came from."""
 
     report: ModelReport
     arrivals: float

@@ -5,7 +5,7 @@ import bentoml
 
 @bentoml.service(workers="cpu_count", logging={"access": {"enabled": False}})
 class Echo:
-    """One worker per core; an async method, which needs no thread."""
+    """Workers, one per core; an async method, which needs no thread."""
 
     @bentoml.api
     async def predict(self, instances: list[list[float]]) -> dict[str, list[list[float]]]:

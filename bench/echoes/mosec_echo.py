@@ -9,7 +9,7 @@ Body = dict[str, Any]
 
 
 class Single(Worker):
-    """One request at a time, the default."""
+    """Requests, one at a time, the default."""
 
     def forward(self, data: Body) -> Body:
         """Echo."""

@@ -14,7 +14,7 @@ STATUS = b'{"model_version_status":[{"version":"1","state":"AVAILABLE"}]}'
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time, as a gateway's pool sends them."""
+    """Requests, one at a time, as a gateway's pool sends them."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=256)
 class Echo:
-    """One replica: a core is left to the proxy."""
+    """A single replica: a core is left to the proxy."""
 
     async def __call__(self, request: Request) -> dict[str, Any]:
         """Echo."""

@@ -44,7 +44,7 @@ MEASURED = ["response", "age", "queue", "arrivals", "by_cpu", "by_gpu"]
 
 @dataclass(frozen=True, slots=True)
 class LoopScenario:
-    """One run: the law, and the inputs that step at `at` seconds.
+    """A run: the law, and the inputs that step at `at` seconds.
 
     `set_point` in s, `rate` in req/s and `gpus` are added to the operating point. `dead_time` is in
     periods and at least 1: each beyond the first delays response and age by a period. `age` gives

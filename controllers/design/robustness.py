@@ -61,7 +61,7 @@ def from_gains(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One loop with one dead time. Margins are None where the loop is unstable.
+    """A loop with one dead time. Margins are None where the loop is unstable.
 
     `spread` is the interval of factors on the plant's gain within which the loop stays stable;
     `phase_margin` is in degrees at `crossover` rad/s; `peak` is Ms, the largest |1/(1 + L)|.

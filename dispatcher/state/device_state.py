@@ -149,7 +149,7 @@ class Held:
 
 
 class DeviceState:
-    """One device: `held` are the models in its memory, the least recently used first."""
+    """A device: `held` are the models in its memory, the least recently used first."""
 
     __slots__ = (
         "_executions",

@@ -26,7 +26,7 @@ _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
 
 
 class Execution:
-    """One batch: requests of one model that run together on one executor since `started`.
+    """A batch: requests of one model that run together on one executor since `started`.
 
     `variant` is what a planned device runs, `size` the size of its batch. `granted` is the time
     that a slot of the executor had been granted until then, in core-seconds.

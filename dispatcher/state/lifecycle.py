@@ -50,7 +50,7 @@ class ExecutorStep(StrEnum):
     READY = "ready"
     START = "start"
     FINISH = "finish"
-    """One execution ended; others still run."""
+    """An execution ended; others still run."""
     DRAIN = "drain"
     """The last execution ended."""
     LOSE = "lose"

@@ -1,4 +1,4 @@
-"""One queue per model: first in, first out, with running sums.
+"""Queues, one per model: first in, first out, with running sums.
 
 Every operation but `put_back` is O(1), and no number kept here needs a scan of the waiting
 requests: the cost is the same for one request and for a million.

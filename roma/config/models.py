@@ -97,7 +97,7 @@ class CpuConfig(Section):
 
 
 class VariantConfig(Section):
-    """One version of a model, under the name by which planned devices hold it."""
+    """A version of a model, under the name by which planned devices hold it."""
 
     accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     """κ: value of one of its answers relative to those of the best variant, which has 1."""

@@ -21,7 +21,7 @@ CONTAINER_GRPC_PORT = 8500
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """One model server: the dispatcher calls it, the launcher starts it, the supervisor sizes it.
+    """A model server: the dispatcher calls it, the launcher starts it, the supervisor sizes it.
 
     `cgroup` is its path below the cgroup mount, `container` the name of its container; without
     either its cores cannot be controlled. `min_cores` and `max_cores` bound its allocation; both

@@ -21,7 +21,7 @@ class _ProfileSection(BaseModel):
 
 
 class Point(_ProfileSection):
-    """One measurement: requests of `batch` inputs, one at a time, under a quota of `cores`."""
+    """A measurement: requests of `batch` inputs, one at a time, under a quota of `cores`."""
 
     cores: Positive
     batch: Annotated[int, Field(ge=1)] = 1
@@ -34,7 +34,7 @@ class Point(_ProfileSection):
 
 
 class ModelProfile(_ProfileSection):
-    """One model: the numbers that laws and simulator use, and the points they come from."""
+    """A model: the numbers that laws and simulator use, and the points they come from."""
 
     cost: Positive
     """Core-seconds per request of one input: the median over the points of batch 1."""

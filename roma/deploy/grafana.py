@@ -18,7 +18,7 @@ Queries = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart."""
+    """A chart."""
 
     title: str
     unit: str

@@ -25,7 +25,7 @@ Step = Begin | ActionOutcome
 
 
 class _Lane:
-    """One kind of action: the waiting actions by `earliest`, and the running one."""
+    """A kind of action: the waiting actions by `earliest`, and the running one."""
 
     __slots__ = ("running", "waiting")
 

@@ -16,7 +16,7 @@ MAX_COPIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """One row of the table; sizes in bytes, times in seconds."""
+    """A row of the table; sizes in bytes, times in seconds."""
 
     weights: float
     transfer: float

@@ -149,7 +149,7 @@ class DeviceServer:
 
 
 class _Link(asyncio.Protocol):
-    """One connection."""
+    """A connection."""
 
     def __init__(self, server: DeviceServer) -> None:
         self._server = server

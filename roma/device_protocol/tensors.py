@@ -38,7 +38,7 @@ _LENGTH = np.dtype("<u4")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of a signature: `shape` has -1 for a dimension of any size."""
+    """A tensor of a signature: `shape` has -1 for a dimension of any size."""
 
     name: str
     dtype: str
@@ -48,7 +48,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One entry point of a model: its input and output tensors."""
+    """An entry point of a model: its input and output tensors."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

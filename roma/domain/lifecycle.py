@@ -41,7 +41,7 @@ class LifeCycle(dict[tuple[S, E], S], Generic[S, E]):
 
 
 class Step(dict[S, S], Generic[S, E]):
-    """One step of a life cycle: `step[state]` is the next state, or raises."""
+    """A step of a life cycle: `step[state]` is the next state, or raises."""
 
     def __init__(self, cycle: LifeCycle[S, E], step: E) -> None:
         super().__init__({state: after for (state, by), after in cycle.items() if by == step})

@@ -148,7 +148,7 @@ class ExecutorSpec:
 
 @dataclass(slots=True, init=False)
 class Request:
-    """One inference request: `arrived` and `deadline` are points on the core's clock.
+    """An inference request: `arrived` and `deadline` are points on the core's clock.
 
     Immutable by convention. It is not a frozen dataclass and has a hand-written constructor,
     because each request creates one of these and three or four events and commands: compiled,

@@ -69,7 +69,7 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
 class KeyEntry(Limits):
-    """One caller."""
+    """A caller."""
 
     name: Name | None = None
     """Name in logs; default: its id. Two keys may share a name while the older is replaced."""

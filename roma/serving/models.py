@@ -40,7 +40,7 @@ class VersionState(StrEnum):
 
 @dataclass(slots=True)
 class Version:
-    """One version of one model; `model` is set while it is AVAILABLE."""
+    """A version of one model; `model` is set while it is AVAILABLE."""
 
     name: str
     number: int

@@ -12,7 +12,7 @@ from roma.serving.models import Models
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of a service.
+    """A method of a service.
 
     `answer` takes the models, the request and the most bytes that one of its tensors may take; it
     runs in a thread and raises RequestError. A method that computes runs in a compute thread; one

@@ -69,7 +69,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and FIELDS if set.
+    """JSON lines, one object each: time, level, logger, message, and FIELDS if set.
 
     The time is RFC 3339 in UTC, with milliseconds.
     """

@@ -1,4 +1,4 @@
-"""One tensor: JSON value -> NumPy array -> JSON value, by TensorFlow Serving's rules.
+"""A tensor: JSON value -> NumPy array -> JSON value, by TensorFlow Serving's rules.
 
 Decoding has two paths. Rectangular numbers are passed to NumPy as a whole. Everything else (text,
 bytes, and values that NumPy rejects or converts wrongly) is walked value by value, which finds the
@@ -46,7 +46,7 @@ class ServingTensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServingSignature:
-    """One entry point of a model: the tensors it takes and gives, by name."""
+    """An entry point of a model: the tensors it takes and gives, by name."""
 
     name: str
     inputs: Mapping[str, ServingTensorSpec]

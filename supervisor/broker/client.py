@@ -23,7 +23,7 @@ READ_TIMEOUT = 5.0
 
 
 class BrokerClient:
-    """One socket of a broker; make it with `calling`. Raises EngineError and BrokerRefused."""
+    """A socket of a broker; make it with `calling`. Raises EngineError and BrokerRefused."""
 
     def __init__(self, session: aiohttp.ClientSession, path: Path, timeout: float) -> None:
         self._session = session

@@ -28,7 +28,7 @@ PULL_TIMEOUT = 1800.0
 
 
 class Engine:
-    """One engine; create it with `connected`. Every call raises EngineError.
+    """An engine; create it with `connected`. Every call raises EngineError.
 
     `explain` returns the reason why a call failed.
     """

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU at one moment; None is a value that this GPU does not report.
+    """A GPU at one moment; None is a value that this GPU does not report.
 
     `index` follows the PCI bus, as CUDA's does with CUDA_DEVICE_ORDER=PCI_BUS_ID. `utilization`, 0
     to 1, is the share of NVML's last sample period (1/6 s to 1 s) in which a kernel ran; memory is

@@ -17,7 +17,7 @@ class WorkerHeld(ExchangeError):
 
 
 class Peer:
-    """One dispatcher's admin address; every failure is an `ExchangeError`."""
+    """A dispatcher's admin address; every failure is an `ExchangeError`."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ seconds = st.floats(0.0, 10.0)
 
 @st.composite
 def measurements(draw):
-    """One period: from nothing at all to everything late."""
+    """A period: from nothing at all to everything late."""
     cpu, gpu = draw(counts), draw(st.sampled_from([0.0, 20.0]))
     return Measurement(
         response_time=draw(st.none() | st.floats(1e-4, 10.0)),

@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 class Program:
-    """One program; `before` stands in front of its command line, `log` takes what it says."""
+    """A program; `before` stands in front of its command line, `log` takes what it says."""
 
     def __init__(self, argv, log, *, env=None, before=()):
         # The kernel kills it when this process dies; prctl(2), by a program because we have threads.
@@ -83,7 +83,7 @@ class Program:
 
 
 class Server(Program):
-    """One stand-in; `host` is where it listens."""
+    """A stand-in; `host` is where it listens."""
 
     def __init__(self, directory, port, name, *, host="127.0.0.1", before=()):
         self.computed = directory / f"{name}.computed"
@@ -93,7 +93,7 @@ class Server(Program):
 
 
 class Deployment:
-    """One dispatcher in front of `servers` stand-ins of the model `m`; `async with` runs it all.
+    """A dispatcher in front of `servers` stand-ins of the model `m`; `async with` runs it all.
 
     By default nobody is refused because he waits: a busy machine must fail no test.
 

@@ -26,7 +26,7 @@ WORKER = Worker("local", "http://local", True, mode="control", capacity=8.0)
 
 @dataclass
 class Actor:
-    """One model and what happens to it each second."""
+    """A model and what happens to it each second."""
 
     name: str
     rate: int = 20

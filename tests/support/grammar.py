@@ -19,7 +19,7 @@ LENGTH = re.compile(rb"[0-9]+")
 
 @dataclass(frozen=True)
 class Read:
-    """One request."""
+    """A request."""
 
     method: bytes
     target: bytes

@@ -15,7 +15,7 @@ _FIRST = 65_535
 
 
 class Client:
-    """One connection and one call on it."""
+    """A connection and one call on it."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer

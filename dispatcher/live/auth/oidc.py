@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Provider:
-    """One identity provider with its known `keys`; `unknown` is set when one is missing."""
+    """An identity provider with its known `keys`; `unknown` is set when one is missing."""
 
     def __init__(self, config: OidcConfig) -> None:
         self.unknown = asyncio.Event()

@@ -1,4 +1,4 @@
-"""One connection to a model server: a request goes out, its answer comes back, then the next one.
+"""A connection to a model server: a request goes out, its answer comes back, then the next one.
 
 Bytes pass through; a parser in C (llhttp) reads headers that the header cache does not know.
 """
@@ -52,7 +52,7 @@ class ConnectionOwner:
 
 
 class BackendConnection:
-    """One TCP connection; `send` may be called again after `done` was.
+    """A TCP connection; `send` may be called again after `done` was.
 
     It implements asyncio's protocol without the base class: a compiled class cannot have that.
     """

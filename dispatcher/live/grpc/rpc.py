@@ -1,4 +1,4 @@
-"""One call at the gRPC port, in the order in which it happens.
+"""A call at the gRPC port, in the order in which it happens.
 
 The metadata identifies the caller. So a caller is admitted before the message is read: gRPC asks
 for no more of it than its first window, and an unauthenticated client's message is never held. The
@@ -84,7 +84,7 @@ class GrpcCall(Call):
 
 
 class Rpc:
-    """One call of a method that a model server answers; `run` it once."""
+    """A call of a method that a model server answers; `run` it once."""
 
     __slots__ = ("_carried", "_context", "_limits", "_method", "_service")
 

@@ -1,4 +1,4 @@
-"""One client's connection: bytes in, requests out, answers back in the order of the requests.
+"""A client's connection: bytes in, requests out, answers back in the order of the requests.
 
 A strict C parser (llhttp) reads: input that two servers could understand differently is refused and
 ends the connection (RFC 9112 §11.2). One request of a connection is answered at a time; meanwhile
@@ -47,7 +47,7 @@ _LINE: Final = "a request line is METHOD SP TARGET SP HTTP/1.1"
 
 
 class Connection(ClientConnection):
-    """One TCP connection; `respond` answers the request that was passed to the server's handler.
+    """A TCP connection; `respond` answers the request that was passed to the server's handler.
 
     It implements asyncio's protocol without the base class: a compiled class cannot have that.
     """

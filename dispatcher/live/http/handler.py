@@ -18,7 +18,7 @@ class Pending(Protocol):
 
 
 class ClientConnection:
-    """One client's connection, as handlers and the server's limits see it.
+    """A client's connection, as handlers and the server's limits see it.
 
     This is a base class: compiled code calls its methods without looking them up by name.
     """

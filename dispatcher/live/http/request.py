@@ -109,7 +109,7 @@ class Head(CachedHeader):
 
 
 class HttpRequest:
-    """One HTTP request.
+    """An HTTP request.
 
     `peer` is the client's address, `certificate` the verified name in its certificate.
     """

@@ -1,4 +1,4 @@
-"""One connection to the worker of a planned device, kept open: actions out, results in.
+"""A connection to the worker of a planned device, kept open: actions out, results in.
 
 It is reopened whenever it breaks, and the device is asked again for its capabilities and its
 contents: nothing is remembered of a lost connection. Times are points on our own clock, in seconds.

@@ -1,4 +1,4 @@
-"""One planned device: the core's commands as its actions, their results as the core's events.
+"""A planned device: the core's commands as its actions, their results as the core's events.
 
 The core's state of a device is exact only while both agree. A result that shows a disagreement (a
 model that we thought loaded is not there, pages that we thought free are taken) ends the

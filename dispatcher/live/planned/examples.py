@@ -19,7 +19,7 @@ from roma.tensors.tfjson import Layout, encode_predict
 
 
 class ExampleCall(Call):
-    """One example of a request: `inputs` have the batch dimension, which is 1."""
+    """An example of a request: `inputs` have the batch dimension, which is 1."""
 
     def __init__(self, whole: "MultiExampleCall", place: int, inputs: Mapping[str, Array]) -> None:
         call = whole.call

@@ -1,4 +1,4 @@
-"""One message connection to a worker; `actions` encodes the messages and decodes them."""
+"""A message connection to a worker; `actions` encodes the messages and decodes them."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Link(asyncio.Protocol):
-    """One connection; `heard` is the time of the worker's last message, on our own clock.
+    """A connection; `heard` is the time of the worker's last message, on our own clock.
 
     `on_result` takes results that nothing waits for; it raises WireError for invalid ones.
     """

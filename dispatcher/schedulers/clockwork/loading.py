@@ -61,7 +61,7 @@ class DeviceSchedule:
 
 
 class ModelDemand:
-    """One model; `due` has deadline and number of its waiting requests, the most urgent first."""
+    """A model; `due` has deadline and number of its waiting requests, the most urgent first."""
 
     __slots__ = (
         "capacity",

@@ -73,7 +73,7 @@ class ArrivalRate:
 
 
 class VariantQueue:
-    """One model's waiting requests, in bins for each set of variants that clients allow."""
+    """A model's waiting requests, in bins for each set of variants that clients allow."""
 
     __slots__ = ("_queue", "_state", "_width", "lines", "name", "rate", "variants")
 

@@ -92,7 +92,7 @@ class Observer:
 
 
 class Network:
-    """One hidden layer with ReLU, as plain matrices."""
+    """A hidden layer with ReLU, as plain matrices."""
 
     def __init__(self, policy: Policy) -> None:
         scale = np.array(policy.scale)

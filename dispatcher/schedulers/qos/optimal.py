@@ -39,7 +39,7 @@ Drifts = tuple[tuple[Variant, int], ...]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QosOpt(QualityScheduler):
-    """One step of lookahead, plus the value of the state that follows."""
+    """A step of lookahead, plus the value of the state that follows."""
 
     rate_window: ClassVar[float] = 10.0
     """Longer window: the values assume a lasting rate, and the backlog shows bursts."""

@@ -78,7 +78,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One question; `seeds` is the default number of runs that its answer is averaged over."""
+    """A question; `seeds` is the default number of runs that its answer is averaged over."""
 
     name: str
     question: str

@@ -19,7 +19,7 @@ from roma.lab.sim.simulation import Simulation
 
 @dataclass(frozen=True, slots=True)
 class LabCase:
-    """One workload under one system; `changes` replace fields of the scenario (faults, delay…)."""
+    """A workload under one system; `changes` replace fields of the scenario (faults, delay…)."""
 
     workload: Workload
     system: System

@@ -105,7 +105,7 @@ def families() -> tuple[Family, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _WorkloadRuns:
-    """One workload: its bound by control period, and summaries of every law's settings."""
+    """A workload: its bound by control period, and summaries of every law's settings."""
 
     workload: Workload
     bounds: Mapping[float, float | None]

@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One stretch: `states` before each action, the actions' numbers, their times and costs."""
+    """A stretch: `states` before each action, the actions' numbers, their times and costs."""
 
     states: Floats
     actions: Numbers

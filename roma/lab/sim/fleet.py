@@ -79,7 +79,7 @@ class _Client:
 
 
 class _Machine:
-    """One device: under the rules of a planned one, or plain, running whatever it receives."""
+    """A device: under the rules of a planned one, or plain, running whatever it receives."""
 
     __slots__ = ("core", "delay", "models", "name", "wakeup")
 

@@ -74,7 +74,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Ended:
-    """One request's end. `reason` is None for an answer; `is_cold`: its model was not loaded.
+    """A request's end. `reason` is None for an answer; `is_cold`: its model was not loaded.
 
     `variant` is the one that answered it.
     """

@@ -9,7 +9,7 @@ from roma.lab.sim.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class TickSample:
-    """One executable at one control tick; times in seconds, rates per second, CPU in cores."""
+    """An executable at one control tick; times in seconds, rates per second, CPU in cores."""
 
     time: float
     executable: str
@@ -20,7 +20,7 @@ class TickSample:
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """One model. Times in seconds.
+    """A model. Times in seconds.
 
     `mean`, `deviation`, `worst` and the percentiles are over answered requests; `window_…` over
     the means of each second (the paper's measure), `windows_over` counts those above the SLA.

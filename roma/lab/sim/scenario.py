@@ -32,7 +32,7 @@ class SupervisorFault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One simulated setup. Times in seconds; `arrivals` are ascending send times by model.
+    """A simulated setup. Times in seconds; `arrivals` are ascending send times by model.
 
     `hide_age` reports the ages of waiting requests as 0, as for a controller that measures
     completed requests only. `script`, if given, sets the cores of executables by control period,

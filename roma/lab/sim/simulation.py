@@ -63,14 +63,14 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Worker:
-    """One worker's supervisor; None while it is dead."""
+    """A worker's supervisor; None while it is dead."""
 
     config: WorkerConfig
     core: Supervisor | None
 
 
 class Simulation:
-    """One run; `trace(time, command)` sees every command, `record` keeps the data for figures.
+    """A run; `trace(time, command)` sees every command, `record` keeps the data for figures.
 
     `decision_log` takes a live run's records: every decision, and every model once a second.
     """

@@ -93,7 +93,7 @@ def run_once(options: DemoOptions, out: Console) -> verdict.Evidence:
 
 
 class _Demo:
-    """One run under one law."""
+    """A run under one law."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 keep-alive client for TensorFlow Serving's predict call.
+"""A HTTP/1.1 keep-alive client for TensorFlow Serving's predict call.
 
 It sends each request once: it never retries, never waits for a free connection and never follows
 a redirect, because each of those would hide what the service did.

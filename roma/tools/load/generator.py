@@ -70,7 +70,7 @@ class _Ticket:
 
 
 class LoadRun:
-    """One run of a plan; `run` starts it, `stop` ends it early, `report` summarises it.
+    """A run of a plan; `run` starts it, `stop` ends it early, `report` summarises it.
 
     `timeout` bounds each request, in seconds after its actual send. `on_result` is called once for
     each request; `on_progress` about every `progress_period` seconds and at the end. Both run on

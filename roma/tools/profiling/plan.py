@@ -24,7 +24,7 @@ MOST_BATCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One model: where its cost is measured, under which quotas, and on which GPUs its time.
+    """A model: where its cost is measured, under which quotas, and on which GPUs its time.
 
     `is_ours`: this program starts the server and sets its quota; then `cores` are the quotas.
     """

@@ -13,7 +13,7 @@ MOST_NOISE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """One request: what the kernel charged for it, and how long it took."""
+    """A request: what the kernel charged for it, and how long it took."""
 
     cost: float
     response_time: float

@@ -14,7 +14,7 @@ from roma.domain.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One model over the last `seconds`; counts cover that time, `rejected` is by reason.
+    """A model over the last `seconds`; counts cover that time, `rejected` is by reason.
 
     `waiting`, `in_flight`, `oldest_age` and the response times are as of now, in seconds.
     """

@@ -78,7 +78,7 @@ class ScriptedDeviceRuntime:
 
 
 class Dispatcher:
-    """One connection to a worker."""
+    """A connection to a worker."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer

@@ -169,7 +169,7 @@ class GrpcModelServer:
 
 
 class Wire(asyncio.Protocol):
-    """One connection to a server behind, which can be cut: gRPC's own end says goodbye."""
+    """A connection to a server behind, which can be cut: gRPC's own end says goodbye."""
 
     def __init__(self, wires, port=None, other=None):
         self.wires, self.port, self.other = wires, port, other
@@ -235,7 +235,7 @@ log: {{requests: {requests}}}
 
 
 class GatewayHarness:
-    """One gateway, its backends and a client session."""
+    """A gateway, its backends and a client session."""
 
     def __init__(self):
         self.backends = []

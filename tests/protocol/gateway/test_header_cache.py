@@ -41,7 +41,7 @@ def answer(body, *lines):
 
 
 class Transport:
-    """One end of a connection: what was written, and whether it is closed."""
+    """An end of a connection: what was written, and whether it is closed."""
 
     def __init__(self):
         self.written = b""

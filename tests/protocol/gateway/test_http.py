@@ -23,7 +23,7 @@ def post(body, *lines):
 
 
 class Client:
-    """One connection, byte by byte."""
+    """A connection, byte by byte."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer

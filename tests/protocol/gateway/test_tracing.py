@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Span:
-    """One decoded span."""
+    """A decoded span."""
 
     def __init__(self, span, resource):
         self.name, self.kind = span.name, span.kind

@@ -40,7 +40,7 @@ Strike = Callable[[Deployment], AbstractAsyncContextManager[Any]]
 
 @dataclass(frozen=True)
 class Fault:
-    """One line of the matrix: what is done (until its block ends), and what shall come of it.
+    """A line of the matrix: what is done (until its block ends), and what shall come of it.
 
     `statuses` are those that clients may see beside 200, `unreached` the ways in which they may be
     left without one, `most_failed` bounds both but refusals (429, 503, 504).

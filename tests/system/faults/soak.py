@@ -98,7 +98,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One look: seconds since the start, bytes of memory, open descriptors."""
+    """A look: seconds since the start, bytes of memory, open descriptors."""
 
     at: float
     memory: int

@@ -19,7 +19,7 @@ class Body:
 
 @contextmanager
 def busy():
-    """One worker that computes until the block ends; yields it and the event of its begin."""
+    """A worker that computes until the block ends; yields it and the event of its begin."""
     workers, begun, end = ComputeThreads(1, "test"), threading.Event(), threading.Event()
 
     def work():

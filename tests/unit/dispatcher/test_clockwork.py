@@ -89,7 +89,7 @@ def test_the_strategy_that_must_begin_first_is_taken():
 
 
 def overfull(policy):
-    """One request of a cannot wait, nor can sixteen of b: only one of both can be answered."""
+    """A request of a cannot wait, nor can sixteen of b: only one of both can be answered."""
     harness = ClockworkHarness(policy=policy)
     harness.device(loaded="ab")
     harness.arrive("a", 0.0)

@@ -53,7 +53,7 @@ def reading(cores=1.0, usage=0.0, periods=0, throttled=0):
 
 
 class World:
-    """One executable under a constant load, one dispatcher; confirms what is applied."""
+    """An executable under a constant load, one dispatcher; confirms what is applied."""
 
     def __init__(self, core, *, rate=10, cost=0.05):
         self.core, self.rate, self.cost = core, rate, cost

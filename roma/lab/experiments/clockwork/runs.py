@@ -41,7 +41,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class FleetTrial:
-    """One simulation; requests that end before `begin` are not counted. Seconds."""
+    """A simulation; requests that end before `begin` are not counted. Seconds."""
 
     plan: FleetPlan
     clients: tuple[Clients, ...]

@@ -38,7 +38,7 @@ PAPER = "In the paper goodput is about 1,000 r/s per worker, and its controller'
 
 @dataclass(frozen=True, slots=True)
 class ScaleJob:
-    """One run; `rate` in r/s per device."""
+    """A run; `rate` in r/s per device."""
 
     devices: int
     rate: float

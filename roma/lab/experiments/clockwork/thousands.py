@@ -48,7 +48,7 @@ PAPER_LATENCY = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One run: a device of `pages`, and `models`, of which `step` are activated per second."""
+    """A run: a device of `pages`, and `models`, of which `step` are activated per second."""
 
     name: str
     pages: int

@@ -50,7 +50,7 @@ PAPER_COMPLETION = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One run."""
+    """A run."""
 
     seed: int
     traces: Path | None
@@ -79,7 +79,7 @@ class Errors:
 
 
 class TraceResult:
-    """One run, by stretches of time; cold models are counted once per stretch."""
+    """A run, by stretches of time; cold models are counted once per stretch."""
 
     def __init__(self, job: TraceJob) -> None:
         buckets = round(job.seconds / BUCKET)

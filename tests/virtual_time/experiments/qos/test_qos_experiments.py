@@ -146,7 +146,7 @@ def test_it_is_a_bound_whatever_the_prices_are(price, monkeypatch):
 
 
 def test_a_priced_query_is_worth_what_a_device_alone_makes_of_it():
-    """One query, which the device can answer 0.069 s after it comes: on the grid after 0.06."""
+    """A query, which the device can answer 0.069 s after it comes: on the grid after 0.06."""
     found = asked(0.1, delay=1.4)  # half of its value is gone when it is sent
     done = np.floor(found.arrived[0] / bounds.GRID) * bounds.GRID + 0.06
     late = done - found.sent[0] - SOFT
