@@ -276,6 +276,7 @@ async def until_controlled(folder, process, *arguments):
             await asyncio.sleep(0.3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("secured", ["tokens", "tokens and TLS", "mutual TLS"])
 async def test_all_programs_find_each_other(tmp_path, authority, secured):
     texts = secrets(tmp_path)

@@ -31,6 +31,7 @@ def in_time(result):
     return (model.answered - model.late) / result.seconds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1.1, 1.3, 2, 3, 10])
 @pytest.mark.parametrize("services", [5.0, 12.5])
 def test_an_overloaded_model_answers_in_time_what_it_can(times, services):
@@ -41,11 +42,13 @@ def test_an_overloaded_model_answers_in_time_what_it_can(times, services):
     assert sum(kept) / len(kept) >= 0.9 * CAPACITY
 
 
+@pytest.mark.long
 def test_a_promise_on_the_mean_still_queues_up_to_its_deadline():
     """Without a budget the deadline bounds the queue, and answers between the two are late."""
     assert in_time(run(2 * CAPACITY, statistic="mean")) < 0.1 * CAPACITY
 
 
+@pytest.mark.long
 def test_the_cores_are_given_back_after_an_overload():
     calm, flood = f"{0.3 * CAPACITY:g}", f"{3 * CAPACITY:g}"
     result = run(f"{calm}-{flood}-{calm}-{calm}", step=60, duration=240)
