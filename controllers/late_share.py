@@ -15,8 +15,9 @@ theory: only below it did the law itself take the risk.
 Waiting requests leave within half a response time, or a period if that is longer. Unless GPUs serve
 the model, a rarely used one has at least what one request in time needs, whatever κ is.
 
-Where GPUs take a part, the load of the CPUs is what these leave, and κ, e^(2x) below 0, multiplies
-all of n(λ): what no CPU does waits for a GPU and is not lost. What GPUs will reach needs no cores.
+Where GPUs take a part, the load of the CPUs is what these leave, and κ = e^x multiplies all of
+n(λ): what no CPU does waits for a GPU and is not lost. What GPUs will reach needs no cores, whether
+or not the cost of a request is known.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from pydantic import Field
 from controllers import rate as rates
 from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
-from controllers.measurement import Demand, Measurement, idle
+from controllers.measurement import Demand, Measurement, resting
 from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.domain.stats import ewma
@@ -40,19 +41,15 @@ LEAST, MOST = -2.0, 1.4
 """Bounds of x: half the cores of the load, and what waits brings the rest; four times what theory
 adds to the load."""
 
-MOST_ON_GPU = 0.3
+MOST_ON_GPU = 0.6
 """Upper bound of x where GPUs take a part: κ multiplies the whole load there, and requests are
 rarely late for lack of cores."""
 
 SHORT = 2.0
 """−κ at which no cores would be left for the load."""
 
-ON_GPU = 2.0
-"""Factor: where GPUs take a part, the logarithm of κ is this times x below 0."""
-
-FASTEST, FASTEST_ON_GPU = 3.0, 1.0
-"""Most that x moves in a second. Where GPUs take a part, requests are late in clusters, and many of
-one cluster carry no more information than one."""
+FASTEST = 3.0
+"""Most that x moves in a second."""
 
 MET, ROUNDED = 0.98, 0.001
 """Share of a demand from which it counts as met, and the tolerance for rounding in cores."""
@@ -108,27 +105,28 @@ def late_share_step(
     """Return the demand and the next state; see the module docstring."""
     m, past = measurement, state or LateShareState(rates.NOTHING)
     by_gpu = ewma(past.by_gpu, m.completed_gpu / dt, 1 - float((1 - FOLLOW) ** dt))
-    rate = past.rate.update(dt * _load(m, dt, by_gpu), dt)
+    load = _load(m, dt, by_gpu)
+    rate = past.rate.update(dt * load, dt)
     cost = past.cost.update(m)
     c = cost.value(m.profile)
     if c is None:
-        if m.idle:
-            demand = idle(m.applied, float(REST**dt)).clipped(lo, hi)
+        if m.idle or (by_gpu > NO_RATE and not load and not m.in_flight_here):
+            why = () if m.idle else ("GPUs reach all requests in time",)
+            demand = resting(m.applied, float(REST**dt), *why).clipped(lo, hi)
             return demand, LateShareState(rate, past.x, cost, None, by_gpu)
         # On all its threads a request is as fast as possible, whatever its cost.
         why = "the cost of a request is not known yet"
         demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).clipped(lo, hi)
         return demand, LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    fastest, most = (FASTEST_ON_GPU, MOST_ON_GPU) if by_gpu > NO_RATE else (FASTEST, MOST)
-    change = clip(_change(gains, past, m, budget, hi=hi), -fastest * dt, fastest * dt)
-    x = clip(past.x + change, LEAST, most)
+    change = clip(_change(gains, past, m, budget, hi=hi), -FASTEST * dt, FASTEST * dt)
+    x = clip(past.x + change, LEAST, MOST_ON_GPU if by_gpu > NO_RATE else MOST)
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     # A share of the load: after so long a silence x may belong to another load, so it fades.
     present = min(1.0, rate.mean * rates.MEMORY)
     if by_gpu > NO_RATE:
-        kappa = exp(x if x > 0 else ON_GPU * x)
+        kappa = exp(x)
         cores = kappa * bucket_need(work, c, promise)
     else:
         kappa = 1 + present * (exp(x) - 1) if x > 0 else 1 + x

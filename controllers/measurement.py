@@ -115,7 +115,9 @@ def hold(why: str) -> Demand:
     return Demand(None, why)
 
 
-def idle(applied: float, factor: float) -> Demand:
-    """Return a demand that gives cores back while nothing arrives, waits or runs."""
-    demand = Demand(applied, "idle: nothing arrives, waits or runs", {"applied": applied})
+def resting(
+    applied: float, factor: float, why: str = "idle: nothing arrives, waits or runs"
+) -> Demand:
+    """Return a demand that gives cores back while there is nothing for them to do."""
+    demand = Demand(applied, why, {"applied": applied})
     return demand.with_adjustment(applied * factor, "decay")

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from controllers.cost import UNKNOWN, Cost
 from controllers.error import ErrorForm, error
-from controllers.measurement import Demand, Measurement, hold, idle
+from controllers.measurement import Demand, Measurement, hold, resting
 
 IDLE_DECAY = 0.8
 """Per second: an idle model gives its cores back within seconds, not at once."""
@@ -52,7 +52,7 @@ def pi_step(
     m = measurement
     cost = state.cost.update(m)
     if m.idle:
-        return idle(m.applied, IDLE_DECAY**dt).clipped(lo, hi), PiState(None, cost)
+        return resting(m.applied, IDLE_DECAY**dt).clipped(lo, hi), PiState(None, cost)
     y, c = m.effective_response_time, cost.value(m.profile)
     if y is None:
         return hold("nothing was answered yet"), PiState(state.e, cost)

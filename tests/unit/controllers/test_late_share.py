@@ -171,19 +171,43 @@ def test_after_silence_each_executable_has_what_one_request_in_time_needs(worker
     assert demand.cores == pytest.approx(0.05 / (BASE.bucket + BASE.sla - BASE.quota_period))
 
 
-@pytest.mark.parametrize(("by_gpu", "moved"), [(0, 3.0), (10, 1.0)])
+@pytest.mark.parametrize("by_gpu", [0, 10])
 @pytest.mark.parametrize("dt", [0.2, 1.0])
-def test_beside_gpus_many_late_requests_at_once_say_less(by_gpu, moved, dt):
+def test_many_late_requests_at_once_move_x_by_three_a_second(by_gpu, dt):
     late = replace(BASE, profile=0.05, budget=0.02, violations=1000, arrivals=1000)
     late = replace(late, completed_gpu=by_gpu * dt)
     state = LateShareState(RequestRate(10.0, 20.0, (10.0, 10.0)), -2.0, by_gpu=float(by_gpu))
     _, after = late_share_step(LateShareGains(), state, late, dt=dt, lo=0.1, hi=32.0)
-    assert after.x == pytest.approx(-2.0 + moved * dt)
+    most = MOST_ON_GPU if by_gpu else MOST
+    assert after.x == pytest.approx(min(most, -2.0 + 3.0 * dt))
 
 
-def test_beside_gpus_the_margin_is_a_third_at_most():
+def test_beside_gpus_the_margin_has_a_bound_of_its_own():
     late = replace(BASE, profile=0.05, budget=0.02, violations=5, completed_gpu=5)
     assert learned(late, periods=200).x == MOST_ON_GPU
+
+
+GPUS_ANSWER_ALL = replace(
+    BASE, on_gpu=True, arrivals=40, completed_gpu=40, completed_here=0, usage=0.0, threads=4
+)
+
+
+def test_where_gpus_answer_all_an_unknown_cost_takes_no_cores():
+    state, cores = None, 4.0
+    for _ in range(40):
+        seen = replace(GPUS_ANSWER_ALL, applied=cores)
+        demand, state = late_share_step(LateShareGains(), state, seen, dt=1.0, lo=0.02, hi=32.0)
+        cores = demand.cores
+    assert demand.why == "GPUs reach all requests in time"
+    assert cores == 0.02
+
+
+@pytest.mark.parametrize("needs", [{"in_flight_here": 1}, {"waiting": 200}, {"completed_cpu": 3}])
+def test_what_a_cpu_does_has_all_threads_while_its_cost_is_unknown(needs):
+    seen = replace(GPUS_ANSWER_ALL, applied=0.02, arrivals=60, **needs)
+    _, state = late_share_step(LateShareGains(), None, seen, dt=1.0, lo=0.02, hi=32.0)
+    demand, _ = late_share_step(LateShareGains(), state, seen, dt=1.0, lo=0.02, hi=32.0)
+    assert demand.cores == 4.0
 
 
 @pytest.mark.parametrize("threads", [1, 4])
