@@ -50,6 +50,18 @@ def test_laws_are_compared_under_the_same_requests(short):
     assert first["core_seconds"] != second["core_seconds"]
 
 
+@pytest.mark.long
+def test_the_example_keeps_its_promises_with_half_the_cores_of_other_laws():
+    laws = ("late_share", "rules", "usage")
+    options = [o for law in laws for o in ("--law", law)]
+    data = json.loads(simulate(EXAMPLE, *options, "--json").stdout)
+    ours, *others = (data[law][0]["core_seconds"] for law in laws)
+    assert ours < min(others) / 2
+    for model in data["late_share"][0]["models"]:
+        broken = model["late"] + model["rejected"] + model["failed"]
+        assert broken <= 0.02 * model["arrivals"], model["model"]
+
+
 def test_the_same_command_prints_the_same(short):
     assert simulate(short, "--json").stdout == simulate(short, "--json").stdout
 
