@@ -29,7 +29,7 @@ from pydantic import Field
 from controllers import rate as rates
 from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
-from controllers.measurement import Demand, Measurement, resting
+from controllers.measurement import IDLE, Demand, Measurement, resting
 from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.domain.stats import ewma
@@ -111,8 +111,8 @@ def late_share_step(
     c = cost.value(m.profile)
     if c is None:
         if m.idle or (by_gpu > NO_RATE and not load and not m.in_flight_here):
-            why = () if m.idle else ("GPUs reach all requests in time",)
-            demand = resting(m.applied, float(REST**dt), *why).clipped(lo, hi)
+            why = IDLE if m.idle else "GPUs reach all requests in time"
+            demand = resting(m.applied, float(REST**dt), why).clipped(lo, hi)
             return demand, LateShareState(rate, past.x, cost, None, by_gpu)
         # On all its threads a request is as fast as possible, whatever its cost.
         why = "the cost of a request is not known yet"

@@ -115,9 +115,10 @@ def hold(why: str) -> Demand:
     return Demand(None, why)
 
 
-def resting(
-    applied: float, factor: float, why: str = "idle: nothing arrives, waits or runs"
-) -> Demand:
+IDLE = "idle: nothing arrives, waits or runs"
+
+
+def resting(applied: float, factor: float, why: str = IDLE) -> Demand:
     """Return a demand that gives cores back while there is nothing for them to do."""
     demand = Demand(applied, why, {"applied": applied})
     return demand.with_adjustment(applied * factor, "decay")
