@@ -58,6 +58,16 @@ _THINK = """
 local mean = {mean:.3f}
 function delay() return math.floor(0.5 - mean * math.log(1 - math.random())) end
 """
+_TRACES = """
+local before, after = ...
+local count, random, format = 0, math.random, string.format
+function init() before, after = wrk.format():match("^(.-\\r\\n)(.*)$") end
+function request()
+  count = count + 1
+  return format("%straceparent: 00-%016x%016x-%016x-01\\r\\nX-Request-Id: %08x-%08x\\r\\n%s",
+    before, random(2^40), count, random(2^40), random(2^31), count, after)
+end
+"""
 _ROMA = """
 models: {{m: {{sla: {{response_time: 10}}, cpu: {{max: 128, initial: 128}}}}}}
 workers:
@@ -149,15 +159,24 @@ def gateway(
 
 
 def wrk_script(
-    directory: Path, *, target: str = TARGET, body: bytes = BODY, think: float | None = None
+    directory: Path,
+    *,
+    target: str = TARGET,
+    body: bytes = BODY,
+    think: float | None = None,
+    traces: bool = False,
 ) -> Path:
     """Write wrk's script: send as fast as possible, or after pauses of so many seconds on average.
 
-    The pauses are exponential, in whole milliseconds.
+    The pauses are exponential, in whole milliseconds. With `traces`, each request has a traceparent
+    and an X-Request-Id of its own.
     """
-    script = directory / f"{target.replace('/', '_')}{'' if think is None else '-think'}.lua"
-    pauses = "" if think is None else _THINK.format(mean=1000 * think)
-    script.write_text(_WRK.format(target=target, body=body.decode()) + pauses)
+    kind = "-traces" * traces + "-think" * (think is not None)
+    script = directory / f"{target.replace('/', '_')}{kind}.lua"
+    more = _TRACES if traces else ""
+    if think is not None:
+        more += _THINK.format(mean=1000 * think)
+    script.write_text(_WRK.format(target=target, body=body.decode()) + more)
     return script
 
 

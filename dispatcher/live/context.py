@@ -98,8 +98,10 @@ class Context:
     @property
     def lines(self) -> str:
         """The context as header lines for the model server."""
-        own = {"traceparent": self.traceparent, "tracestate": self.tracestate}
-        return self.lines_with({k: v for k, v in own.items() if v is not None})
+        lines = f"traceparent: {self.traceparent}\r\n" if self.traceparent else ""
+        if self.tracestate:
+            lines += f"tracestate: {self.tracestate}\r\n"
+        return f"{lines}{REQUEST_ID}: {self.request_id}\r\n" if self.request_id else lines
 
     def lines_with(self, trace: Mapping[str, str]) -> str:
         """Return the header lines for the model server with `trace` in place of the trace's own."""

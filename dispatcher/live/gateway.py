@@ -205,14 +205,14 @@ class Gateway(Handler):
         # The usual answer, without a trace or a log line.
         if (
             not isinstance(outcome, Response)
-            or context is not None
+            or (context is not None and context.trace is not None)
             or outcome.status >= 400
             or self._service.writes_all
         ):
             self._service.on_ended(call, outcome)
             outcome = _answer(outcome)
-            if context is not None:
-                self._end(context, outcome)
+        if context is not None:
+            self._end(context, outcome)
         call.connection.respond(outcome)
 
     def on_cancelled(self, call: HttpCall) -> None:

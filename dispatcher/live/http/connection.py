@@ -18,7 +18,8 @@ from dispatcher.live.http import routes
 from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
-from dispatcher.live.http.header_cache import MissStreak
+from dispatcher.live.http.head_pattern import HeadPattern
+from dispatcher.live.http.header_cache import HeaderCache, MissStreak
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK
 from dispatcher.live.http.request import (
@@ -57,6 +58,7 @@ class Connection(ClientConnection):
         "_current",
         "_cursor",
         "_habit",
+        "_heads",
         "_held",
         "_is_deaf",
         "_is_heard",
@@ -71,6 +73,7 @@ class Connection(ClientConnection):
         "_left",
         "_looked",
         "_parser",
+        "_pattern",
         "_pending",
         "_quiet",
         "_request",
@@ -97,6 +100,9 @@ class Connection(ClientConnection):
         """The last request that the last read completed."""
         self._body: bytes | bytearray = b""
         self._habit = MissStreak()
+        self._pattern = HeadPattern()
+        self._heads: HeaderCache[Head] | None = None
+        """The server's cache when the pattern was learnt; a new one has new bounds."""
         self._is_deaf = False
         """True if input is discarded until the client closes, or until `due`."""
         self._last_words: Response | None = None
@@ -245,14 +251,27 @@ class Connection(ClientConnection):
             self._cursor.reset()
         self._feed(data)
         last, self._last = self._last, None
-        if is_idle and last is not None and self._habit.worth_caching and last.head.will_return:
-            self._server.heads.keep(data, len(last.body), last.head)
+        if is_idle and last is not None:
+            self._remember(data, last)
         if before is not None and self._request is before and not self._is_heard:
             # All of it belongs to headers or trailers, which the parser buffers until they are
             # complete.
             self._quiet += len(data)
             if self._quiet > self._server.bounds.head_bytes:
                 self._refuse(431, f"{_LARGE_HEAD} {self._server.bounds.head_bytes} bytes")
+
+    def _remember(self, data: bytes, last: HttpRequest) -> None:
+        """Keep the headers of a request for the next one that has them, or nearly."""
+        head, heads = last.head, self._server.heads
+        if self._heads is not heads:
+            self._heads = heads
+            self._pattern.forget()
+        if not head.is_framed:
+            return
+        if head.will_return and self._habit.worth_caching:
+            heads.keep(data, len(last.body), head)
+        if self._habit.misses > 1:  # whoever repeats one whole has no need of it
+            self._pattern.learn(data, len(last.body), head)
 
     def _feed(self, data: bytes) -> None:
         """Feed the parser; input that it cannot read ends the connection."""
@@ -272,7 +291,11 @@ class Connection(ClientConnection):
     def _takes(self, data: bytes) -> bool:
         """Take a request that fills a whole read and whose headers are cached; skip the parser."""
         server = self._server
-        head = server.heads.of(data, self._habit)
+        head: Head | None = None
+        if self._heads is server.heads:
+            head = self._pattern.of(data, server.bounds.max_body_bytes)
+        if head is None:
+            head = server.heads.of(data, self._habit)
         if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
             return False
         request = self._request = HttpRequest(self.peer, self.certificate, head)

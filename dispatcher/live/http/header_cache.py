@@ -72,18 +72,27 @@ class HeaderCache(Generic[K]):
     def keep(self, data: bytes, length: int, known: K) -> None:
         """Cache the headers of the last message in `data`, whose body has this length.
 
-        `data` begins with a message. Headers are cached only if nothing precedes them and every
-        reader sees the same ones: they end with the first empty line, and the body begins there.
-        Lines that end otherwise than with CRLF could hide an empty one (RFC 9112 §2.2).
+        `data` begins with a message. Headers are cached only if nothing precedes them.
         """
-        size = len(data) - length
-        if size > MAX_HEADER_BYTES or data.find(END) + len(END) != size or data.startswith(END[:2]):
-            return
-        head = data[:size]
-        lines = head.count(END[:2])
-        if head.count(b"\r") != lines or head.count(b"\n") != lines:
+        head = whole_head(data, length)
+        if head is None:
             return
         if len(self._known) >= CACHE_SIZE:
             self._known.clear()
-        known.size, known.length = size, length
+        known.size, known.length = len(head), length
         self._known[head] = known
+
+
+def whole_head(data: bytes, length: int) -> bytes | None:
+    """Return the headers of a message with a body of this length, if every reader sees the same.
+
+    They end with the first empty line, and the body begins there. None if `data` has more, if they
+    are too long to keep, or if a line ends otherwise than with CRLF: that could hide an empty one
+    (RFC 9112 §2.2).
+    """
+    size = len(data) - length
+    if size > MAX_HEADER_BYTES or data.find(END) + len(END) != size or data.startswith(END[:2]):
+        return None
+    head = data[:size]
+    lines = head.count(END[:2])
+    return head if head.count(b"\r") == lines == head.count(b"\n") else None

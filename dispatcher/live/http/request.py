@@ -49,10 +49,11 @@ OPTION_HEADERS: Final = frozenset(
 )
 """Headers by which a client sets request options."""
 
-PASSING: Final = frozenset(
-    {b"expect", b"traceparent", b"transfer-encoding", b"x-request-id", b"x-request-start"}
-)
-"""Headers of a request that will not repeat, or whose end its headers do not determine."""
+PASSING: Final = frozenset({b"traceparent", b"x-request-id", b"x-request-start"})
+"""Headers that are new with each request."""
+
+UNFRAMED: Final = frozenset({b"expect", b"transfer-encoding"})
+"""Headers of a request whose end its headers do not determine."""
 
 
 class Head(CachedHeader):
@@ -97,10 +98,27 @@ class Head(CachedHeader):
         asks = b"access-control-request-method" in self.headers
         return asks and self.method == "OPTIONS" and bool(self.cors)
 
+    def again(self, values: list[tuple[bytes, bytes]], length: int) -> "Head":
+        """Return the same headers with these values, in front of a body of this length."""
+        head = Head()
+        head.size, head.length = self.size, length
+        head.method, head.target, head.version = self.method, self.target, self.version
+        head.headers = self.headers.copy()
+        head.headers.update(values)
+        head.keep_alive, head.has_options = self.keep_alive, self.has_options
+        head.cors, head.is_usual = self.cors, self.is_usual
+        head.route, head.template = self.route, self.template
+        return head
+
+    @property
+    def is_framed(self) -> bool:
+        """True if the headers determine where the request ends, and another one may follow."""
+        return self.keep_alive and self.headers.keys().isdisjoint(UNFRAMED)
+
     @property
     def will_return(self) -> bool:
-        """True if another request may repeat these headers, and they determine where it ends."""
-        return self.keep_alive and self.headers.keys().isdisjoint(PASSING)
+        """True if another request may repeat all of these headers."""
+        return self.is_framed and self.headers.keys().isdisjoint(PASSING)
 
     def header(self, name: bytes) -> str | None:
         """Return a header's value, or None; `name` is one of `WANTED`."""
