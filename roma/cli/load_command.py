@@ -100,6 +100,8 @@ def run(options: LoadOptions) -> None:
         print(report.to_json().decode())
     else:
         Console().print(report.table())
+    if report.warning is not None:
+        print(f"warning: {report.warning}", file=sys.stderr)
     sys.exit(0 if report.total.lost == 0 and report.total.answered else 1)
 
 

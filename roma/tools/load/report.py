@@ -44,6 +44,10 @@ class Distribution:
         return {"count": self.count, "mean": self.mean, **self.percentiles, "max": self.max}
 
 
+MAX_LAG = 0.02
+"""Seconds that 1 % of the requests may leave late without a warning."""
+
+
 class Recorder:
     """Collects the results of one model; the sender counts `sent` separately."""
 
@@ -193,6 +197,20 @@ class LoadReport:
             total=ModelOutcomes.of(recorders, model="total", elapsed=elapsed),
             elapsed=elapsed,
             planned=planned,
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """What makes the response times doubtful, in words, or None.
+
+        They count from the intended send, so they contain the generator's own delay.
+        """
+        lag = self.total.send_lag
+        if lag is None or lag.percentiles["p99"] <= MAX_LAG:
+            return None
+        return (
+            f"1 % of the requests left {milliseconds(lag.percentiles['p99']):.0f} ms or more after "
+            "their time, which their response times contain: this machine cannot send as fast"
         )
 
     def to_json(self) -> bytes:

@@ -44,6 +44,13 @@ def test_response_time_starts_at_the_intended_send() -> None:
     assert result.lag == 2.0
 
 
+@pytest.mark.parametrize(("behind", "warns"), [(1, False), (2, True)])
+def test_a_generator_that_falls_behind_says_so(behind: int, warns: bool) -> None:
+    results = [answered("m", 0.0, 0.1, lag=0.05 * (i < behind)) for i in range(100)]
+    report = LoadReport.of([recorded("m", 0.2, results)], elapsed=1.0, planned=100)
+    assert ("left 50 ms or more" in (report.warning or "")) == warns
+
+
 def test_percentiles_are_nearest_rank() -> None:
     spread = Distribution.of([float(n) for n in range(1000, 0, -1)])
     assert spread is not None
