@@ -82,7 +82,7 @@ def _worker(worker: Mapping[str, Any]) -> Text:
     eta = worker["eta"]
     short = eta is not None and eta < 1
     text = (
-        f"{_cores(worker['demanded'])} wanted, {_cores(worker['applied'])} applied, "
+        f"{_cores(worker['demanded'])} demanded, {_cores(worker['applied'])} applied, "
         f"{_cores(worker['used'])} used of {_cores(worker['capacity'])} cores"
     )
     contended = worker.get("contended", False)
@@ -184,12 +184,12 @@ _NUMBERS: dict[str, Cell] = {
     "req/s": lambda m: f"{m['arrivals']:.0f}",
     "queue": lambda m: f"{m['waiting']}+{m['in_flight']}",
     GPU: lambda m: _share(m["gpu_share"]),
-    "wanted": lambda m: _cores(m["demanded"]),
-    "granted": lambda m: _cores(m["allocated"]),
+    "demand": lambda m: _cores(m["demanded"]),
+    "allocation": lambda m: _cores(m["allocated"]),
     "applied": lambda m: _cores(m["applied"]),
     "used": lambda m: _cores(m["used"]),
     "throttled": lambda m: _share(m["throttled"]),
     "late": lambda m: _share(m["late_share"]),
 }
 
-_NARROW = ("RT ms", "SLA ms", "req/s", "queue", "wanted", "applied", "late")
+_NARROW = ("RT ms", "SLA ms", "req/s", "queue", "demand", "applied", "late")

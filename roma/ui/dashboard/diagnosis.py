@@ -141,7 +141,7 @@ def _limited(e: ExecutableRow, worker: Worker | None) -> str:
         case "worker_short" if worker is not None:
             return (
                 f"worker {e.worker} is short, {worker.demanded or 0:.2f} of "
-                f"{worker.capacity or 0:.2f} cores wanted: it gets {e.allocation or 0:.2f} "
+                f"{worker.capacity or 0:.2f} cores demanded: it gets {e.allocation or 0:.2f} "
                 f"of {e.demand or 0:.2f}"
             )
         case "own_maximum":

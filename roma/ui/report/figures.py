@@ -165,7 +165,7 @@ class Artist:
         axes.set_ylabel("cores")
         wanted = self._any(tracks, lambda t: self._held(t, "total"))
         capacity = self._any(tracks, lambda t: self._held(t, "capacity"))
-        self._line(axes, wanted, "demanded", "wanted by all")
+        self._line(axes, wanted, "demanded", "demanded by all")
         applied = self._sum(tracks, lambda t: self._held(t, "applied"))
         self._line(axes, applied, "applied", "applied to all")
         self._line(axes, capacity, "sla", "capacity", linestyle="--", linewidth=1.0)

@@ -66,7 +66,7 @@ async def test_a_late_model_is_on_top_and_says_why(fake_page, visit):
     busy = row(page, "busy")
     await expect(busy.locator(".state")).to_have_text("Late")
     await expect(busy.locator(".why")).to_have_text(
-        "40 wait, the oldest for 1300 ms: worker local is short, 2.40 of 1.30 cores wanted: "
+        "40 wait, the oldest for 1300 ms: worker local is short, 2.40 of 1.30 cores demanded: "
         "it gets 0.90 of 2.00"
     )
     await expect(busy.locator("td.time")).to_contain_text("900 ms")

@@ -109,7 +109,7 @@ def shown(view, **more):
 def test_the_table_says_who_is_late_and_why():
     text = shown(VIEW)
     assert f"demo 1 of 1 models late  {clock(VIEW['at'])}" in text
-    assert "worker w: 3.00 wanted, 2.00 applied, 1.50 used of 2.00 cores  short of cores" in text
+    assert "worker w: 3.00 demanded, 2.00 applied, 1.50 used of 2.00 cores  short of cores" in text
     for cell in (
         "▲ photos",
         "900",

@@ -172,7 +172,7 @@ def test_one_of_two_is_gone():
         (
             {"limit": "worker_short", "demand": 1.5, "allocation": 0.9},
             {"demanded": 3.0},
-            "worker w is short, 3.00 of 2.00 cores wanted: it gets 0.90 of 1.50",
+            "worker w is short, 3.00 of 2.00 cores demanded: it gets 0.90 of 1.50",
         ),
         (
             {"limit": "contended", "contention": "others use 1.75 of its host's 2 CPUs"},

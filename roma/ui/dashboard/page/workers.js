@@ -8,7 +8,7 @@ import { isShort } from './states.js';
 class Worker {
   constructor(name) {
     this.badge = el('span.badge');
-    this.eta = el('span.eta', { title: 'η: capacity over what is wanted of it' });
+    this.eta = el('span.eta', { title: 'η: capacity over what is demanded of it' });
     this.bar = new Cores();
     this.numbers = el('span.numbers');
     this.element = el(
@@ -30,7 +30,7 @@ class Worker {
     const most = Math.max(worker.capacity ?? 0, worker.demanded ?? 0) || 1;
     this.bar.update(worker, most);
     say(this.numbers, worker.answers
-      ? `wanted ${cores(worker.demanded)} · applied ${cores(worker.applied)} · used ${cores(worker.used)} of ${cores(worker.capacity)} cores`
+      ? `demanded ${cores(worker.demanded)} · applied ${cores(worker.applied)} · used ${cores(worker.used)} of ${cores(worker.capacity)} cores`
       : `its cores stay as they are: ${worker.error}`);
   }
 }
