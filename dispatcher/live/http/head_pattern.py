@@ -32,7 +32,7 @@ CRLF: Final = END[:2]
 
 
 class HeadPattern:
-    """What a sender's last messages had in common.
+    """Common part of a sender's last messages.
 
     `size` and `_head` are those of the last one; `_fixed` are the bytes around the varying values,
     with their places, and `_values` the places and names of these.

@@ -133,13 +133,11 @@ def log(directory, executable):
 def test_ctrl_c_leaves_nothing_behind(file):
     group = group_of(file, "digits")
     process = subprocess.Popen(
-        command(file, "--model=digits"),
+        # A shell starts what runs in its background with this signal ignored.
+        ["env", "--default-signal=INT", *command(file, "--model=digits")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what runs in its background with this signal ignored. Safe before exec:
-        # it takes no lock.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     with process:
         try:

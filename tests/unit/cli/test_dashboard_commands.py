@@ -252,7 +252,8 @@ def test_nobody_there():
 
 def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
     main, terminal = pty.openpty()
-    command = [sys.executable, "-m", "roma", "top", "--url"]
+    # A shell starts what runs in its background with this signal ignored.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url"]
 
     def until(text):
         seen = b""
@@ -267,9 +268,6 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
             stdout=terminal,
             stderr=terminal,
             env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
-            # A shell starts what runs in its background with this signal ignored. Setting it takes
-            # no lock.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         try:
             until("1 of 1 models late")
