@@ -201,7 +201,7 @@ class LoadReport:
 
     @property
     def warning(self) -> str | None:
-        """What makes the response times doubtful, in words, or None.
+        """Reason why the response times are doubtful, in words, or None.
 
         They count from the intended send, so they contain the generator's own delay.
         """
