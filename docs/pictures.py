@@ -24,7 +24,7 @@ NAMES = {"photos": "photos", "photos-archive": "photos", "digits": "digits", "re
 
 CALM = {"photos": 12, "digits": 25, "receipts": 10}
 BUSY = {"photos": 35, "digits": 60, "receipts": 15}
-BURST = {"photos": 130, "digits": 70, "receipts": 15}
+BURST = {"photos": 300, "digits": 70, "receipts": 15}
 STORY = ((CALM, 50), (BUSY, 40), (CALM, 40), (BUSY, 30), (CALM, 30))
 """Requests per second of each model, for so many seconds."""
 
