@@ -51,7 +51,7 @@ class Transport:
 
 
 class Echo(Handler):
-    """Answers with the body, at once or when it is told to, and writes down what it saw."""
+    """Answers with the body, at once or when asked to, and records each request."""
 
     def __init__(self, waits=False):
         self.seen = []

@@ -133,7 +133,7 @@ class HeadPattern:
 
 
 def _varying_name(name: bytes, lines: Sequence[bytes]) -> bytes | None:
-    """Return a header's name if its value may vary, empty if nobody reads it, else None."""
+    """Return a header's name if its value may vary, empty if the gateway ignores it, else None."""
     name = name.lower()
     if name in VARYING:
         again = sum(line.partition(b":")[0].lower() == name for line in lines)
