@@ -1,4 +1,4 @@
-"""Queues, one per model: first in, first out, with running sums.
+"""Queues, one per model and priority: first in, first out, with running sums.
 
 Every operation but `put_back` is O(1), and no number kept here needs a scan of the waiting
 requests: the cost is the same for one request and for a million.
@@ -6,13 +6,17 @@ requests: the cost is the same for one request and for a million.
 
 import math
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from typing import Final
 
 from dispatcher.state.request_cost import Sizes
 from dispatcher.state.retry_budget import RetryBudget
 from dispatcher.state.utility import Utility, linear
 from roma.domain.events import Reason, Reject
-from roma.domain.model import Device, ModelSpec, Request
+from roma.domain.model import Device, ModelSpec, Priority, Request
 from roma.domain.stats import Histogram, SlidingWindow, bounds_around
+
+_INTERACTIVE: Final = Priority.INTERACTIVE  # reading a member of an Enum costs 70 ns
 
 REFUSALS = 50
 """Refusals remembered per model: enough to explain them, however many there are in an overload."""
@@ -168,3 +172,41 @@ class ModelQueue:
     def mean_arrival(self) -> float:
         """The mean arrival time of the waiting requests; the queue must not be empty."""
         return self._arrived_sum / len(self.waiting)
+
+
+class Queues:
+    """The queues of all models, by name.
+
+    Low-priority requests are counted separately: `low_priority` has a queue for each model that
+    received any.
+    """
+
+    def __init__(self, models: Iterable[ModelSpec], window: float, utility: Utility) -> None:
+        self._window = window
+        self._utility = utility
+        self.by_model: dict[str, ModelQueue] = {}
+        self.low_priority: dict[str, ModelQueue] = {}
+        for spec in models:
+            self.add(spec)
+
+    def add(self, spec: ModelSpec) -> None:
+        """Add a model."""
+        self.by_model[spec.name] = ModelQueue(spec, self._window, self._utility)
+
+    def remove(self, model: str) -> None:
+        """Forget a model."""
+        del self.by_model[model]
+        self.low_priority.pop(model, None)
+
+    def of(self, request: Request) -> ModelQueue:
+        """Return the queue that a request belongs to."""
+        queue = self.by_model[request.model]
+        if request.priority is _INTERACTIVE:
+            return queue
+        low = self.low_priority.get(request.model)
+        if low is None:
+            low = ModelQueue(queue.spec, self._window, self._utility)
+            low.response_limit = math.inf
+            low.sizes = queue.sizes
+            self.low_priority[request.model] = low
+        return low

@@ -11,7 +11,7 @@ from roma.domain.model import Device, Request
 
 
 class Ticket:
-    """A live request: waiting, or running in `execution`; `runs` counts its executions."""
+    """A live request: waiting, or running in `execution`; `runs` counts its executions so far."""
 
     __slots__ = ("execution", "request", "runs", "state")
 
@@ -19,7 +19,7 @@ class Ticket:
         self.request = request
         self.state = state
         self.runs = 0
-        self.execution = 0
+        self.execution: Execution | None = None
 
 
 _TIMEOUT: Final = Result.TIMEOUT

@@ -248,7 +248,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             ended += queue.failed + queue.cancelled
             assert queue.invalid <= sum(queue.completed.values())
             batch = queue is self.core.low_priority.get(queue.spec.name)
-            own = [t.request for t in self.core._tickets.values()]
+            own = [t.request for t in self.core._requests.live.values()]
             own = [r for r in own if (r.priority is Priority.LOW) == batch]
             live = sum(r.model == queue.spec.name for r in own)
             assert queue.arrivals == ended + live

@@ -47,14 +47,14 @@ class DispatcherHarness:
         queues = [*core.queues.values(), *core.low_priority.values()]
         waiting = [r for q in queues for r in q.waiting]
         assert len(set(running + waiting)) == len(running) + len(waiting)
-        assert set(core._tickets) <= set(running + waiting)
+        assert set(core._requests.live) <= set(running + waiting)
         for queue in queues:
             total = sum(r.arrived for r in queue.waiting.values())
             assert queue._arrived_sum == pytest.approx(total, abs=1e-6)
             arrivals = [r.arrived for r in queue.waiting.values()]
             assert arrivals == sorted(arrivals)
         for executor in core.executors:
-            assert set(executor.running) <= set(core._executions)
+            assert set(executor.running) <= set(core._executions.running)
 
 
 def model(name, *, response_time=1.0, alpha=1.0, deadline=100.0, max_waiting=1000):
