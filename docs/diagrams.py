@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from dispatcher.live.http.input_states import INPUT
 from dispatcher.state.lifecycle import EXECUTOR, REQUEST
 
 FILE = Path(__file__).with_name("architecture.md")
@@ -14,7 +15,7 @@ FILE = Path(__file__).with_name("architecture.md")
 
 def render(text: str) -> str:
     """Return the document with fresh diagrams between its markers."""
-    for cycle in (REQUEST, EXECUTOR):
+    for cycle in (REQUEST, EXECUTOR, INPUT):
         block = f"<!-- {cycle.name} -->\n```mermaid\n{cycle.mermaid()}\n```\n<!-- end -->"
         text = re.sub(rf"<!-- {cycle.name} -->.*?<!-- end -->", block, text, flags=re.DOTALL)
     return text

@@ -49,6 +49,14 @@ class Bounds:
         self.length_digits = len(str(max_body_bytes))
         """Digits of a Content-Length that may be too large: a shorter one need not be parsed."""
 
+    def large_head(self) -> tuple[int, str]:
+        """Return the status and the reason by which a head that is too large is refused."""
+        return 431, f"request head is larger than {self.head_bytes} bytes"
+
+    def large_body(self) -> tuple[int, str]:
+        """Return the same for a body."""
+        return 413, f"request body is larger than {self.max_body_bytes} bytes"
+
 
 class Connections:
     """The connections of a server, within `gateway.limits`.

@@ -8,7 +8,7 @@ begin and end where theirs did, and a parser would find the same names and the s
 from collections.abc import Sequence
 from typing import Final
 
-from dispatcher.live.http.header_cache import END, MissStreak, whole_head
+from dispatcher.live.http.header_cache import END, HeaderCache, MissStreak, whole_head
 from dispatcher.live.http.request import WANTED, Head
 
 MAX_VARYING: Final = 8
@@ -139,3 +139,35 @@ def _varying_name(name: bytes, lines: Sequence[bytes]) -> bytes | None:
         again = sum(line.partition(b":")[0].lower() == name for line in lines)
         return name if again == 1 else None  # several are one list
     return None if name in WANTED or name in FRAMING else b""
+
+
+class KnownHeads:
+    """Heads that need not be parsed: cached by the server, or alike this sender's last ones."""
+
+    __slots__ = ("_cache", "_streak", "pattern")
+
+    def __init__(self) -> None:
+        self._streak = MissStreak()
+        self.pattern = HeadPattern()
+        self._cache: HeaderCache[Head] | None = None
+        """The server's cache when the pattern was learnt; a new one has new bounds."""
+
+    def of(self, data: bytes, cache: HeaderCache[Head], most: int) -> Head | None:
+        """Return the head if `data` is one whole message that fits, else None.
+
+        Its body has at most `most` bytes.
+        """
+        head = self.pattern.of(data, most) if self._cache is cache else None
+        return cache.of(data, self._streak) if head is None else head
+
+    def keep(self, data: bytes, length: int, head: Head, cache: HeaderCache[Head]) -> None:
+        """Keep the head of a message that was parsed; its body has this length."""
+        if self._cache is not cache:
+            self._cache = cache
+            self.pattern.forget()
+        if not head.is_framed:
+            return
+        if head.will_return and self._streak.worth_caching:
+            cache.keep(data, length, head)
+        if self._streak.misses > 1:  # a sender that repeats whole heads does not need the pattern
+            self.pattern.learn(data, length, head)

@@ -173,7 +173,7 @@ async def test_what_waits_behind_an_unread_answer_gives_its_place_back(guarded, 
     client.writer.transport.pause_reading()
     size = 1 << 23
     client.send(POST + key + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
-    await harness.until(lambda: any(c.unsent for c in harness.server.connections))
+    await harness.until(lambda: any(c.output.unsent for c in harness.server.connections))
     client.send(POST + key + b"Content-Length: 2\r\n\r\n{}")
     await asyncio.sleep(0.1)
     if reads:

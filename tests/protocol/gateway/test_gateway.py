@@ -348,7 +348,7 @@ async def test_an_unread_answer_does_not_pile_up_in_memory(harness):
         writer.write(request)
     await harness.until(lambda: harness.queue.arrivals > 10)
     await asyncio.sleep(0.3)
-    buffered = [c.unsent for c in harness.connections]
+    buffered = [c.output.unsent for c in harness.connections]
     assert max(buffered) < 1 << 20
     writer.transport.abort()
     assert (await harness.predict())[0] == 200

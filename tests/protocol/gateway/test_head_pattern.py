@@ -98,8 +98,8 @@ async def test_whoever_never_repeats_costs_nothing_for_long():
     one.connection_made(Transport())
     for data in reads:
         one.data_received(data)
-    assert one._pattern._streak.misses > MAX_CONSECUTIVE_MISSES
-    assert one._pattern._lines == ()
+    assert one._known.pattern._streak.misses > MAX_CONSECUTIVE_MISSES
+    assert one._known.pattern._lines == ()
     one.connection_lost(None)
 
 

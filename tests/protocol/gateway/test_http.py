@@ -500,7 +500,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(harness, connec
     client, size = await connect(), 1 << 24
     client.writer.transport.pause_reading()
     client.send(post(b"x" * size, line))
-    await harness.until(lambda: any(c.unsent for c in harness.server.connections))
+    await harness.until(lambda: any(c.output.unsent for c in harness.server.connections))
     client.writer.transport.resume_reading()
     await client.reader.readuntil(b"\r\n\r\n")
     for _ in range(32):
