@@ -176,7 +176,7 @@ def _by_tcp(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 def _two_processes(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
     (second,), backend = free_ports(1), directory / "workers.sock"
     more = f", processes: 2, process_port: {second}"
-    with _behind(directory, _echo(backend), backend, command="up", more=more) as served:
+    with _behind(directory, _echo(backend), backend, command="roma up", more=more) as served:
         until_ready(f"http://127.0.0.1:{second}/healthz")
         yield served
 

@@ -137,11 +137,11 @@ def gateway(
     ready: str = STATUS,
     root: Path = ROOT,
     core: int | None = PROXY,
-    command: str = "dispatcher",
+    command: str = "roma dispatcher",
     more: str = "",
     **values: object,
 ) -> Iterator[tuple[int, int]]:
-    """Run a gateway by `roma command FILE`; yield its port and process id.
+    """Run a gateway by `python -m command FILE`; yield its port and process id.
 
     `backend` is its port or socket. `config` is a roma.yaml with placeholders for `port`, `admin`,
     `control`, `backend`, its `url` and `values`; `more` are further keys of `gateway`.
@@ -151,7 +151,7 @@ def gateway(
     url = f"unix://{backend}" if isinstance(backend, Path) else f"http://127.0.0.1:{backend}"
     ports = {"port": port, "admin": admin, "control": control}
     file.write_text(config.format(**ports, backend=backend, url=url, more=more, **values))
-    argv = [interpreter(root), "-m", "roma", command, str(file)]
+    argv = [interpreter(root), "-m", *command.split(), str(file)]
     log = directory / f"{port}.log"
     with program(argv, core, environment(build, root), log=log) as pid:
         until_ready(f"http://127.0.0.1:{port}{ready}")

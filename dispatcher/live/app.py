@@ -86,11 +86,13 @@ async def running(
     insecure: bool = False,
     shared: bool = False,
     faults_file: Path | None = None,
+    listens: bool = True,
 ) -> AsyncIterator[Running]:
     """Serve until the block ends; then stop accepting, drain and close.
 
     `shared`: other dispatchers of this machine may listen at the clients' port as well.
-    `faults_file` is where a launcher records why model servers cannot run.
+    `faults_file` is where a launcher records why model servers cannot run. Without `listens` the
+    clients' HTTP port stays closed: another front end passes requests to the server's handler.
     """
     for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
         log.warning(warning)
@@ -100,7 +102,6 @@ async def running(
     request_log = RequestLog(config.log.requests, asyncio.get_running_loop())
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
-    planned_devices = _planned_devices(config, driver)
     held = contextlib.AsyncExitStack()
     reasons = await held.enter_async_context(following(driver.core, faults_file))
     keeper = await held.enter_async_context(access.opened(gateway_config))
@@ -111,7 +112,7 @@ async def running(
         keeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
-        planned_devices=planned_devices,
+        planned_devices=_planned_devices(config, driver),
         reasons=reasons,
     )
     server = Server(
@@ -135,7 +136,10 @@ async def running(
             if gateway_config.processes > 1:
                 await _first_look(driver, admin_server, len(config.workers))
             try:
-                await _open(server, service, gateway_config, held, shared=shared)
+                if listens:
+                    await _listen(server, gateway_config, held, shared=shared)
+                if gateway_config.has_grpc:
+                    await _listen_for_grpc(service, server, gateway_config, held, shared=shared)
             except RomaError as error:
                 refused = error  # from here it would be raised in a group
             else:
@@ -251,22 +255,15 @@ def _refusals(key: str, host: str, port: int) -> Iterator[None]:
         raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
 
 
-async def _open(
-    server: Server,
-    service: Service,
-    config: GatewayConfig,
-    held: contextlib.AsyncExitStack,
-    *,
-    shared: bool,
+async def _listen(
+    server: Server, config: GatewayConfig, held: contextlib.AsyncExitStack, *, shared: bool
 ) -> None:
-    """Open the clients' ports; raise LaunchError naming the key of a port that cannot be opened."""
+    """Open the clients' port; raise LaunchError naming the key of one that cannot be opened."""
     tls = None if config.tls is None else server_context(config.tls, "gateway.tls")
     looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
     held.callback(looking.cancel)
     with _refusals("gateway.port", config.host, config.port):
         await server.listen(config.host, config.port, tls, shared=shared)
-    if config.has_grpc:
-        await _listen_for_grpc(service, server, config, held, shared=shared)
 
 
 async def _listen_for_grpc(

@@ -16,12 +16,12 @@ import httptools
 
 from dispatcher.live.http import head_checks, routes
 from dispatcher.live.http import input_states as states
+from dispatcher.live.http.answer_writer import AnswerWriter
 from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
 from dispatcher.live.http.head_pattern import KnownHeads
 from dispatcher.live.http.messages import Response
-from dispatcher.live.http.output import Output
 from dispatcher.live.http.request import (
     NAMES,
     ODD,
@@ -77,7 +77,7 @@ class Connection(ClientConnection):
         self._state = states.IDLE
         self._parser = httptools.HttpRequestParser(self)
         self._cursor = Cursor()
-        self.output = Output(server)
+        self.output = AnswerWriter(server)
         self._request: HttpRequest | None = None
         """The request that is being read; None between two."""
         self._current: HttpRequest | None = None

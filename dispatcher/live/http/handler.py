@@ -1,5 +1,6 @@
 """The interface between the HTTP server and the handler of its requests."""
 
+import asyncio
 import math
 from typing import Protocol
 
@@ -58,6 +59,31 @@ class ClientConnection:
     def abort(self) -> None:
         """Close at once."""
         raise NotImplementedError
+
+
+class AwaitedAnswer(ClientConnection):
+    """One request of another server's connection: whoever serves that awaits `answer`."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.answer: asyncio.Future[Response] = loop.create_future()
+
+    @property
+    def is_answering(self) -> bool:
+        """True if the answer is pending."""
+        return not self.answer.done()
+
+    def respond(self, response: Response) -> None:
+        """Give the answer."""
+        if not self.answer.done():  # its client may have gone
+            self.answer.set_result(response)
+
+    def abort(self) -> None:
+        """Give up: no answer comes."""
+        if not self.answer.done():
+            self.answer.set_exception(ConnectionAbortedError("the request was given up"))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -7,7 +7,7 @@ from roma.domain.lifecycle import LifeCycle
 
 
 class Input(StrEnum):
-    """What the next bytes of a client are."""
+    """Meaning of the next bytes of a client."""
 
     IDLE = "idle"
     """The begin of a request."""

@@ -14,7 +14,9 @@ import uvloop
 from aiohttp import web
 from grpc_reflection.v1alpha import reflection
 
+import roma
 from dispatcher.live import app as dispatcher_app
+from dispatcher.live.aiohttp_endpoint import RUNNING
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
 from tests.support.waiting import until
@@ -368,6 +370,29 @@ class GatewayHarness:
         return self.core.queues["m"]
 
 
+class AiohttpHarness(GatewayHarness):
+    """The same served by aiohttp: the endpoint alone, or mounted at a prefix of a program."""
+
+    def __init__(self, prefix):
+        super().__init__()
+        self.prefix = prefix
+
+    async def serve(self, loaded, url, admin):
+        endpoint = program = roma.aiohttp_app(loaded)
+        if self.prefix:
+            program = web.Application()
+            program.add_subapp(self.prefix, endpoint)
+        self.loaded, self.url, self.admin = loaded, url + self.prefix, admin
+        runner = web.AppRunner(program, access_log=None, shutdown_timeout=5)
+        self.running = contextlib.AsyncExitStack()
+        self.running.push_async_callback(runner.cleanup)
+        self.stack.push_async_callback(self.running.aclose)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        self.core = endpoint[RUNNING].serving.service.driver.core
+        self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
+
+
 @pytest.fixture
 def sockets():
     """A directory for Unix sockets with a short name: the kernel takes 107 bytes."""
@@ -379,6 +404,16 @@ def sockets():
 def behind(request, sockets):
     """Backends behind ports, and behind Unix sockets: what `GatewayHarness.open` takes as `sockets`."""
     return sockets if request.param == "socket" else None
+
+
+@pytest.fixture(params=["server", "aiohttp", "mounted"])
+async def front_end(request):
+    """A gateway behind each of the HTTP front ends."""
+    prefixes = {"aiohttp": "", "mounted": "/inference"}
+    is_own = request.param == "server"
+    harness = GatewayHarness() if is_own else AiohttpHarness(prefixes[request.param])
+    async with harness.stack:
+        yield harness
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dispatcher.live.http.request import HttpRequest
 from dispatcher.live.http.responses import LARGE, written
 
 
-class Output:
+class AnswerWriter:
     """The written half of a connection; `transport` is None before and after it is open."""
 
     __slots__ = ("_counted", "_left", "_server", "is_unread", "moved", "transport")

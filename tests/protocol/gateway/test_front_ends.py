@@ -1,0 +1,300 @@
+"""Conformance of the HTTP front ends: the fast server, and the endpoint as an aiohttp application."""
+
+import asyncio
+import gzip
+import json
+import socket
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+import roma
+from dispatcher.live.aiohttp_endpoint import RUNNING
+from roma.domain.errors import ConfigError, LaunchError
+from roma.security import api_keys
+from roma.tools.demo.ports import free_ports
+from tests.support.waiting import until
+
+PREDICT = "/v1/models/m:predict"
+FILE = """
+models: {{m: {{sla: {{response_time: 1}}}}}}
+workers: [{{cores: 2, backend: static, executables: [{{url: 'http://127.0.0.1:1', model: m}}]}}]
+gateway: {{admin_port: {admin}}}
+"""
+
+
+def error_of(answer):
+    return json.loads(answer[1])["error"]
+
+
+@pytest.mark.parametrize(
+    "path", [PREDICT, "/v1/models/m/versions/3:classify", "/v2/models/m/infer"]
+)
+async def test_an_inference_passes_untouched_both_ways(front_end, path):
+    async def behave(request, body):
+        headers = {"Inference-Header-Content-Length": "7"}
+        return web.Response(
+            status=201, body=b"\xff\xfe", content_type="application/octet-stream", headers=headers
+        )
+
+    await front_end.open()
+    front_end.backends[0].behave = behave
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "2"}
+    status, body, answered = await front_end.predict(b"{}\x00\xff", path, headers=headers)
+    assert (status, body) == (201, b"\xff\xfe")
+    assert answered["Content-Type"] == "application/octet-stream"
+    assert answered["Inference-Header-Content-Length"] == "7"
+    ((seen, got, sent),) = front_end.backends[0].seen
+    assert (seen, sent) == (path, b"{}\x00\xff")
+    assert {name: got[name] for name in headers} == headers
+
+
+async def test_compressed_bodies_arrive_as_what_they_are(front_end):
+    async def behave(request, body):
+        return web.Response(body=gzip.compress(body), headers={"Content-Encoding": "gzip"})
+
+    await front_end.open()
+    front_end.backends[0].behave = behave
+    packed = gzip.compress(b"[1]" * 100)
+    status, body, headers = await front_end.predict(packed, headers={"Content-Encoding": "gzip"})
+    assert (status, body, headers["Content-Encoding"]) == (200, b"[1]" * 100, "gzip")
+    ((_, _, at_backend),) = front_end.backends[0].seen
+    assert at_backend == b"[1]" * 100  # decoded by the fake model server or on the way
+
+
+async def test_a_body_that_is_not_compressed_as_it_says_is_400(front_end):
+    async def behave(request, body):
+        raise AssertionError("a model server that decodes what it gets")
+
+    await front_end.open()
+    front_end.backends[0].behave = behave
+    headers = {"Content-Encoding": "gzip"}
+    status, body, _ = await front_end.predict(b"not gzip", headers=headers)
+    assert status in (400, 500)  # 500: this fake model server's own answer
+    assert front_end.queue.arrivals == (status == 500)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("POST", "/v1/models/other:predict", 404, "Servable not found for request: Latest(other)"),
+        ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
+        ("GET", "/v2/models/other/ready", 404, "Model not found: other"),
+        ("GET", PREDICT, 400, f"Malformed request: GET {PREDICT}"),
+        (
+            "POST",
+            "/v1/models/a%2fb:predict",
+            400,
+            "Malformed request: POST /v1/models/a%2fb:predict",
+        ),
+        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/nothing?x=1", 404, "Not found: /nothing"),
+    ],
+)
+async def test_what_is_not_served_is_refused_in_the_same_words(
+    front_end, method, path, status, text
+):
+    await front_end.open()
+    url = aiohttp.client.URL(front_end.url + path, encoded=True)
+    async with front_end.session.request(method, url) as response:
+        assert (response.status, (await response.json())["error"]) == (status, text)
+        assert response.headers["Content-Type"] == "application/json"
+    assert front_end.backends[0].seen == []
+
+
+async def test_what_needs_no_inference_is_answered(front_end):
+    await front_end.open()
+    assert await front_end.get("/healthz") == (200, b"ok")
+    assert (await front_end.get("/readyz"))[0] == 200
+    assert json.loads((await front_end.get("/v2"))[1])["name"]
+    assert json.loads((await front_end.get("/openapi.json"))[1])["openapi"]
+    metadata = await front_end.get("/v1/models/m/metadata")
+    assert metadata == (200, b'{"model_spec": {"name": "m"}}')
+    async with front_end.session.head(front_end.url + "/healthz") as response:
+        assert (response.status, response.headers["Content-Length"]) == (200, "2")
+        assert await response.read() == b""
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_body_beyond_the_bound_is_413(front_end, is_chunked):
+    async def parts():
+        for _ in range(30):
+            yield bytes(100)
+
+    await front_end.open(max_body=2000)
+    answer = await front_end.predict(parts() if is_chunked else bytes(2001))
+    assert (answer[0], error_of(answer)) == (413, "request body is larger than 2000 bytes")
+    assert (await front_end.predict(bytes(2000)))[0] == 200
+
+
+async def test_a_body_that_never_comes_is_408(front_end):
+    await front_end.open(limits="{body_timeout: 0.3}")
+    answered = asyncio.get_running_loop().create_future()
+
+    async def parts():
+        yield b"["
+        await asyncio.wait([answered], timeout=20)
+
+    answer = await front_end.predict(parts())
+    answered.set_result(None)
+    assert (answer[0], error_of(answer)) == (408, "request body took longer than 0.3 s")
+
+
+async def test_request_options_are_checked_and_echoed(front_end):
+    await front_end.open()
+    answer = await front_end.predict(headers={"X-Request-Id": "abc", "X-Request-Timeout-Ms": "0"})
+    assert (answer[0], answer[2]["X-Request-Id"]) == (400, "abc")
+    assert error_of(answer).startswith("X-Request-Timeout-Ms: 0: must be")
+    answer = await front_end.predict(headers={"X-Request-Id": "abc", "X-Request-Priority": "low"})
+    assert (answer[0], answer[2]["X-Request-Id"]) == (200, "abc")
+    assert front_end.core.low_priority["m"].arrivals == 1
+
+
+async def test_a_full_queue_is_429_and_says_when_to_return(front_end):
+    await front_end.open(max_waiting=1)
+    front_end.backends[0].gate = asyncio.Event()
+    first = asyncio.create_task(front_end.predict())
+    await front_end.until(lambda: front_end.backends[0].running == 1)
+    second = asyncio.create_task(front_end.predict())
+    await front_end.until(lambda: len(front_end.queue) == 1)
+    answer = await front_end.predict()
+    assert (answer[0], error_of(answer)) == (429, "1 requests of model m wait (bound 1)")
+    assert int(answer[2]["Retry-After"]) >= 1
+    front_end.backends[0].gate.set()
+    assert [(await task)[0] for task in (first, second)] == [200, 200]
+
+
+async def test_a_fault_of_the_model_server_is_told(front_end):
+    async def behave(request, body):
+        return web.json_response({"error": "bad input"}, status=400)
+
+    await front_end.open()
+    front_end.backends[0].behave = behave
+    answer = await front_end.predict()
+    assert (answer[0], error_of(answer)) == (400, "bad input")
+    await front_end.backends[0].stop()
+    assert (await front_end.predict())[0] in (502, 503)
+    await front_end.until(lambda: not any(e.live for e in front_end.core.executors))
+    answer = await front_end.predict()
+    assert (answer[0], error_of(answer)) == (503, "no executable of model m is ready")
+
+
+async def test_a_client_that_hangs_up_gives_its_place_back(front_end):
+    await front_end.open(max_waiting=5)
+    front_end.backends[0].gate = asyncio.Event()
+    first = asyncio.create_task(front_end.predict())
+    await front_end.until(lambda: front_end.backends[0].running == 1)
+    async with aiohttp.ClientSession() as session:
+        second = asyncio.create_task(session.post(front_end.url + PREDICT, data=b"[2]"))
+        await front_end.until(lambda: len(front_end.queue) == 1)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+    await front_end.until(lambda: len(front_end.queue) == 0)
+    assert front_end.queue.cancelled == 1
+    front_end.backends[0].gate.set()
+    assert (await first)[0] == 200
+    assert len(front_end.backends[0].seen) == 1
+
+
+async def test_names_and_pages_that_are_not_ours_are_refused(front_end):
+    page = "https://app.example"
+    await front_end.open(names="[roma.example]", gateway=f"cors_origins: ['{page}']")
+    answers = [
+        await front_end.predict(headers={"Host": host})
+        for host in ("roma.example", "evil.example", "a b")
+    ]
+    assert [status for status, *_ in answers] == [200, 421, 400]
+    status, _, headers = await front_end.predict(headers={"Origin": page})
+    assert (status, headers["Access-Control-Allow-Origin"]) == (200, page)
+    assert (await front_end.predict(headers={"Origin": "https://evil.example"}))[0] == 403
+    asked = {"Origin": page, "Access-Control-Request-Method": "POST"}
+    async with front_end.session.options(front_end.url + PREDICT, headers=asked) as response:
+        assert response.status == 204
+        assert "POST" in response.headers["Access-Control-Allow-Methods"]
+
+
+async def test_keys_are_required_and_their_models_are_bounded(front_end, tmp_path):
+    tokens = {model: api_keys.new_token(model[0] * 8) for model in ("m", "other")}
+    keys = tmp_path / "keys.yaml"
+    entries = {
+        model[0] * 8: {"name": model, "hash": api_keys.hashed(token), "models": [model]}
+        for model, token in tokens.items()
+    }
+    keys.write_text(json.dumps({"keys": entries}))
+    keys.chmod(0o600)
+    await front_end.open(gateway=f"keys: {keys}")
+    without = await front_end.predict()
+    assert (without[0], without[2]["WWW-Authenticate"][:6]) == (401, "Bearer")
+    found = [
+        (await front_end.predict(headers={"Authorization": f"Bearer {token}"}))[0]
+        for token in (tokens["m"], tokens["other"], api_keys.new_token("x" * 8))
+    ]
+    assert found == [200, 403, 401]
+    assert (await front_end.get("/healthz"))[0] == 200
+
+
+async def test_what_runs_is_answered_before_the_end(front_end):
+    await front_end.open()
+    front_end.backends[0].gate = asyncio.Event()
+    running = asyncio.create_task(front_end.predict())
+    await front_end.until(lambda: front_end.backends[0].running == 1)
+    ending = asyncio.create_task(front_end.running.aclose())
+    await asyncio.sleep(0.05)
+    front_end.backends[0].gate.set()
+    assert (await running)[0] == 200
+    await ending
+
+
+async def test_a_port_that_is_taken_ends_the_start_of_the_program(tmp_path):
+    file = tmp_path / "roma.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        file.write_text(FILE.format(admin=taken.getsockname()[1]))
+        runner = web.AppRunner(roma.aiohttp_app(file))
+        with pytest.raises(LaunchError, match=r"gateway\.admin_port = "):
+            await runner.setup()
+        await runner.cleanup()
+
+
+async def test_a_dispatcher_that_ends_by_a_bug_answers_503(tmp_path, caplog):
+    file = tmp_path / "roma.yaml"
+    port, admin = free_ports(2)
+    file.write_text(FILE.format(admin=admin))
+    app = roma.aiohttp_app(file)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        app[RUNNING].serving.registry.stop = broken
+        app[RUNNING].stop.set()
+        await until(lambda: app[RUNNING].serving is None, 10)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/readyz") as response,
+        ):
+            assert response.status == 503
+            assert (await response.json())["error"] == "the dispatcher is not running"
+    finally:
+        await runner.cleanup()
+    assert "the dispatcher ended" in caplog.text
+
+
+def broken():
+    raise ZeroDivisionError
+
+
+def test_several_processes_have_no_place_in_one_program(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(
+        "models: {m: {sla: {response_time: 1}, path: /tmp}}\n"
+        "workers: [{cores: 2}]\ngateway: {processes: 2}\n"
+    )
+    with pytest.raises(ConfigError, match=r"gateway\.processes = 2: must be 1"):
+        roma.aiohttp_app(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        roma.aiohttp_app(tmp_path / "absent.yaml")
+
+
+def test_the_package_has_no_other_attribute():
+    with pytest.raises(AttributeError, match="no attribute 'aiohttp'"):
+        roma.aiohttp  # noqa: B018
