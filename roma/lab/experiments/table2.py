@@ -190,6 +190,7 @@ def _checks(found: dict[tuple[str, str], CaseSummary]) -> tuple[Check, ...]:
                     f"{ours[late] / tests:.2%} against {its[late] / tests:.2%}, core-seconds "
                     f"{ours[cores]:.0f} against {its[cores]:.0f}",
                     ours[late] < its[late] and ours[cores] < its[cores],
+                    is_aim=True,
                 )
             )
     return tuple(checks)
