@@ -32,7 +32,8 @@ from rich.console import Console
 
 from bench.gpu_report import Outcome, table
 from roma.config import schema as configs
-from roma.config.placement import Executable, executables
+from roma.config.executable import Executable
+from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.deploy.child import GRACE, Child
 from roma.deploy.model_servers import cgroups

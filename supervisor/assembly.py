@@ -5,7 +5,8 @@ from collections import Counter
 from controllers import registry
 from controllers.staffing import Promise, bucket_need
 from roma.config.control import LATE_SHARE
-from roma.config.placement import Executable, executables, on_worker
+from roma.config.executable import Executable
+from roma.config.placement import executables, on_worker
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain.model import Device

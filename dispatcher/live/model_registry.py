@@ -16,8 +16,10 @@ from dispatcher.live.driver import Driver
 from dispatcher.live.health_checks import watch
 from dispatcher.live.service import Service
 from roma.config.diff import compare
-from roma.config.placement import Executable, executables
+from roma.config.executable import Executable
+from roma.config.placement import executables
 from roma.config.schema import Config
+from roma.config.sources import Sources
 from roma.domain.events import (
     ExecutorAdded,
     ExecutorRemoved,
@@ -43,22 +45,39 @@ class ModelRegistry:
         endpoints: dict[str, BackendAddress],
         watchers: asyncio.TaskGroup,
     ) -> None:
-        self._config = self._started = config
+        self._file = self._started = config
+        self._sources = Sources(config)
+        self._config = self._sources.applied(config)
+        self._turn = asyncio.Lock()
         self._driver = driver
         self._service = service
         self._endpoints = endpoints
         self._watchers = watchers
         self._watching: dict[str, asyncio.Task[None]] = {}
         service.max_body = max_body(config)
-        self._add(executables(config))
+        self._discovering = watchers.create_task(self._sources.follow(self._discover))
+        self._add(executables(self._config))
 
     def stop(self) -> None:
         """Stop all monitoring."""
+        self._discovering.cancel()
         for task in self._watching.values():
             task.cancel()
 
     async def follow(self, config: Config) -> None:
         """Serve what `config` says; raise ConfigError, changing nothing, if a restart is needed."""
+        async with self._turn:
+            await self._follow(self._sources.applied(config))
+            self._file = config
+        log.info("models: %s", ", ".join(config.models))
+
+    async def _discover(self) -> None:
+        """Serve what sources list."""
+        async with self._turn:
+            await self._follow(self._sources.applied(self._file))
+        log.info("executables: %s", ", ".join(e.name for e in executables(self._config)))
+
+    async def _follow(self, config: Config) -> None:
         change = compare(self._config, config, self._started)
         old, new = executables(self._config), executables(config)
         specs = {spec.name: spec for spec in config.model_specs}
@@ -77,7 +96,6 @@ class ModelRegistry:
         self._add(e for e in new if e not in old)
         if self._service.planned_devices is not None:
             self._service.planned_devices.max_body = config.gateway.max_body_bytes
-        log.info("models: %s", ", ".join(config.models))
 
     def _add(self, placed: Iterable[Executable]) -> None:
         for executable in placed:

@@ -7,7 +7,7 @@ import typer
 
 from roma.cli.loading import program
 from roma.cli.options import ConfigFile
-from roma.config.workers import Backend
+from roma.config.workers import BackendKind
 from roma.domain.errors import ConfigError
 from supervisor.broker import server
 
@@ -22,6 +22,6 @@ def command(
     """Hold a worker's Docker socket: containers and quotas for others, within FILE's bounds."""
     loaded = program(file)
     chosen = loaded.worker(worker)
-    if chosen.backend is not Backend.DOCKER:
+    if chosen.backend is not BackendKind.DOCKER:
         raise ConfigError(f"workers.{chosen.name}.backend = {chosen.backend}: must be docker")
     asyncio.run(server.run(loaded, chosen, file, launcher=launcher))

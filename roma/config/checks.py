@@ -3,10 +3,10 @@
 Each raises Fault with key, value and bound.
 """
 
-from roma.config.models import ModelConfig
+from roma.config.backends import registry as backends
 from roma.config.scheduling import PLANNED, QUALITY
 from roma.config.topology import Topology
-from roma.config.workers import UNIX, Backend, WorkerConfig, check_socket
+from roma.config.workers import UNIX, WorkerConfig, check_socket
 from roma.config.yaml_file import Fault
 from roma.domain import units
 from roma.domain.model import Device
@@ -61,7 +61,7 @@ def _check_served(config: Topology) -> None:
         for address in addresses:
             if addresses.count(address) > 1:
                 raise Fault(f"workers.executables.{key}", address, "listed once")
-    if any(w.backend is not Backend.STATIC for w in config.workers):
+    if any(w.is_placed for w in config.workers):
         return  # at least one replica of every model is placed
     if any(e.device is Device.GPU for e in listed):
         return
@@ -87,7 +87,7 @@ def _check_planned(config: Topology) -> None:
         if worker.gpus and config.scheduling.is_planned:
             bound = f"another one where GPUs have no actions (workers.{i}.gpus = {worker.gpus})"
             raise Fault("scheduling.gpu", gpu, bound)
-        if planned and worker.backend is not Backend.STATIC:
+        if planned and worker.is_placed:
             bound = f"static where GPUs have actions ({planned[0]})"
             raise Fault(f"workers.{i}.backend", worker.backend.value, bound)
     for key, executable in listed.items():
@@ -156,7 +156,7 @@ def _check_ports(config: Topology) -> None:
     others += [("gateway.process_port", port) for port in g.admin_ports[1:]]
     others += [("control.port", config.control.port + i) for i in range(len(config.workers))]
     for i, worker in enumerate(config.workers):
-        if worker.backend is not Backend.STATIC:
+        if worker.is_placed:
             key = f"workers.{i}.base_port"
             offsets = [*range(worker.gpus)]
             offsets += [worker.gpus + config.slots[m] for m in config.placed[worker.name]]
@@ -177,7 +177,7 @@ def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
         if executable.model is not None and executable.model not in config.models:
             known = "one of " + ", ".join(config.models)
             raise Fault(f"{key}.executables.{i}.model", executable.model, known)
-    if worker.backend is Backend.STATIC:
+    if not worker.is_placed:
         return
     placed = {name: config.models[name] for name in config.placed[worker.name]}
     total = sum(config.minimum(name) for name in placed)
@@ -185,7 +185,7 @@ def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
         bound = f"≥ the sum of the models' cpu.min ({total:g})"
         raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
     for name, model in placed.items():
-        _check_source(f"models.{name}", model, worker.backend)
+        backends.of(worker).check_model(f"models.{name}", model)
         if (path := worker.socket(config.name, name)) is not None:
             check_socket(f"{key}.sockets", UNIX + path)
         for bound_name in ("max", "initial"):
@@ -193,15 +193,3 @@ def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
             if cores is not None and cores > worker.allocatable:
                 bound = f"≤ cores - reserved of worker {worker.name} ({worker.allocatable:g})"
                 raise Fault(f"models.{name}.cpu.{bound_name}", cores, bound)
-
-
-def _check_source(key: str, model: ModelConfig, backend: Backend) -> None:
-    """Refuse a model that a backend cannot find, and keys that only containers support."""
-    if backend is not Backend.DOCKER:
-        for name in ("memory", "volume"):
-            if (value := getattr(model, name)) is not None:
-                raise Fault(f"{key}.{name}", value, "absent without backend docker")
-    elif model.volume is not None and model.path is not None:
-        raise Fault(f"{key}.volume", model.volume, "absent where path is set")
-    if model.path is None and model.volume is None:
-        raise Fault(f"{key}.path", None, f"set for backend {backend}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from roma.config.placement import executables
 from roma.config.schema import Config
+from roma.config.sources import fixed
 from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 
@@ -48,6 +49,8 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
         before, after = getattr(old, key), getattr(new, key)
         if key == "gateway":
             before = before.model_copy(update={name: getattr(after, name) for name in LIMITS})
+        if key == "workers":
+            before, after = tuple(fixed(old)), tuple(fixed(new))
         if before != after:
             yield f"{key} changed"
 
@@ -77,9 +80,10 @@ def _models(old: Config, new: Config) -> Iterator[str]:
 
 
 def _places(config: Config) -> dict[str, str]:
-    """Return the CPU executables of each model with their addresses."""
+    """Return the CPU executables of each model that the file determines, with their addresses."""
     found: dict[str, list[str]] = {name: [] for name in config.models}
-    for e in executables(config):
+    known = config.model_copy(update={"workers": tuple(fixed(config))})
+    for e in executables(known):
         if e.spec.device is Device.CPU:
             found[e.spec.models[0]].append(f"{e.name} at {e.url}")
     return {name: ", ".join(places) for name, places in found.items()}

@@ -24,7 +24,7 @@ from roma.config.presets import Preset
 from roma.config.replicas import Placement, assign
 from roma.config.scheduling import SchedulingConfig
 from roma.config.security import TokensConfig, reachable
-from roma.config.workers import Backend, Name, WorkerConfig
+from roma.config.workers import Name, WorkerConfig
 from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain import units
 from roma.domain.errors import ConfigError
@@ -79,7 +79,7 @@ class Topology(Section):
     @cached_property
     def placed(self) -> dict[str, list[str]]:
         """Return, by worker, the models whose CPU executables ROMA starts there."""
-        workers = [w.name for w in self.workers if w.backend is not Backend.STATIC]
+        workers = [w.name for w in self.workers if w.is_placed]
         # The executables of static workers are started outside ROMA.
         replicas = {name: m.replicas for name, m in self.models.items()} if workers else {}
         try:
@@ -128,7 +128,7 @@ class Topology(Section):
         chosen = worker.period or self.control.period
         if chosen is not None:
             return chosen
-        is_short = self.control.law == LATE_SHARE and worker.backend is not Backend.DOCKER
+        is_short = self.control.law == LATE_SHARE and worker.has_fast_quotas
         return SHORT_PERIOD if is_short else LONG_PERIOD
 
     @property

@@ -55,8 +55,8 @@ def check_socket(key: str, address: str) -> None:
         )
 
 
-class Backend(StrEnum):
-    """Backend that starts the model servers of a worker."""
+class BackendKind(StrEnum):
+    """Kind of the backend that runs the model servers of a worker: see `roma.config.backends`."""
 
     PROCESS = "process"
     """`roma up`: one local process per model, in its own cgroup."""
@@ -69,6 +69,8 @@ class Backend(StrEnum):
 class ExecutableConfig(Section):
     """A model server started outside ROMA (backend `static`)."""
 
+    name: Name | None = None
+    """Its name in metrics and decisions, before `@` and the worker's; default: MODEL.N or gpuN."""
     url: Url | None = None
     """Its TensorFlow Serving REST address, http://host:port, or unix:///path on this machine."""
     actions: Address | None = None
@@ -174,11 +176,15 @@ class DockerConfig(Section):
         return not self.host.startswith("unix://")
 
 
+_SECTIONS: Final = {"docker": BackendKind.DOCKER, "sockets": BackendKind.PROCESS}
+"""Keys of a worker that belong to one kind of backend."""
+
+
 class WorkerConfig(Section):
     """A host whose cores its supervisor allocates."""
 
     name: Name = "local"
-    backend: Backend = Backend.PROCESS
+    backend: BackendKind = BackendKind.PROCESS
     cores: Cores
     """MC: cores of the worker that ROMA may use."""
     reserved: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -199,6 +205,34 @@ class WorkerConfig(Section):
     """Model servers started outside ROMA. Backend `static` only."""
     docker: DockerConfig | None = None
     """Docker settings. Backend `docker` only; default: the local engine with TensorFlow Serving."""
+
+    @property
+    def executable_names(self) -> list[str]:
+        """Names of `executables`, unique on this worker."""
+        return [
+            e.name or (f"gpu{i}" if e.model is None else f"{e.model}.{i}")
+            for i, e in enumerate(self.executables)
+        ]
+
+    @property
+    def is_placed(self) -> bool:
+        """True if ROMA places models' replicas here; otherwise the file lists executables."""
+        return self.backend is not BackendKind.STATIC
+
+    @property
+    def is_local(self) -> bool:
+        """True if its model servers are processes that the launcher of this machine starts."""
+        return self.backend is BackendKind.PROCESS
+
+    @property
+    def has_fast_quotas(self) -> bool:
+        """True if a quota is a file of this machine; otherwise an engine has to be asked."""
+        return self.backend is not BackendKind.DOCKER
+
+    @property
+    def is_remote(self) -> bool:
+        """True if its model servers run on another host than their supervisor."""
+        return self.backend is BackendKind.DOCKER and self.containers.remote
 
     @property
     def containers(self) -> DockerConfig:
@@ -229,15 +263,18 @@ class WorkerConfig(Section):
     def _check(self) -> "WorkerConfig":
         if self.reserved >= self.cores:
             raise Fault("reserved", self.reserved, f"< cores ({self.cores:g})")
-        if self.backend is Backend.PROCESS and self.gpus:
+        if self.backend is BackendKind.PROCESS and self.gpus:
             raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
-        if self.docker is not None and self.backend is not Backend.DOCKER:
-            raise Fault("docker", "set", f"absent for backend {self.backend}")
-        if self.sockets is not None and self.backend is not Backend.PROCESS:
-            raise Fault("sockets", self.sockets, f"absent for backend {self.backend}")
-        if self.backend is Backend.STATIC and self.grpc_offset is not None:
+        for key, kind in _SECTIONS.items():
+            if getattr(self, key) is not None and self.backend is not kind:
+                value = "set" if key == "docker" else getattr(self, key)
+                raise Fault(key, value, f"absent for backend {self.backend}")
+        if self.grpc_offset is not None and not self.is_placed:
             raise Fault("grpc_offset", self.grpc_offset, "absent for backend static (use grpc)")
-        if (self.backend is Backend.STATIC) != bool(self.executables):
+        for name in (names := self.executable_names):
+            if names.count(name) > 1:
+                raise Fault("executables.name", name, "of one executable")
+        if self.is_placed == bool(self.executables):
             raise Fault(
                 "executables",
                 f"{len(self.executables)} listed",

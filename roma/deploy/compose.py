@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
+from roma.config.executable import Executable
 from roma.config.models import ModelConfig
-from roma.config.placement import Executable, on_worker
+from roma.config.placement import on_worker
 from roma.config.schema import Config
-from roma.config.workers import Backend, WorkerConfig
+from roma.config.workers import BackendKind, WorkerConfig
 from roma.deploy import monitoring, secrets
 from roma.deploy.config_snapshot import plain
 from roma.domain import units
@@ -134,7 +135,7 @@ def _renderable(config: Config) -> WorkerConfig:
     if others:
         names = ", ".join(w.name for w in config.workers)
         raise ConfigError(f"workers = {names}: must be one: a Compose file is for one engine")
-    if worker.backend is not Backend.DOCKER:
+    if worker.backend is not BackendKind.DOCKER:
         raise ConfigError(f"workers.{worker.name}.backend = {worker.backend}: must be docker")
     _check_engine(worker)
     if config.gateway.processes > 1:

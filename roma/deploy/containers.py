@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 from typing import Protocol
 
-from roma.config.placement import Executable, on_worker
+from roma.config.executable import Executable
+from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.deploy.child import Child

@@ -11,7 +11,7 @@ import logging
 
 import aiohttp
 
-from roma.config.placement import Executable
+from roma.config.executable import Executable
 from roma.config.sockets import reached
 from roma.domain.errors import ActuationError
 from supervisor.cgroups import Group

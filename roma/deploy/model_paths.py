@@ -2,7 +2,6 @@
 
 from roma.config.placement import on_worker
 from roma.config.schema import Config
-from roma.config.workers import Backend
 from roma.serving.errors import ModelDirectoryError
 from roma.serving.versions import find
 
@@ -12,7 +11,7 @@ def unservable(config: Config) -> dict[str, str]:
     paths = {
         model: path
         for worker in config.workers
-        if worker.backend is Backend.PROCESS
+        if worker.is_local
         for executable in on_worker(config, worker)
         for model, path in executable.paths.items()
     }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
-from roma.config.placement import Executable
+from roma.config.executable import Executable
 from roma.config.schema import Config
 from roma.deploy.child import Child
 from roma.domain.errors import ActuationError, LaunchError

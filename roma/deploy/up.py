@@ -19,16 +19,16 @@ from typing import Any
 import aiohttp
 
 from roma.config import start_failures
-from roma.config.placement import Executable, on_worker
+from roma.config.executable import Executable
+from roma.config.placement import on_worker
 from roma.config.reload import ConfigWatch
 from roma.config.schema import Config
 from roma.config.security import reachable
 from roma.config.watched_file import LOOK
-from roma.config.workers import Backend
 from roma.deploy.child import GRACE, Child
 from roma.deploy.config_snapshot import write
-from roma.deploy.containers import WorkerContainers, containers
 from roma.deploy.cpu_weight import last_until_ready
+from roma.deploy.launchers import LAUNCHERS, Launched
 from roma.deploy.lease import keep_safe
 from roma.deploy.model_servers import cgroups, model_server
 from roma.deploy.ready import announce
@@ -61,7 +61,7 @@ class Deployment:
     ) -> None:
         self.config = config
         self.executables: dict[str, Child] = {}
-        self.containers: list[WorkerContainers] = []
+        self.launched: list[Launched] = []
         self._file = file
         self._hierarchy = hierarchy
         self._log_dir = log_dir
@@ -89,7 +89,7 @@ class Deployment:
     @property
     def _is_alone(self) -> bool:
         """True if this deployment starts every model server itself."""
-        return all(w.backend is Backend.PROCESS for w in self.config.workers)
+        return all(w.is_local for w in self.config.workers)
 
     async def start(self) -> None:
         """Start everything but containers; raise LaunchError if a quota cannot be set."""
@@ -102,7 +102,7 @@ class Deployment:
             self._leases = [
                 asyncio.create_task(keep_safe(w.name, lambda: self.config, lambda: self._groups))
                 for w in self.config.workers
-                if w.backend is Backend.PROCESS
+                if w.is_local
             ]
 
     async def stop(self) -> None:
@@ -119,7 +119,7 @@ class Deployment:
 
     async def failed(self) -> LaunchError:
         """Wait until a program gives up for good, or no model server can run; return the reason."""
-        brokers = [c.broker for c in self.containers if c.broker is not None]
+        brokers = [c.broker for c in self.launched if c.broker is not None]
         while True:
             # Repeatedly: programs come and go.
             fatal = [child.fatal for child in (*self.children, *brokers)]
@@ -151,7 +151,7 @@ class Deployment:
         wanted = {e.name for e in local}
         await self._remove([name for name in self.executables if name not in wanted])
         try:
-            for worker in self.containers:
+            for worker in self.launched:
                 await worker.follow(config)
         except ActuationError as error:
             raise LaunchError(str(error)) from error
@@ -228,7 +228,7 @@ async def deployed(
     # Before anything is started; each program warns about its own listeners.
     exposure.check(exposure.of_all(config), insecure=insecure)
     async with contextlib.AsyncExitStack() as stack:
-        local = any(worker.backend is Backend.PROCESS for worker in config.workers)
+        local = any(worker.is_local for worker in config.workers)
         # A program that restarts must not read a file that was not accepted.
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
         file = scratch / config.name / "roma.yaml"
@@ -236,9 +236,10 @@ async def deployed(
         hierarchy = _permitted() if local else None
         deployment = Deployment(config, file, hierarchy, log_dir, insecure=insecure)
         for worker in config.workers:
-            if worker.backend is Backend.DOCKER:
-                made = await stack.enter_async_context(containers(config, worker, file, log_dir))
-                deployment.containers.append(made)
+            launcher = LAUNCHERS.get(worker.backend)
+            if launcher is not None:
+                made = await stack.enter_async_context(launcher(config, worker, file, log_dir))
+                deployment.launched.append(made)
         stack.push_async_callback(deployment.stop)
         await deployment.start()
         yield deployment
@@ -347,12 +348,7 @@ async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: 
 
 def _local(config: Config) -> list[Executable]:
     """Return the executables that are processes of this machine."""
-    return [
-        e
-        for worker in config.workers
-        if worker.backend is Backend.PROCESS
-        for e in on_worker(config, worker)
-    ]
+    return [e for worker in config.workers if worker.is_local for e in on_worker(config, worker)]
 
 
 def _permitted() -> Hierarchy | None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from roma.config.placement import Executable, on_worker
+from roma.config.executable import Executable
+from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain import units

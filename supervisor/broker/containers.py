@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roma.config.backends.docker import CONTAINER_GRPC_PORT, CONTAINER_PORT
+from roma.config.executable import Executable
 from roma.config.models import ModelConfig
-from roma.config.placement import CONTAINER_GRPC_PORT, CONTAINER_PORT, Executable
 from roma.config.schema import Config
 from roma.config.workers import ServerKind, WorkerConfig
 from roma.domain import units

@@ -4,100 +4,30 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from roma.config.reload import reloads
 from roma.config.schema import Config
+from roma.config.sources import Sources
 from roma.config.watched_file import keep_looking
-from roma.config.workers import Backend, WorkerConfig
-from roma.domain.errors import ActuationNotPermitted, TakenError
+from roma.config.workers import WorkerConfig
+from roma.domain.errors import TakenError
 from roma.security import exposure, peers
 from roma.security.admin_guard import TokenGuard, guard
 from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
 from roma.telemetry.decision_log import DecisionLog
-from supervisor.actuators.base import Actuator
-from supervisor.actuators.cgroup import CgroupActuator
-from supervisor.actuators.docker import DockerActuator, Meters
 from supervisor.actuators.host import read_host
-from supervisor.actuators.meters import EngineMeters, FileMeters
-from supervisor.actuators.recording import RecordingActuator
-from supervisor.assembly import build_core, controlled, managed
-from supervisor.broker.broker import Broker, Containers
-from supervisor.broker.client import calling
-from supervisor.broker.engine import connected
-from supervisor.broker.server import SUPERVISOR, run_dir
-from supervisor.cgroups import container_hierarchy, find_hierarchy
+from supervisor.assembly import build_core, managed
 from supervisor.claims import Claims
 from supervisor.live import api
+from supervisor.live.actuation import actuation
 from supervisor.live.gpus import Gpus
 from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
 
 log = logging.getLogger(__name__)
-
-
-@contextlib.asynccontextmanager
-async def actuation(
-    config: Config, worker: WorkerConfig, claims: Claims
-) -> AsyncIterator[tuple[Actuator, str]]:
-    """Yield the best permitted actuator and the mode it implies; raise TakenError."""
-    if worker.backend is not Backend.DOCKER:
-        yield build_actuator(config, worker, claims)
-        return
-    docker = worker.containers
-    # A third of a period: a hung engine must not delay the tick after it.
-    timeout = config.period(worker) / 3
-    async with contextlib.AsyncExitStack() as stack:
-        containers: Containers
-        if docker.direct:
-            log.warning(
-                "workers.%s.docker.direct: this supervisor holds the engine's socket, which is "
-                "root on the host, and nobody grants safe shares if it dies",
-                worker.name,
-            )
-            engine = await stack.enter_async_context(connected(docker))
-            containers = Broker(config, worker, engine, asyncio.get_running_loop().time)
-        else:
-            path = run_dir(config, worker) / SUPERVISOR
-            containers = await stack.enter_async_context(calling(path, timeout))
-        meters = _meters(config, worker, containers)
-        stack.callback(meters.close)
-        actuator = DockerActuator(containers, meters, timeout=timeout)
-        if config.control.dry_run:
-            yield RecordingActuator(actuator), "dry-run"
-        else:
-            yield actuator, "control"
-
-
-def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Meters:
-    docker = worker.containers
-    names = [e.name for e in controlled(config, worker)]
-    if docker.remote:
-        return EngineMeters(containers, names, period=config.period(worker))
-    hierarchy = container_hierarchy(docker.cgroup_root)
-    return FileMeters(containers, hierarchy, names, period=config.control.cfs_period)
-
-
-def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, str]:
-    """Return an actuator on cgroups of our own making and its mode; raise TakenError."""
-    try:
-        hierarchy = find_hierarchy()
-    except ActuationNotPermitted as error:
-        log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
-        return RecordingActuator(), f"observe-only: {error}"
-    groups = {
-        e.name: hierarchy.group(e.cgroup, config.control.cfs_period, config.control.cfs_burst)
-        for e in controlled(config, worker)
-        if e.cgroup is not None
-    }
-    actuator = CgroupActuator(groups)
-    if config.control.dry_run:
-        return RecordingActuator(actuator), "dry-run"
-    claims.take(groups.values())
-    return actuator, "control"
 
 
 async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: bool = False) -> None:
@@ -132,7 +62,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
             decision_log=None
             if control.decision_log is None
             else DecisionLog(control.decision_log),
-            host=_unknown_host if _is_remote(worker) else read_host,
+            host=_unknown_host if worker.is_remote else read_host,
         )
         following = asyncio.create_task(
             _follow(loop, held, worker.name, file, config, claims=claims)
@@ -167,11 +97,6 @@ async def _controlled(loop: ControlLoop) -> None:
     await loop.run()
 
 
-def _is_remote(worker: WorkerConfig) -> bool:
-    """Return True if the executables run on another host than this supervisor."""
-    return worker.backend is Backend.DOCKER and worker.containers.remote
-
-
 def _unknown_host() -> None:
     """Read nothing: this host's CPUs are not those of the executables."""
 
@@ -185,20 +110,29 @@ async def _follow(
     *,
     claims: Claims,
 ) -> None:
-    """Switch to another set of models; `held` keeps the present actuator open."""
-    async for changed in reloads(file, config):
-        here = changed.worker(worker)
-        async with contextlib.AsyncExitStack() as fresh:
-            try:
-                actuator, _ = await fresh.enter_async_context(actuation(changed, here, claims))
-            except TakenError as error:
-                log.error("%s; what was controlled before still is, and nothing else", error)
-                continue
-            await loop.follow(managed(changed, here), actuator)
-            old = held.pop_all()
-            await held.enter_async_context(fresh.pop_all())
-        await old.aclose()
-        log.info("models: %s", ", ".join(changed.models))
+    """Switch to other models or executables; `held` keeps the present actuator open."""
+    sources, turn, in_force = Sources(config), asyncio.Lock(), config
+
+    async def switch() -> None:
+        async with turn:
+            changed = sources.applied(in_force)
+            here = changed.worker(worker)
+            async with contextlib.AsyncExitStack() as fresh:
+                try:
+                    actuator, _ = await fresh.enter_async_context(actuation(changed, here, claims))
+                except TakenError as error:
+                    log.error("%s; what was controlled before still is, and nothing else", error)
+                    return
+                await loop.follow(managed(changed, here), actuator)
+                old = held.pop_all()
+                await held.enter_async_context(fresh.pop_all())
+            await old.aclose()
+
+    async with asyncio.TaskGroup() as following:
+        following.create_task(sources.follow(switch))
+        async for in_force in reloads(file, config):
+            await switch()
+            log.info("models: %s", ", ".join(in_force.models))
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

@@ -19,7 +19,7 @@ from dispatcher.live.http.responses import error
 from dispatcher.live.planned.capabilities import agreed, checked, readable
 from dispatcher.live.planned.client import ActionClient
 from dispatcher.live.planned.examples import ExampleCall, joined, split
-from roma.config.placement import Executable
+from roma.config.executable import Executable
 from roma.config.watched_file import Watched
 from roma.device_protocol import ActionResult, Array, Hello, Signature
 from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load, Unload

@@ -18,7 +18,8 @@ from dispatcher.live.planned.capabilities import TYPES
 from dispatcher.live.planned.device import ModelSignatures, PlannedDevice, Signatures
 from dispatcher.live.planned.examples import MultiExampleCall
 from dispatcher.state.executors import RECOVERY
-from roma.config.placement import Executable, executables
+from roma.config.executable import Executable
+from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.watched_file import Watched
 from roma.device_protocol import MAX_PAYLOAD, Array, Signature, TensorSpec, check

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from roma.config.placement import Executable
+from roma.config.executable import Executable
 from roma.config.profile import ModelProfile
 from roma.config.schema import Config
 from roma.config.sockets import reached

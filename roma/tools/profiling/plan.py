@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roma.config.placement import Executable, on_worker
+from roma.config.executable import Executable
+from roma.config.placement import on_worker
 from roma.config.schema import Config
-from roma.config.workers import Backend
+from roma.config.workers import BackendKind
 from roma.domain import units
 from roma.domain.errors import ConfigError
 from roma.domain.model import Device
@@ -70,7 +71,7 @@ def make(
             raise ConfigError(
                 f"--cores = {value:g}: must be from {low:g} to {machine:g}, this machine's cores"
             )
-    gpus = _executables(config, Backend.STATIC, Device.GPU)
+    gpus = _executables(config, BackendKind.STATIC, Device.GPU)
     gpu_urls = tuple(e.url for e in gpus if not e.spec.is_planned)
     targets, skipped = [], []
     for name in config.models:
@@ -111,14 +112,14 @@ def batches(text: str) -> tuple[int, ...]:
 
 
 def _measurable(config: Config, model: str) -> tuple[Executable, bool] | None:
-    for backend in (Backend.PROCESS, Backend.STATIC):
+    for backend in (BackendKind.PROCESS, BackendKind.STATIC):
         for executable in _executables(config, backend, Device.CPU):
             if executable.spec.models == (model,) and executable.cgroup is not None:
-                return executable, backend is Backend.PROCESS
+                return executable, backend is BackendKind.PROCESS
     return None
 
 
-def _executables(config: Config, backend: Backend, device: Device) -> list[Executable]:
+def _executables(config: Config, backend: BackendKind, device: Device) -> list[Executable]:
     return [
         executable
         for worker in config.workers
