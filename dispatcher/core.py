@@ -28,7 +28,7 @@ from dispatcher.schedulers.base import (
 )
 from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Execution, Executor, Executors
-from dispatcher.state.lifecycle import ExecutorState, ExecutorStep
+from dispatcher.state.lifecycle import ExecutorState, ExecutorStep, Rotation
 from dispatcher.state.queues import ModelQueue, Queues
 from dispatcher.state.utility import UTILITIES
 from roma.domain.actions import Capabilities
@@ -59,6 +59,7 @@ from roma.domain.model import ExecutorSpec, ModelSpec, Request
 _FAILURE: Final = Result.FAILURE  # reading a member of an Enum costs 70 ns in Python 3.11
 _ERROR: Final = Result.ERROR
 _TIMEOUT: Final = Result.TIMEOUT
+_PROBING: Final = Rotation.PROBING
 
 STORY_LENGTH: Final = 64
 """Number of events that an `InvalidTransition` can report."""
@@ -194,7 +195,7 @@ class Dispatcher:
         is_error = result is _ERROR or result is _FAILURE or result is _TIMEOUT
         if not is_error:
             executor.completed += 1
-        if is_error or executor.errors or executor.probing or executor.fault_share:
+        if is_error or executor.errors or executor.rotation is _PROBING or executor.fault_share:
             self._ejections.on_ended(executor, execution.model, result, now)
         self._requests.finish(execution, result, executor.spec.device, now)
         self.policies.on_queue(self.queues[execution.model], now)

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 
 from dispatcher.live.http.input_states import INPUT
-from dispatcher.state.lifecycle import EXECUTOR, REQUEST
+from dispatcher.live.program import PROGRAM
+from dispatcher.state.lifecycle import EXECUTOR, REQUEST, ROTATION
 
 FILE = Path(__file__).with_name("architecture.md")
 
 
 def render(text: str) -> str:
     """Return the document with fresh diagrams between its markers."""
-    for cycle in (REQUEST, EXECUTOR, INPUT):
+    for cycle in (REQUEST, EXECUTOR, ROTATION, INPUT, PROGRAM):
         block = f"<!-- {cycle.name} -->\n```mermaid\n{cycle.mermaid()}\n```\n<!-- end -->"
         text = re.sub(rf"<!-- {cycle.name} -->.*?<!-- end -->", block, text, flags=re.DOTALL)
     return text

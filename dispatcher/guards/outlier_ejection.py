@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 
 from dispatcher.schedulers.base import RunChoice
 from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.lifecycle import RotationStep
 from dispatcher.state.queues import ModelQueue
 from roma.domain.events import Result
 
@@ -71,14 +72,14 @@ class Ejections:
         if (is_broken or self._is_worse(executor, model)) and not self._is_needed(executor):
             span = min(MAX_EJECTION_TIME, BASE_EJECTION_TIME * 2**executor.ejections)
             executor.ejections += 1
-            executor.ejected, executor.probing = True, False
+            executor.rotate(RotationStep.EJECT)
             heappush(self.ends, (now + span, executor.spec.name))
         elif result is Result.TIMEOUT:
             # It may still compute an answer that no client waits for: one request at a time until
             # one ends.
-            executor.probing = True
+            executor.rotate(RotationStep.DOUBT)
         elif explained:
-            executor.probing = False
+            executor.rotate(RotationStep.RESTORE)
 
     def _on_answered(self, executor: Executor) -> None:
         executor.errors = 0
@@ -87,7 +88,8 @@ class Ejections:
             return
         if executor.probing or executor.fault_share < WEIGHT / 2:
             executor.fault_share = 0.0
-        executor.ejections, executor.probing = 0, False
+        executor.ejections = 0
+        executor.rotate(RotationStep.RESTORE)
 
     def _is_worse(self, executor: Executor, model: str) -> bool:
         """Return True if another executor answers the requests of `model` that this one fails."""
@@ -137,7 +139,7 @@ class Ejections:
         """Return the executors that are needed again because another one is lost."""
         found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
         for executor in found:
-            executor.ejected, executor.probing = False, True
+            executor.rotate(RotationStep.PROBE)
         if found:
             self.ends = [(end, name) for end, name in self.ends if self._find(name) is not None]
             heapify(self.ends)
@@ -150,7 +152,7 @@ class Ejections:
             _, name = heappop(self.ends)
             executor = self._find(name)
             if executor is not None:
-                executor.ejected, executor.probing = False, True
+                executor.rotate(RotationStep.PROBE)
                 found.append(executor)
         return found
 

@@ -28,6 +28,7 @@ from dispatcher.live.http.request import (
 )
 from dispatcher.live.http.responses import error
 from dispatcher.live.http.server import Server
+from dispatcher.live.program import ProgramStep
 from roma.config import schema
 from roma.config.schema import Config
 from roma.domain.errors import ConfigError
@@ -107,7 +108,7 @@ class Endpoint:
     async def on_shutdown(self, _: web.Application) -> None:
         """Tell load balancers that the application stops."""
         if self.serving is not None:
-            self.serving.service.shutting_down = True
+            self.serving.service.program.step(ProgramStep.STOP)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""

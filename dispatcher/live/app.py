@@ -28,6 +28,7 @@ from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.server import Server
 from dispatcher.live.memory import FreeMemory
 from dispatcher.live.model_registry import ModelRegistry
+from dispatcher.live.program import ProgramStep
 from dispatcher.live.reloading import Reloading
 from dispatcher.live.request_log import RequestLog
 from dispatcher.live.service import Scrape, Service
@@ -126,8 +127,14 @@ async def running(
         service.uncontrolled = lambda: watch.uncontrolled
         collect = _collector(service, server, keeper, watch, lambda: admin_server)
         service.scrape = _for_clients(gateway_config, collect)
-        supervisors = Supervisors({w.name: config.period(w) for w in config.workers})
-        admin_server = Admin(driver, watch, supervisors, epoch, collect)
+        admin_server = Admin(
+            driver,
+            watch,
+            Supervisors({w.name: config.period(w) for w in config.workers}),
+            epoch,
+            collect,
+            program=service.program,
+        )
         await held.enter_async_context(admin_server.listening(config))
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
@@ -143,7 +150,7 @@ async def running(
             except RomaError as error:
                 refused = error  # from here it would be raised in a group
             else:
-                admin_server.is_open = True
+                service.program.step(ProgramStep.OPEN)
                 yield Running(service, server, registry, admin_server)
                 await _drain(service, server, gateway_config.drain_timeout)
             registry.stop()
@@ -151,6 +158,7 @@ async def running(
             raise refused
     finally:
         # Requests left after draining are given up: waiting for them twice would break the promise.
+        service.program.step(ProgramStep.CLOSE)
         await server.close(SHUTDOWN_TIMEOUT)
         await held.aclose()
         await service.lookups.close()
@@ -373,14 +381,15 @@ async def _drain(service: Service, server: Server, timeout: float) -> None:
     In-flight limits keep that wait short.
     """
     core, loop = service.driver.core, asyncio.get_running_loop()
-    service.shutting_down = server.is_draining = True
+    service.program.step(ProgramStep.STOP)
+    server.is_draining = True
     server.stop_listening()
     lingering = loop.time() + min(LINGER, timeout)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
-            service.draining = True
+            service.program.step(ProgramStep.DRAIN)
             while core.live or server.answering or service.lookups.waiting:
                 await asyncio.sleep(0.02)
     left = max(core.live, server.answering, service.lookups.waiting)

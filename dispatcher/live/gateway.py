@@ -130,7 +130,7 @@ class Gateway(Handler):
             return None
         if not self._service.serves(route.model):
             return self._finish_trace(request, error(404, route.missing))
-        if self._service.draining and route.is_inference:
+        if self._service.program.refuses and route.is_inference:
             refusal = error(503, "draining", retry_after=DRAIN_RETRY, close=True)
             return self._finish_trace(request, refusal)
         if self._service.max_body:

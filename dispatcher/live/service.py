@@ -13,6 +13,7 @@ from dispatcher.live.backends.backend_address import BackendAddress
 from dispatcher.live.context import AnyRoute, Context, Tracer, carried
 from dispatcher.live.driver import Call, Driver, Outcome
 from dispatcher.live.lookups import Lookups
+from dispatcher.live.program import Program
 from dispatcher.live.request_log import RequestLog
 from dispatcher.live.unavailable import Reasons
 
@@ -61,10 +62,7 @@ class Service:
         """True if requests that were answered get a line as well."""
         self.scrape: Scrape | None = None
         """Collects metrics for clients; None where they may not read them."""
-        self.shutting_down = False
-        """True if the program ends soon: readiness probes are answered with not ready."""
-        self.draining = False
-        """True if new requests are refused."""
+        self.program = Program()
         self.max_body: dict[str, int] = {}
         """Largest request body in bytes, of the models that have a bound of their own."""
         self.lookups = Lookups(driver, endpoints, timeout=backend_timeout)
@@ -109,7 +107,7 @@ class Service:
             m for m in missing if m in self.warming_up and not core.queues[m].completed
         }
         missing = [model for model in missing if model not in self.warming_up]
-        if self.shutting_down:
+        if self.program.is_ending:
             return "draining"
         if missing:
             return f"no executable is ready for: {', '.join(missing)}"

@@ -5,7 +5,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dispatcher.state.device_state import DeviceState
-from dispatcher.state.lifecycle import EXECUTOR, ExecutorState, ExecutorStep
+from dispatcher.state.lifecycle import (
+    EXECUTOR,
+    ROTATION,
+    ExecutorState,
+    ExecutorStep,
+    Rotation,
+    RotationStep,
+)
 from dispatcher.state.service_time import ServiceProfile
 from roma.domain.model import Device, ExecutorSpec, Request
 
@@ -18,6 +25,9 @@ UNBOUNDED: Final = 1_000_000
 MEASURED: Final = 5
 """Executions of a model after which their median is considered usual."""
 
+_FULL: Final = Rotation.FULL
+_PROBING: Final = Rotation.PROBING
+_EJECTED: Final = Rotation.EJECTED
 _IDLE: Final = ExecutorState.IDLE
 _BUSY: Final = ExecutorState.BUSY
 _START: Final = EXECUTOR.step(ExecutorStep.START)
@@ -74,7 +84,6 @@ class Executor:
         "_since",
         "completed",
         "cores",
-        "ejected",
         "ejections",
         "errors",
         "fault_share",
@@ -83,7 +92,7 @@ class Executor:
         "marks",
         "part",
         "planned",
-        "probing",
+        "rotation",
         "running",
         "share",
         "spec",
@@ -101,7 +110,7 @@ class Executor:
         # of recent executions that failed, and how many requests others had answered when that
         # began.
         self.errors = self.ejections = 0
-        self.ejected = self.probing = False
+        self.rotation = Rotation.FULL
         self.fault_share = 0.0
         self.marks: dict[str, int] = {}
         self.share = self._granted = self._since = 0.0
@@ -145,9 +154,24 @@ class Executor:
     @property
     def has_room(self) -> bool:
         """True if another execution can start now."""
-        if not self.live or self.suspected or self.ejected:
+        rotation = self.rotation
+        if not self.live or self.suspected or rotation is _EJECTED:
             return False
-        return len(self.running) < (1 if self.probing else self.limit)
+        return len(self.running) < (self.limit if rotation is _FULL else 1)
+
+    @property
+    def ejected(self) -> bool:
+        """True if it gets no request for a while: see `dispatcher/guards/outlier_ejection.py`."""
+        return self.rotation is _EJECTED
+
+    @property
+    def probing(self) -> bool:
+        """True if it gets one request at a time."""
+        return self.rotation is _PROBING
+
+    def rotate(self, step: RotationStep) -> None:
+        """Make a step of its part in the rotation."""
+        self.rotation = ROTATION[self.rotation, step]
 
     def expected(self, model: str) -> float | None:
         """Return the predicted seconds of one request of `model`; None if never measured.
@@ -175,7 +199,7 @@ class Executor:
         if step is ExecutorStep.READY:
             self.starts += 1
             self.errors = self.ejections = 0
-            self.ejected = self.probing = False
+            self.rotate(RotationStep.RESTART)
             self.fault_share = 0.0
         elif step is ExecutorStep.LOSE:
             self.losses += 1

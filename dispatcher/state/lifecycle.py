@@ -56,6 +56,29 @@ class ExecutorStep(StrEnum):
     LOSE = "lose"
 
 
+class Rotation(StrEnum):
+    """Part of an executor in the rotation, while it is live."""
+
+    FULL = "full"
+    PROBING = "probing"
+    """It gets one request at a time until one is answered."""
+    EJECTED = "ejected"
+    """It gets none for a while."""
+
+
+class RotationStep(StrEnum):
+    """Steps of an executor's part in the rotation."""
+
+    DOUBT = "doubt"
+    """A request timed out: the executable may still compute it."""
+    EJECT = "eject"
+    PROBE = "probe"
+    """The ejection has ended, or the executor is needed again."""
+    RESTORE = "restore"
+    RESTART = "restart"
+    """Its executable is ready anew."""
+
+
 _R, _RS = RequestState, RequestStep
 REQUEST: Final = LifeCycle(
     "request",
@@ -87,5 +110,20 @@ EXECUTOR: Final = LifeCycle(
         (_X.LOADING, _XS.LOSE): _X.LOST,
         (_X.IDLE, _XS.LOSE): _X.LOST,
         (_X.BUSY, _XS.LOSE): _X.LOST,
+    },
+)
+
+_T, _TS = Rotation, RotationStep
+ROTATION: Final = LifeCycle(
+    "rotation",
+    {
+        (_T.FULL, _TS.DOUBT): _T.PROBING,
+        (_T.PROBING, _TS.DOUBT): _T.PROBING,
+        (_T.FULL, _TS.EJECT): _T.EJECTED,
+        (_T.PROBING, _TS.EJECT): _T.EJECTED,
+        (_T.EJECTED, _TS.PROBE): _T.PROBING,
+        (_T.FULL, _TS.RESTORE): _T.FULL,
+        (_T.PROBING, _TS.RESTORE): _T.FULL,
+        **{(state, _TS.RESTART): _T.FULL for state in _T},
     },
 )

@@ -24,6 +24,7 @@ from dispatcher.live.admin.dashboard_feed import DashboardFeed
 from dispatcher.live.admin.page import Page
 from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
 from dispatcher.live.driver import Driver
+from dispatcher.live.program import Program
 from dispatcher.live.reloading import Reloading
 from roma.config.schema import Config
 from roma.config.watched_file import keep_looking
@@ -59,6 +60,8 @@ class Admin:
         supervisors: Supervisors,
         epoch: str,
         collect: Collect,
+        *,
+        program: Program,
     ) -> None:
         """Take the parts of the dispatcher; `epoch` names the dispatcher's start."""
         self._supervisors = supervisors
@@ -70,8 +73,7 @@ class Admin:
         """Workers whose supervisors have reported what was applied."""
         self.reloading: Reloading | None = None
         """Loads a changed roma.yaml; None where reloading is not available."""
-        self.is_open = False
-        """True while clients are admitted."""
+        self._program = program
         self.ports: AdminPorts | None = None
         """The listeners and their connections; None while the port is closed."""
 
@@ -122,7 +124,7 @@ class Admin:
                 await asyncio.gather(looking, return_exceptions=True)
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        if not self.is_open:
+        if not self._program.admits_clients:
             return web.Response(status=503, text="clients are not let in yet")
         return web.Response(text="ok")
 

@@ -137,7 +137,7 @@ class Rpc:
             raise RefusedCall(_Code.NOT_FOUND, route.missing)
         if (why := service.too_large(route.model, size)) is not None:
             raise RefusedCall(_Code.RESOURCE_EXHAUSTED, why)
-        if service.draining and route.is_inference:
+        if service.program.refuses and route.is_inference:
             raise RefusedCall(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
         if service.planned_devices is not None:
             text = f"model {route.model}: planned devices are called over REST alone"

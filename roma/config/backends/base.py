@@ -29,7 +29,7 @@ class ExecutableSource(Protocol):
 
 
 class Backend(ABC):
-    """Where the model servers of a worker run. Stateless."""
+    """Place where the model servers of a worker run; stateless."""
 
     kind: BackendKind
 

@@ -349,7 +349,7 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
     await harness.until(lambda: harness.queue.completed.total() == 1)
     await harness.until(lambda: not harness.core.live)
     closing = asyncio.create_task(harness.running.aclose())
-    await harness.until(lambda: harness.service.draining)
+    await harness.until(lambda: harness.service.program.refuses)
     await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
     assert not closing.done()
     answer, length = await asyncio.to_thread(read, client)

@@ -271,7 +271,7 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
     calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
     await harness.until(lambda: len(harness.queue) == 2)
     closing = asyncio.create_task(harness.close_gateway())
-    await harness.until(lambda: harness.service.draining)
+    await harness.until(lambda: harness.service.program.refuses)
     answer = await raw(harness, b"", keep=harness.idle_connection)
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"Connection: close" in answer
@@ -285,7 +285,7 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
 async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(harness):
     await harness.open()
     closing = asyncio.create_task(harness.close_gateway())
-    await harness.until(lambda: harness.service.shutting_down)
+    await harness.until(lambda: harness.service.program.is_ending)
     assert harness.service.not_ready_reason() == "draining"  # who asks goes elsewhere
     await asyncio.sleep(0.2)  # longer than an empty dispatcher takes to drain
     answer = await raw(harness, b"", keep=harness.idle_connection)
@@ -302,7 +302,7 @@ async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(harn
     writer.write(head.encode() + bytes(size))
     await harness.until(lambda: harness.server.answering and not harness.core.live)
     closing = asyncio.create_task(harness.close_gateway())
-    await harness.until(lambda: harness.service.draining)
+    await harness.until(lambda: harness.service.program.refuses)
     await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
     assert not closing.done()
     answer = await reader.readuntil(b"\r\n\r\n")

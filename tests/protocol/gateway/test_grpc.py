@@ -287,7 +287,7 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
         ]
         await harness.until(lambda: len(harness.queue) == 2)
         closing = asyncio.create_task(harness.running.aclose())
-        await harness.until(lambda: harness.service.draining)
+        await harness.until(lambda: harness.service.program.refuses)
         code, _, text, trailing = await harness.call(PREDICT, asking(PREDICT), channel=channel)
         assert (code, text, trailing["retry-after"]) == (Code.UNAVAILABLE, "draining", "5")
         backend.gate.set()

@@ -1,0 +1,79 @@
+"""Life cycle of the dispatcher's program."""
+
+from enum import StrEnum
+from typing import Final
+
+from roma.domain.lifecycle import LifeCycle
+
+
+class ProgramState(StrEnum):
+    """States of a dispatcher's program."""
+
+    STARTING = "starting"
+    """Clients are not admitted yet."""
+    SERVING = "serving"
+    LINGERING = "lingering"
+    """Not ready any more, for load balancers; what arrives on open connections is still served."""
+    DRAINING = "draining"
+    """New requests are refused; those admitted are answered."""
+    CLOSED = "closed"
+    """Whatever is left is given up."""
+
+
+class ProgramStep(StrEnum):
+    """Steps of a program's life cycle."""
+
+    OPEN = "open"
+    STOP = "stop"
+    DRAIN = "drain"
+    CLOSE = "close"
+
+
+_P, _PS = ProgramState, ProgramStep
+PROGRAM: Final = LifeCycle(
+    "program",
+    {
+        (_P.STARTING, _PS.OPEN): _P.SERVING,
+        (_P.SERVING, _PS.STOP): _P.LINGERING,
+        # A program around the dispatcher may say so first.
+        (_P.LINGERING, _PS.STOP): _P.LINGERING,
+        (_P.LINGERING, _PS.DRAIN): _P.DRAINING,
+        (_P.STARTING, _PS.CLOSE): _P.CLOSED,
+        (_P.SERVING, _PS.CLOSE): _P.CLOSED,
+        (_P.LINGERING, _PS.CLOSE): _P.CLOSED,
+        (_P.DRAINING, _PS.CLOSE): _P.CLOSED,
+    },
+)
+
+_STARTING: Final = ProgramState.STARTING
+_SERVING: Final = ProgramState.SERVING
+_DRAINING: Final = ProgramState.DRAINING
+_CLOSED: Final = ProgramState.CLOSED
+
+
+class Program:
+    """The state of a dispatcher's program, for all of its front ends."""
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state = _STARTING
+
+    def step(self, step: ProgramStep) -> None:
+        """Make a step; raise InvalidTransition if it is illegal."""
+        self.state = PROGRAM[self.state, step]
+
+    @property
+    def admits_clients(self) -> bool:
+        """True once clients were admitted."""
+        return self.state is not _STARTING
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the program ends soon: readiness probes are answered with not ready."""
+        return self.state is not _STARTING and self.state is not _SERVING
+
+    @property
+    def refuses(self) -> bool:
+        """True if new requests are refused."""
+        return self.state is _DRAINING or self.state is _CLOSED
