@@ -143,6 +143,8 @@ def _show(found: dict[str, list[SimulationResult]]) -> None:
     console = wide_console()
     for law, results in found.items():
         console.print(_models(law, results))
+    if not any(r.core_seconds for results in found.values() for r in results):
+        return  # planned devices alone
     totals = Table(title="cores")
     for name in ("law", "late", "refused", "core-s", "used", "all cores, always", "saved"):
         totals.add_column(name, justify="left" if name == "law" else "right")
@@ -165,7 +167,8 @@ def _models(law: str, results: list[SimulationResult]) -> Table:
     table = Table(title=f"law {law}, {len(results)} run(s) of {results[0].seconds:g} s")
     for name in ("model", "requests", "on GPU", "mean s", "p95 s", "p99 s", "max s", "SLA s"):
         table.add_column(name, justify="left" if name == "model" else "right")
-    for name in ("late", "refused", "seconds over SLA"):
+    has_variants = any(m.quality is not None for m in results[0].models)
+    for name in ("late", "refused", "seconds over SLA", *(["quality"] if has_variants else ())):
         table.add_column(name, justify="right")
     for models in zip(*(r.models for r in results), strict=True):
         arrivals = max(1, sum(m.arrivals for m in models))
@@ -180,6 +183,7 @@ def _models(law: str, results: list[SimulationResult]) -> Table:
             f"{sum(m.violations for m in models) / arrivals:.2%}",
             f"{sum(m.rejected for m in models) / arrivals:.2%}",
             f"{fmean(m.windows_over for m in models):.0f}",
+            *([_seconds([m.quality for m in models])] if has_variants else ()),
         )
     return table
 

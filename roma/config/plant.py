@@ -68,6 +68,17 @@ class LoadConfig(Section):
         return self
 
 
+class DevicePlant(Section):
+    """Times of a model, or of one of its variants, on a planned GPU."""
+
+    batches: Annotated[dict[Annotated[int, Field(ge=1, le=4096)], Positive], Field(min_length=1)]
+    """Seconds of a batch, by its size."""
+    load: Positive
+    """Seconds to load the weights."""
+    pages: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """Pages of 16 MiB that the weights take."""
+
+
 class ModelPlant(Section):
     """Cost of a request of one model in the simulation; see `ModelProfile`."""
 
@@ -83,6 +94,10 @@ class ModelPlant(Section):
     """P_G: seconds of one request on a GPU."""
     gpu_noise: Share | None = None
     """Coefficient of variation of P_G (lognormal)."""
+    device: DevicePlant | None = None
+    """Its times on planned GPUs (executables with `actions`)."""
+    variants: dict[str, DevicePlant] = Field(default_factory=dict)
+    """Those of each of its variants, if it has any."""
     load: LoadConfig | None = None
     """Load of the model; default: none."""
 
@@ -98,6 +113,10 @@ class PlantConfig(Section):
     burst: Annotated[float, Field(ge=0, le=1)] | None = None
     """Unused quota that a period may inherit, as a share of the quota; default:
     `control.cfs_burst`, which real quotas use."""
+    pages: Annotated[int, Field(ge=1, le=10_000_000)] = 1984
+    """Pages of 16 MiB that each planned GPU has for weights; the default is 31 GiB."""
+    device_noise: Share = 0.0
+    """Coefficient of variation of actions on planned GPUs (lognormal)."""
     usage_error: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     """Factor by which CPU usage, and with it every cost estimate, is misread."""
 

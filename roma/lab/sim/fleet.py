@@ -11,13 +11,12 @@ are compared on these. Decisions take no time, unless a clock of their cost is g
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from roma.device.core import Begin, DeviceCore, Step
 from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
@@ -50,6 +49,7 @@ from roma.domain.events import (
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla, Statistic
 from roma.domain.variants import RequestOptions
 from roma.lab.sim.agenda import Agenda
+from roma.lab.sim.devices import SimulatedDevices
 from roma.lab.sim.fleet_plan import Arrival, Ended, FleetPlan, Prediction
 
 CLIENT_THINK_TIME = 1e-4
@@ -76,21 +76,6 @@ class _Client:
         self.slo = slo
         self.times = times
         self.arrivals = arrivals
-
-
-class _Machine:
-    """A device: under the rules of a planned one, or plain, running whatever it receives."""
-
-    __slots__ = ("core", "delay", "models", "name", "wakeup")
-
-    def __init__(
-        self, name: str, models: Mapping[str, ModelCapabilities], core: DeviceCore | None
-    ) -> None:
-        self.name = name
-        self.models = models
-        self.core = core
-        self.delay = 0.0
-        self.wakeup = math.inf
 
 
 class Fleet:
@@ -124,13 +109,18 @@ class Fleet:
             cpu=CpuRoundRobin,
             options=PolicyOptions(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
         )
-        self.machines: dict[str, _Machine] = {}
-        for i, models in enumerate(plan.kinds or [plan.models] * plan.devices):
-            needs = {name: offer.pages for name, offer in models.items()}
-            core = DeviceCore(plan.pages, needs) if plan.planned else None
-            self.machines[f"gpu{i}"] = _Machine(f"gpu{i}", models, core)
         self._random = random.Random(plan.seed)
-        self._sigma = math.sqrt(math.log(1 + plan.noise.spread**2))
+        kinds = plan.kinds or [plan.models] * plan.devices
+        self._devices = SimulatedDevices(
+            self.agenda,
+            {f"gpu{i}": models for i, models in enumerate(kinds)},
+            pages=plan.pages if plan.planned else None,
+            latency=plan.latency,
+            noise=plan.noise,
+            draw=self._random,
+            on_outcome=self._report,
+        )
+        self.machines = self._devices.by_name
         self._open: dict[int, tuple[_Client, Request, float, bool]] = {}
         self._running: dict[int, Execute] = {}
         self._predicted: dict[int, tuple[float, float]] = {}
@@ -209,7 +199,7 @@ class Fleet:
     def _is_loaded(self, model: str) -> bool:
         if not self.plan.planned:
             return True
-        return any(m.core is not None and model in m.core.loaded for m in self.machines.values())
+        return self._devices.holds(model)
 
     def _finish(self, number: int, reason: Reason | None, variant: str | None = None) -> None:
         client, request, slo, is_cold = self._open.pop(number)
@@ -270,9 +260,9 @@ class Fleet:
             case LoadModel(number, executor, model, latest):
                 self.loads += 1
                 self._predict(number, executor, model, None, now)
-                self._give(executor, Load(number, model, now, latest))
+                self._devices.give(executor, Load(number, model, now, latest))
             case UnloadModel(executor, model):
-                self._give(executor, Unload(0, model))
+                self._devices.give(executor, Unload(0, model))
             case Reject(request, reason):
                 self._finish(request, reason)
             case Fail() | Abort():
@@ -286,10 +276,10 @@ class Fleet:
         if self.plan.planned:
             self._predict(command.execution, name, variant, batch, now)
             earliest, latest = command.window
-            self._give(name, Infer(command.execution, variant, batch, earliest, latest))
+            self._devices.give(name, Infer(command.execution, variant, batch, earliest, latest))
             return
         offer = self.plan.models[command.model]
-        busy = self._noisy(_seconds(offer, batch), self.machines[name])
+        busy = self._devices.noisy(_seconds(offer, batch), self.machines[name])
         self.agenda.at(now + 2 * self.plan.latency + busy, self._answer, (command.execution, busy))
 
     def _predict(
@@ -304,42 +294,6 @@ class Fleet:
         self._predicted[number] = expected, lane.free_at(now) + 2 * self.plan.latency
 
     # Devices
-
-    def _give(self, executor: str, action: Infer | Load | Unload) -> None:
-        what = self.machines[executor], action
-        self.agenda.at(self.agenda.now + self.plan.latency, self._take, what)
-
-    def _take(self, what: tuple[_Machine, Infer | Load | Unload]) -> None:
-        machine, action = what
-        assert machine.core is not None
-        self._follow(machine, machine.core.submit(action, self.agenda.now))
-
-    def _follow(self, machine: _Machine, steps: Sequence[Step]) -> None:
-        now, core = self.agenda.now, machine.core
-        assert core is not None
-        for step in steps:
-            if isinstance(step, Begin):
-                action = step.action
-                offer = machine.models[action.model]
-                seconds = offer.load if isinstance(action, Load) else offer.seconds(action.batch)
-                busy = self._noisy(seconds, machine)
-                self.agenda.at(now + busy, self._done, (machine, action.id))
-            else:
-                self.agenda.at(now + self.plan.latency, self._report, step)
-        wakeup = core.next_wakeup()
-        if wakeup is not None and wakeup > now and wakeup != machine.wakeup:
-            machine.wakeup = wakeup
-            self.agenda.at(wakeup, self._wake, machine)
-
-    def _wake(self, machine: _Machine) -> None:
-        machine.wakeup = math.inf
-        assert machine.core is not None
-        self._follow(machine, machine.core.advance(self.agenda.now))
-
-    def _done(self, what: tuple[_Machine, int]) -> None:
-        machine, number = what
-        assert machine.core is not None
-        self._follow(machine, machine.core.end(number, ActionStatus.OK, self.agenda.now))
 
     def _report(self, outcome: ActionOutcome) -> None:
         number, is_ok = outcome.id, outcome.status is ActionStatus.OK
@@ -372,18 +326,6 @@ class Fleet:
         for request in answered.requests:
             if request in self._open:  # else it was refused while it ran
                 self._finish(request, None, answered.variant)
-
-    def _noisy(self, seconds: float, machine: _Machine) -> float:
-        draw, noise = self._random, self.plan.noise
-        if noise.is_normal:
-            taken = seconds * max(0.0, draw.gauss(1.0, noise.spread))
-        else:
-            taken = seconds * math.exp(draw.gauss(0.0, self._sigma)) if self._sigma else seconds
-        if noise.stalls and draw.random() < noise.stalls:
-            taken += noise.stall
-        taken += machine.delay
-        machine.delay = 0.0
-        return taken
 
     def _delay(self, what: tuple[str, float]) -> None:
         name, delay = what

@@ -13,22 +13,7 @@ from roma.domain.events import (
 )
 from roma.domain.model import Request
 from roma.domain.variants import RequestOptions, Variant
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Deviation of actions from their profile: a lognormal factor, and rare stalls.
-
-    `spread` is the coefficient of variation; `is_normal` makes the factor a normal one. With
-    probability `stalls` an action takes `stall` seconds longer. The defaults are the prediction
-    errors of Clockwork (Fig. 10): a p99 of some 50 µs beyond a prediction of 3 ms, and more than 10
-    ms in a few cases of a million.
-    """
-
-    spread: float = 0.004
-    stalls: float = 1e-6
-    stall: float = 0.01
-    is_normal: bool = False
+from roma.lab.sim.devices import Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +34,7 @@ class FleetPlan:
     patience: float | None = None
     latency: float = 1e-4
     ahead: float = 0.005
-    noise: Noise = Noise()
+    noise: Noise = field(default_factory=Noise)
     late: Sequence[tuple[float, int, float]] = ()
     seed: int = 1
     max_waiting: int = 100_000

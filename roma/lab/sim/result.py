@@ -1,8 +1,8 @@
 """Results of a simulation, as plain numbers: for tables, JSON and plots."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dispatcher.state.queues import ModelQueue
 from roma.domain.model import Device
 from roma.lab.sim.tally import Tally
 
@@ -46,6 +46,8 @@ class ModelResult:
     windows: int
     windows_over: int
     series: tuple[tuple[int, float], ...] = ()
+    quality: float | None = None
+    """Mean value of a request, from 0 to 1 (docs/howto/variants.md); None without variants."""
 
     @property
     def violations(self) -> int:
@@ -53,9 +55,10 @@ class ModelResult:
         return self.late + self.rejected + self.failed
 
     @classmethod
-    def of(cls, model: str, tally: Tally, completed: Mapping[Device, int]) -> "ModelResult":
-        """Return the result of a model; completions by device come from the dispatcher."""
-        response, windows = tally.response, tally.windows
+    def of(cls, model: str, tally: Tally, queue: ModelQueue) -> "ModelResult":
+        """Return the result of a model; `queue` is the dispatcher's."""
+        response, windows, completed = tally.response, tally.windows, queue.completed
+        quality = queue.quality / max(1, tally.arrivals) if queue.accuracy else None
         return cls(
             model=model,
             sla=tally.sla,
@@ -77,6 +80,7 @@ class ModelResult:
             windows=windows.count,
             windows_over=tally.windows_over,
             series=tuple(tally.series or ()),
+            quality=quality,
         )
 
 

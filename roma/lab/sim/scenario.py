@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roma.config.placement import executables
-from roma.config.plant import LoadConfig, ModelPlant
+from roma.config.plant import LoadConfig, ModelPlant, PlantConfig
 from roma.config.profile import ModelProfile
 from roma.config.schema import Config
+from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 from roma.lab.sim.loads import send_times
@@ -54,6 +55,8 @@ class Scenario:
     front_end: float = 0.0
     faults: tuple[ExecutorFault | SupervisorFault, ...] = field(default=())
     script: Mapping[str, Sequence[float]] | None = None
+    devices: Mapping[str, ModelCapabilities] = field(default_factory=dict)
+    """Models or variants as each planned device measures them; empty without such devices."""
 
 
 def from_config(config: Config, *, seed: int = 1) -> Scenario:
@@ -66,12 +69,12 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
     }
     if not loads:
         raise ConfigError("plant.models: no load; at least one model needs `load`")
-    if any(e.spec.is_planned for e in executables(config)):
-        raise ConfigError("workers.executables.actions: `roma simulate` has no planned devices")
+    is_planned = config.scheduling.is_planned
     on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
     return Scenario(
         config=config,
-        profiles={name: _profile(config, name, on_gpu) for name in config.models},
+        profiles={name: _profile(config, name, on_gpu) for name in config.models if not is_planned},
+        devices=_devices(config, plant) if is_planned else {},
         arrivals={
             name: send_times(load, plant.duration, seed=seed_of(seed, i))
             for i, (name, load) in enumerate(loads.items())
@@ -84,6 +87,20 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
     )
 
 
+def _devices(config: Config, plant: PlantConfig) -> dict[str, ModelCapabilities]:
+    """Return the times of every model, or of its variants, on planned devices."""
+    found = {}
+    for name, model in config.models.items():
+        given = plant.models.get(name, ModelPlant())
+        times = given.variants if model.variants else {name: given.device}
+        for variant in model.variants or (name,):
+            key = f"variants.{variant}" if model.variants else "device"
+            if (known := times.get(variant)) is None:
+                raise ConfigError(f"plant.models.{name}.{key}: missing; a planned GPU runs it")
+            found[variant] = ModelCapabilities(known.pages, known.load, known.batches)
+    return found
+
+
 def seed_of(seed: int, index: int) -> int:
     """Return a separate seed for stream number `index` of a run."""
     return seed * 1_000_003 + index
@@ -93,7 +110,8 @@ def _profile(config: Config, name: str, on_gpu: bool) -> ModelProfile:
     """Return the profile of one model: the plant's values override measured ones."""
     measured = config.models[name].profile
     assert config.plant is not None
-    given = config.plant.models.get(name, ModelPlant()).model_dump(exclude={"load"})
+    plant = config.plant.models.get(name, ModelPlant())
+    given = plant.model_dump(exclude={"load", "device", "variants"})
     values = measured.model_dump() if measured else {}
     values |= {key: value for key, value in given.items() if value is not None}
     if "cost" not in values:

@@ -17,6 +17,15 @@ from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
 from roma.config.placement import executables
 from roma.config.workers import WorkerConfig
+from roma.domain.actions import (
+    ActionOutcome,
+    ActionStatus,
+    Capabilities,
+    Infer,
+    Load,
+    Unload,
+)
+from roma.domain.errors import ConfigError
 from roma.domain.events import (
     Abort,
     Command,
@@ -24,10 +33,12 @@ from roma.domain.events import (
     Event,
     Execute,
     ExecutionEnded,
+    ExecutionMissed,
     ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
     Fail,
+    LoadEnded,
     LoadModel,
     Reject,
     RequestArrived,
@@ -38,6 +49,7 @@ from roma.domain.events import Result as Ended
 from roma.domain.model import Request
 from roma.lab.sim.agenda import Agenda
 from roma.lab.sim.decision_log import PERIOD, SimDecisionLog, Write
+from roma.lab.sim.devices import Noise, SimulatedDevices
 from roma.lab.sim.result import ModelResult, SimulationResult, TickSample
 from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed_of
 from roma.lab.sim.tally import Tally
@@ -105,6 +117,7 @@ class Simulation:
         )
         self._samples: list[TickSample] = []
         self._ids = itertools.count(1)
+        self._devices = self._planned(scenario)
         # Pending requests: tally, arrival time and size (a standard normal) by request.
         self._open: dict[int, tuple[Tally, float, float]] = {}
         self._running: dict[int, tuple[int, ...]] = {}
@@ -115,6 +128,22 @@ class Simulation:
             spec.name: Tally(spec.sla.response_time, series=[] if record else None)
             for spec in config.model_specs
         }
+
+    def _planned(self, scenario: Scenario) -> SimulatedDevices | None:
+        """Return the planned devices, if the configuration has any."""
+        config, plant = scenario.config, scenario.config.plant
+        if not config.scheduling.is_planned:
+            return None
+        assert plant is not None
+        return SimulatedDevices(
+            self.agenda,
+            {e.name: scenario.devices for e in executables(config)},
+            pages=plant.pages,
+            latency=config.scheduling.latency,
+            noise=Noise(spread=plant.device_noise, stalls=0.0),
+            draw=random.Random(seed_of(scenario.seed, -2)),
+            on_outcome=self._on_outcome,
+        )
 
     def run(self, on_progress: Callable[[float], None] | None = None) -> SimulationResult:
         """Simulate the whole scenario; report the share done after each hundredth."""
@@ -133,8 +162,11 @@ class Simulation:
     def _begin(self) -> None:
         scenario = self._scenario
         for executable in executables(scenario.config):
+            name, offer = executable.name, self._offer()
+            if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
+                raise ConfigError(f"device {name}: {why}")
             self._handle(ExecutorAdded(executable.spec))
-            self._handle(ExecutorReady(executable.spec.name))
+            self._handle(ExecutorReady(name, offer))
         for name, times in scenario.arrivals.items():
             spec = self.dispatcher.queues[name].spec
             stream = _Stream(name, iter(times), spec.deadline, self._tallies[name])
@@ -145,6 +177,14 @@ class Simulation:
             self.agenda.at(fault.time, self._break, fault)
         if self._teller is not None:
             self._look(self._teller)
+
+    def _offer(self) -> Capabilities | None:
+        """Return the capabilities of each executable; None if they are no planned devices."""
+        scenario = self._scenario
+        plant = scenario.config.plant
+        if self._devices is None or plant is None:
+            return None
+        return Capabilities(plant.pages, scenario.devices)
 
     # Requests
 
@@ -164,7 +204,23 @@ class Simulation:
             self._handle(RequestArrived(request))
         self._await_next(stream)
 
-    def _on_end(self, execution: int) -> None:
+    def _on_outcome(self, outcome: ActionOutcome) -> None:
+        """Take the outcome of an action of a planned device."""
+        number, is_ok = outcome.id, outcome.status is ActionStatus.OK
+        if number == 0:
+            return  # an UNLOAD
+        took = outcome.duration if is_ok else None
+        if number not in self._running:
+            is_missed = outcome.status is ActionStatus.MISSED
+            self._handle(LoadEnded(number, is_ok, took, is_missed))
+        elif is_ok:
+            self._on_end(number, took)
+        else:
+            assert outcome.status is ActionStatus.MISSED, f"an action was wrong: {outcome}"
+            del self._running[number]
+            self._handle(ExecutionMissed(number))
+
+    def _on_end(self, execution: int, duration: float | None = None) -> None:
         requests = self._running.pop(execution, None)
         if requests is None:
             return  # its executor was lost meanwhile
@@ -172,7 +228,7 @@ class Simulation:
         for request in requests:
             tally, arrived, _ = self._open.pop(request)
             tally.answered(now - arrived, now)
-        self._handle(ExecutionEnded(execution, _OK))
+        self._handle(ExecutionEnded(execution, _OK, duration))
 
     def _handle(self, event: Event) -> None:
         """Feed one event and carry out the core's commands."""
@@ -191,6 +247,11 @@ class Simulation:
             case Execute():
                 execution, requests, waited_for = command.execution, command.requests, self._open
                 self._running[execution] = requests
+                if self._devices is not None:
+                    size, window = command.size, command.window
+                    action = Infer(execution, command.variant, size, *window)
+                    self._devices.give(command.executor, action)
+                    return
                 sizes = [waited_for[request][2] for request in requests]
                 self.world.start(execution, command.executor, command.model, sizes)
             case Reject(request, reason):
@@ -201,10 +262,12 @@ class Simulation:
                 tally.failure(arrived, now)
             case Abort(execution):
                 del self._running[execution]
-            case LoadModel() | UnloadModel():
-                raise AssertionError(
-                    "the configuration has no planned devices: see roma.lab.sim.fleet"
-                )
+            case LoadModel(number, executor, model, latest):
+                assert self._devices is not None
+                self._devices.give(executor, Load(number, model, now, latest))
+            case UnloadModel(executor, model):
+                assert self._devices is not None
+                self._devices.give(executor, Unload(0, model))
             case _:
                 assert_never(command)
 
@@ -314,8 +377,7 @@ class Simulation:
             core_seconds=self.world.core_seconds(),
             used_seconds=self.world.used_seconds(),
             models=tuple(
-                ModelResult.of(name, tally, queues[name].completed)
-                for name, tally in self._tallies.items()
+                ModelResult.of(name, tally, queues[name]) for name, tally in self._tallies.items()
             ),
             samples=tuple(self._samples),
         )

@@ -165,9 +165,9 @@ def test_faults_are_one_line(listed, more, fault):
     assert str(caught.value).splitlines() == [f"roma.yaml: {fault}"]
 
 
-def test_what_needs_a_rest_port_says_so():
+def test_what_a_planned_device_cannot_say_is_asked_for():
     plant = CLOCKWORK + "\nplant: {models: {m: {cost: 0.1, load: {profile: 1}}}}"
-    with pytest.raises(ConfigError, match=r"roma simulate. has no planned devices"):
+    with pytest.raises(ConfigError, match=r"plant\.models\.m\.device: missing; a planned GPU"):
         scenario.from_config(read(more=plant))
     with pytest.raises(ConfigError, match=r"models\.m: cannot be profiled"):
         plan.make(read(), machine=2.0)

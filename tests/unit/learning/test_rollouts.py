@@ -8,8 +8,9 @@ from dispatcher.state.utility import QualityOptions
 from roma.domain.errors import ConfigError
 from roma.domain.variants import RequestOptions
 from roma.lab.learning.rollouts import Explorer, Task, roll, score
+from roma.lab.sim.devices import Noise
 from roma.lab.sim.fleet import Fleet
-from roma.lab.sim.fleet_plan import Arrival, FleetPlan, Noise
+from roma.lab.sim.fleet_plan import Arrival, FleetPlan
 from tests.support.policy import FAST, GOOD, offers, policy
 
 KINDS = ("slow", "quick", "quick")

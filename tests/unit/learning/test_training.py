@@ -13,7 +13,8 @@ from roma.domain.variants import RequestOptions, Variant
 from roma.lab.learning import training
 from roma.lab.learning.gradient import LAMBDA, TAU, advantages
 from roma.lab.learning.rollouts import Rollout, Task, score
-from roma.lab.sim.fleet_plan import Arrival, FleetPlan, Noise
+from roma.lab.sim.devices import Noise
+from roma.lab.sim.fleet_plan import Arrival, FleetPlan
 
 TOLD = PolicyTraining(command="a test", seed=1, hours="0-1", rounds=0, score=0, teacher=0)
 

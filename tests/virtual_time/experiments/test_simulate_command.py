@@ -50,6 +50,17 @@ def test_laws_are_compared_under_the_same_requests(short):
     assert first["core_seconds"] != second["core_seconds"]
 
 
+def test_planned_devices_are_simulated_and_a_model_with_variants_has_a_quality():
+    file = EXAMPLE.with_name("variants.yaml")
+    ((result,),) = json.loads(simulate(file, "--json").stdout).values()
+    (model,) = result["models"]
+    assert model["on_gpu"] == model["answered"] > 1000
+    assert 0.5 < model["quality"] <= 1
+    shown = simulate(file).stdout
+    assert ("quality" in shown, "core-s" in shown) == (True, False)
+    assert "quality" not in simulate(file.with_name("simulate.yaml"), "--law", "static").stdout
+
+
 @pytest.mark.long
 def test_the_example_keeps_its_promises_with_half_the_cores_of_other_laws():
     laws = ("late_share", "rules", "usage")

@@ -8,8 +8,9 @@ from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.head_of_line import Edf
 from roma.domain.actions import ModelCapabilities
 from roma.domain.events import Reason, Woken
+from roma.lab.sim.devices import Noise
 from roma.lab.sim.fleet import CLIENT_THINK_TIME, Fleet
-from roma.lab.sim.fleet_plan import FleetPlan, Noise
+from roma.lab.sim.fleet_plan import FleetPlan
 
 MODEL = ModelCapabilities(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
 EXACT = Noise(spread=0.0, stalls=0.0)

@@ -10,7 +10,8 @@ from dispatcher.schedulers.clockwork.policy import Clockwork
 from roma.lab.experiments.base import Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.clockwork.runs import PAGES, Clients, FleetTrial, over_seeds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet_plan import FleetPlan, Noise
+from roma.lab.sim.devices import Noise
+from roma.lab.sim.fleet_plan import FleetPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,7 +24,8 @@ from roma.lab.experiments.clockwork.runs import (
     resnets,
 )
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet_plan import FleetPlan, Noise
+from roma.lab.sim.devices import Noise
+from roma.lab.sim.fleet_plan import FleetPlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,7 +25,8 @@ from dispatcher.schedulers.base import Scheduler
 from dispatcher.state.utility import QualityOptions
 from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import RequestOptions, Variant
-from roma.lab.sim.fleet_plan import Arrival, FleetPlan, Noise
+from roma.lab.sim.devices import Noise
+from roma.lab.sim.fleet_plan import Arrival, FleetPlan
 from roma.workload.recorded import TraceWindow, rates
 
 MODEL: Final = "yolo"
