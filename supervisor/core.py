@@ -88,8 +88,10 @@ class Supervisor:
 
     def manage(self, managed: Iterable[Managed]) -> None:
         """Control these executables from now on; the state of those that stay is kept."""
-        known = self.status
+        managed, known = list(managed), self.status
         self.status = {m.name: known.get(m.name) or ExecutableStatus(m) for m in managed}
+        for m in managed:
+            self.status[m.name].managed = m  # the number of its replicas may have changed
         length = min(STORY_LENGTH, STORY_TOTAL // max(1, len(self.status)))
         for status in self.status.values():
             if status.decisions.maxlen != length:

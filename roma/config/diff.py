@@ -1,10 +1,10 @@
 """Differences between two versions of roma.yaml, and the ones that apply without a restart.
 
-Models can be added and removed, and the gateway's limits changed. Keys, tokens and certificates
-have their own files, which are watched separately.
+Models can be added and removed, their replicas and the gateway's limits changed. Keys, tokens and
+certificates have their own files, which are watched separately.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from roma.config.placement import executables
@@ -19,11 +19,20 @@ LIMITS = ("limits", "max_body_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Names of models, in the order of the file; `limits`: the gateway's limits changed."""
+    """Names of models, in the order of the file; `limits`: the gateway's limits changed.
+
+    `scaled` are the models whose replicas changed.
+    """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     limits: bool
+    scaled: tuple[str, ...] = ()
+
+    @property
+    def is_any(self) -> bool:
+        """True if there is something to follow."""
+        return bool(self.added or self.removed or self.scaled or self.limits)
 
 
 def compare(old: Config, new: Config, started: Config | None = None) -> Change:
@@ -38,6 +47,11 @@ def compare(old: Config, new: Config, started: Config | None = None) -> Change:
         tuple(name for name in new.models if name not in old.models),
         tuple(name for name in old.models if name not in new.models),
         any(getattr(old.gateway, key) != getattr(new.gateway, key) for key in LIMITS),
+        tuple(
+            name
+            for name in new.models
+            if name in old.models and old.models[name].replicas != new.models[name].replicas
+        ),
     )
 
 
@@ -69,21 +83,30 @@ def _grpc(started: Config, new: Config) -> Iterator[str]:
 
 
 def _models(old: Config, new: Config) -> Iterator[str]:
-    now, then = _places(old), _places(new)
+    then, now = _places(old), _places(new)
     for name in [name for name in old.models if name in new.models]:
-        # A slot only determines the executables' addresses, which are compared separately.
-        before, after = (c.models[name].model_copy(update={"slot": None}) for c in (old, new))
+        # Slots and replicas determine the executables, which are compared separately.
+        free = {"slot": None, "replicas": None}
+        before, after = (c.models[name].model_copy(update=free) for c in (old, new))
+        here, there = now[name], then[name]
+        if old.models[name].replicas != new.models[name].replicas:  # some of them come or go
+            here = {executable: url for executable, url in here.items() if executable in there}
+            there = {executable: there[executable] for executable in here}
         if before != after:
             yield f"models.{name} changed"
-        elif now[name] != then[name]:
-            yield f"models.{name} would move from {now[name]} to {then[name]}"
+        elif here != there:
+            yield f"models.{name} would move from {_shown(there)} to {_shown(here)}"
 
 
-def _places(config: Config) -> dict[str, str]:
-    """Return the CPU executables of each model that the file determines, with their addresses."""
-    found: dict[str, list[str]] = {name: [] for name in config.models}
+def _shown(places: Mapping[str, str]) -> str:
+    return ", ".join(f"{executable} at {url}" for executable, url in places.items())
+
+
+def _places(config: Config) -> dict[str, dict[str, str]]:
+    """Return the addresses of each model's CPU executables that the file determines, by name."""
+    found: dict[str, dict[str, str]] = {name: {} for name in config.models}
     known = config.model_copy(update={"workers": tuple(fixed(config))})
     for e in executables(known):
         if e.spec.device is Device.CPU:
-            found[e.spec.models[0]].append(f"{e.name} at {e.url}")
-    return {name: ", ".join(places) for name, places in found.items()}
+            found[e.spec.models[0]][e.name] = e.url
+    return found

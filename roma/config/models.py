@@ -118,7 +118,8 @@ class ModelConfig(Section):
     only."""
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Number of CPU executables, each on a different worker; default: one on every worker. Workers
-    of backend `static` do not count."""
+    of backend `static` do not count. Can change while the deployment runs, if that moves no other
+    model."""
     memory: Annotated[ByteSize, Field(ge=64 * 2**20)] | None = None
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000

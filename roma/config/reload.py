@@ -60,4 +60,4 @@ def _changed(file: Path, config: Config, started: Config) -> Config | None:
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
         return None
-    return new if change.added or change.removed or change.limits else None
+    return new if change.is_any else None

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from roma.tools.demo import inputs
+from roma.tools.demo.ports import free_ports
 from tests.support.up import Up, kill, write_config
 
 
@@ -47,6 +48,37 @@ async def test_models_come_and_go_while_the_others_are_served(file, demo_models)
         assert set(up.children("-m roma ")) == programs  # nothing was restarted for it
         total = (await load).total
         assert (total.failed, total.lost, total.rejected) == (0, 0, 0)
+
+
+async def test_replicas_come_and_go_without_a_lost_request(file, demo_models):
+    bodies = [body for body, _ in inputs.digits_held_out()]
+    document = yaml.safe_load(file.read_text())
+    (worker,) = document["workers"]
+    other = {"name": "other", "cores": worker["cores"], "base_port": free_ports(1)[0]}
+    document["workers"] = [worker, other]
+    document["models"]["digits"]["replicas"] = 1
+    document["control"] = document.get("control", {}) | {"port": free_ports(2)[0]}
+    file.write_text(yaml.safe_dump(document))
+    with Up(file) as up:
+        await up.ready()
+        one = set(up.children("-m roma serve-model"))
+        load = asyncio.create_task(up.load({"digits": 20}, {"digits": bodies}, 30, sla=2.0))
+        document["models"]["digits"]["replicas"] = 2
+        file.write_text(yaml.safe_dump(document))
+        await up.until(lambda: len(up.children("-m roma serve-model")) == 2)
+        await up.until(lambda: served(up, "digits@other") > 10)
+        document["models"]["digits"]["replicas"] = 1
+        file.write_text(yaml.safe_dump(document))
+        await up.until(lambda: set(up.children("-m roma serve-model")) == one)
+        total = (await load).total
+        assert (total.failed, total.lost, total.rejected) == (0, 0, 0)
+
+
+def served(up, executable):
+    """Return how many requests an executable has answered, 0 if the dispatcher does not know it."""
+    text = up.get(up.admin, "/metrics")[1].decode()
+    line = f'roma_executable_executions_total{{executable="{executable}"}} '
+    return sum(float(row.rpartition(" ")[2]) for row in text.splitlines() if row.startswith(line))
 
 
 async def test_a_model_that_cannot_be_served_is_its_own_trouble(file, demo_models, tmp_path):

@@ -95,3 +95,41 @@ def test_the_grpc_port_takes_no_more_than_it_was_opened_for():
         "gateway.limits.head_bytes = 40000: the gRPC port was opened for at most 32768:"
         " takes a restart",
     ]
+
+
+TWO = """
+models:
+  a: {path: /m/a, sla: {response_time: 0.5}, replicas: 1}
+  b: {path: /m/b, sla: {response_time: 0.5}}
+workers:
+  - {name: v, cores: 4}
+  - {name: w, cores: 4, base_port: 8700}
+"""
+
+
+def scaled(replicas, text=TWO):
+    more = text.replace("replicas: 1}\n  b", f"replicas: {replicas}}}\n  b")
+    assert more != text
+    return schema.parse(text), schema.parse(more)
+
+
+def test_replicas_come_and_go_where_no_other_moves():
+    one, two = scaled(2)
+    for change in (compare(one, two), compare(two, one)):
+        assert (change.scaled, change.added, change.removed, change.is_any) == (
+            ("a",),
+            (),
+            (),
+            True,
+        )
+    assert not compare(two, two).is_any
+
+
+def test_a_model_that_other_replicas_would_move_is_named():
+    text = TWO.replace("0.5}}\nworkers", "0.5}, replicas: 1}\nworkers")
+    with pytest.raises(ConfigError) as error:
+        compare(*scaled(2, text))
+    assert str(error.value) == (
+        "models.b would move from b@w at http://127.0.0.1:8701 "
+        "to b@v at http://127.0.0.1:8601: takes a restart"
+    )
