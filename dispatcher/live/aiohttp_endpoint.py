@@ -82,7 +82,12 @@ class Endpoint:
         ready = loop.create_future()
         # A task of its own: aiohttp may start and stop an application in different ones.
         task = loop.create_task(self._run(ready))
-        await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the program ends before it began
+            task.cancel()
+            await asyncio.wait([task])
+            raise
         if task.done():
             task.result()  # raises the reason
         checking = loop.create_task(self._drop_gone())

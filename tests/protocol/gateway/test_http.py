@@ -609,7 +609,7 @@ async def test_an_executable_that_is_silent_is_probed_with_one_request_at_a_time
 
     backend.behave = one_by_one
     calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
-    await harness.until(lambda: len(harness.queue) == 2)
+    await harness.until(lambda: len(harness.queue) == 2 and backend.running == 1)
     assert backend.most_running == 1
     held.set()
     assert [(await call)[0] for call in calls] == [200] * 3
