@@ -31,7 +31,7 @@ class Executions:
         """Executor and model by the number of each LOAD that has not ended."""
         self._next = 1
 
-    def start(
+    def _start(
         self,
         executor: Executor,
         model: str,
@@ -57,7 +57,7 @@ class Executions:
     ) -> None:
         """Run requests of one queue on an executor."""
         model = queue.spec.name
-        execution = self.start(executor, model, requests, now, variant=model, size=1)
+        execution = self._start(executor, model, requests, now, variant=model, size=1)
         numbers = tuple([request.id for request in requests])
         self._requests.commands.append(Execute(execution.id, executor.spec.name, model, numbers))
         self._policies.on_queue(queue, now)
@@ -91,7 +91,7 @@ class Executions:
         for request in requests:
             self._queues.of(request).remove(request.id)
         variant, size = batch.variant or model, batch.size or len(requests)
-        execution = self.start(executor, model, requests, now, variant=variant, size=size)
+        execution = self._start(executor, model, requests, now, variant=variant, size=size)
         assert executor.planned is not None
         executor.planned.begin(execution.id, variant, size, now)
         self._requests.commands.append(

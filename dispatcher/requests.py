@@ -12,7 +12,7 @@ from dispatcher.state.executors import Execution, Executors
 from dispatcher.state.lifecycle import REQUEST, RequestState, RequestStep
 from dispatcher.state.queues import ModelQueue, Queues
 from dispatcher.state.retry_budget import REQUESTS_PER_RETRY
-from dispatcher.state.tickets import Ticket, count
+from dispatcher.state.tickets import Ticket, count, is_error
 from roma.domain.events import Command, Fail, Reason, Reject, Result
 from roma.domain.lifecycle import Step
 from roma.domain.model import Device, Request
@@ -25,9 +25,6 @@ _ANSWER: Final = REQUEST.step(RequestStep.ANSWER)
 _FAIL: Final = REQUEST.step(RequestStep.FAIL)
 _CANCEL: Final = REQUEST.step(RequestStep.CANCEL)
 _REJECT: Final = REQUEST.step(RequestStep.REJECT)
-_FAILURE: Final = Result.FAILURE
-_ERROR: Final = Result.ERROR
-_TIMEOUT: Final = Result.TIMEOUT
 _DEADLINE: Final = Reason.DEADLINE
 
 
@@ -90,8 +87,7 @@ class Requests:
 
     def finish(self, execution: Execution, result: Result, device: Device, now: float) -> None:
         """End the requests of an execution, and count them."""
-        is_error = result is _ERROR or result is _FAILURE or result is _TIMEOUT
-        step = _FAIL if is_error else _ANSWER
+        step = _FAIL if is_error(result) else _ANSWER
         for request in execution.requests:
             ticket = self.live.get(request.id)
             if ticket is not None:  # otherwise it was cancelled in the meantime

@@ -137,7 +137,9 @@ class Ejections:
 
     def on_lost(self) -> list[Executor]:
         """Return the executors that are needed again because another one is lost."""
-        found = [e for _, name in self.ends if (e := self._find(name)) and self._is_needed(e)]
+        # An executable that was restarted and ejected again is listed twice.
+        ejected = dict.fromkeys(e for _, name in self.ends if (e := self._find(name)))
+        found = [executor for executor in ejected if self._is_needed(executor)]
         for executor in found:
             executor.rotate(RotationStep.PROBE)
         if found:

@@ -1,7 +1,8 @@
 """The inference endpoint as an aiohttp application, to mount in a program of one's own.
 
-It answers what the HTTP server of `dispatcher.live.http` answers, with the same handler, at about a
-third of its speed: aiohttp parses and frames the messages, and the program's middlewares see them.
+It answers what the HTTP server of `dispatcher.live.http` answers, with the same handler, at a
+fraction of its speed (`python -m bench gateway`): aiohttp parses and frames the messages, and the
+program's middlewares see them.
 """
 
 import asyncio
@@ -42,7 +43,11 @@ CHECK_EVERY: Final = 0.25
 handler_cancellation=True)`), aiohttp does not tell a handler."""
 
 _TAIL: Final = "/{tail:.*}"
+_DECODED: Final = frozenset({b"br", b"deflate", b"gzip", b"zstd"})
+"""Content codings that aiohttp decodes, unless it is told not to."""
+
 _GZIP: Final = b"\x1f\x8b"
+"""First bytes of a body that it did not decode."""
 
 
 def aiohttp_app(config: Config | Path | str, *, insecure: bool = False) -> web.Application:
@@ -50,8 +55,9 @@ def aiohttp_app(config: Config | Path | str, *, insecure: bool = False) -> web.A
 
     Serve it as it is, or mount it: `app.add_subapp("/inference", aiohttp_app("roma.yaml"))`. It
     starts and stops with the application. Unlike `roma dispatcher` it does not open
-    `gateway.port`, but the other ports of the file, as safely (`insecure`: see there). Models are
-    not reloaded; HTTP's TLS, limits on connections and idle clients are the program's affair.
+    `gateway.port`, but the other ports of the file (`insecure`: without authentication, too). Who
+    reaches the endpoint is the program's affair: without `gateway.keys` or `gateway.oidc` it should
+    stay on loopback or authenticate. Models are not reloaded.
 
     Raises ConfigError: for a fault in the file, or if `gateway.processes` is not 1.
     """
@@ -59,7 +65,7 @@ def aiohttp_app(config: Config | Path | str, *, insecure: bool = False) -> web.A
     if loaded.gateway.processes != 1:
         raise ConfigError(f"gateway.processes = {loaded.gateway.processes}: must be 1 in aiohttp")
     app = web.Application()
-    app[RUNNING] = endpoint = Endpoint(loaded, insecure=insecure)
+    app[ENDPOINT] = endpoint = Endpoint(loaded, insecure=insecure)
     app.router.add_route("*", _TAIL, endpoint.handle)
     app.cleanup_ctx.append(endpoint.running)
     app.on_shutdown.append(endpoint.on_shutdown)
@@ -101,6 +107,11 @@ class Endpoint:
             async with dispatcher_app.running(
                 self._config, insecure=self._insecure, listens=False
             ) as self.serving:
+                if self.serving.service.is_open:
+                    log.warning(
+                        "neither gateway.keys nor gateway.oidc is set: who reaches this program "
+                        "may call every model"
+                    )
                 ready.set_result(None)
                 await self.stop.wait()
         except Exception:
@@ -109,71 +120,49 @@ class Endpoint:
             log.exception("the dispatcher ended: requests are refused from now on")
         finally:
             self.serving = None
+            for awaited in list(self._pending):
+                awaited.abort()
 
     async def on_shutdown(self, _: web.Application) -> None:
         """Tell load balancers that the application stops."""
-        if self.serving is not None:
+        if self.serving is not None and not self.serving.service.program.is_ending:
             self.serving.service.program.step(ProgramStep.STOP)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""
-        serving = self.serving
-        if serving is None:
-            return _response(error(503, "the dispatcher is not running", retry_after=1.0), b"")
-        server, head = serving.server, _head(request)
-        asked = HttpRequest(_peer(request), _certificate(request), head)
-        objection = head_checks.host_objection(head, server.origins)
-        objection = objection or head_checks.origin_objection(head, server.origins)
-        if objection is not None:
-            return _response(server.handler.error(asked, *objection), head.cors)
+        if self.serving is None:
+            return _response(_not_running(), b"")
+        server, head = self.serving.server, _head(request)
+        exchange = _Exchange(request, HttpRequest(_peer(request), _certificate(request), head))
         try:
-            refusal = server.handler.check_before_body(asked)
-            if refusal is None:
-                refusal = await self._read(request, asked, server)
-            if refusal is not None:
-                return _response(refusal, head.cors)
-            return _response(await self._answer(request, asked, server), head.cors)
+            return _response(await self._answer(exchange, server), head.cors)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # a bug: this client gets an answer, the others do not notice
+            log.exception("request %s %s", head.method, head.target)
+            return _response(error(500, "Internal error", close=True), head.cors)
         finally:
-            server.buffered -= len(asked.body)
-            asked.end()
+            server.buffered -= exchange.held
+            exchange.asked.end()
 
-    async def _read(
-        self, request: web.Request, asked: HttpRequest, server: Server
-    ) -> Response | None:
-        """Read the body within its bounds; return the answer to one that exceeds them."""
-        body, bounds, handler = Body(), server.bounds, server.handler
-        content, started = request.content, asyncio.get_running_loop().time()
-        try:
-            while not content.at_eof():
-                if content.is_eof():  # all of it is here
-                    body.add(content.read_nowait())
-                else:
-                    async with asyncio.timeout_at(started + bounds.body_timeout):
-                        body.add(await content.readany())
-                if len(body) > bounds.max_body_bytes:
-                    return handler.error(asked, *bounds.large_body())
-                if not server.make_room(len(body)):
-                    return handler.error(asked, 503, server.no_room(asked.peer, len(body)))
-        except TimeoutError:
-            message = f"request body took longer than {bounds.body_timeout:g} s"
-            return handler.error(asked, 408, message)
-        except web.RequestPayloadError as fault:  # compressed, and not as it says
-            return handler.error(asked, 400, f"Malformed request: {fault}")
-        asked.body = body.take()
-        server.buffered += len(asked.body)
-        coding = asked.head.headers.get(b"content-encoding")
-        if coding is not None and not (coding == b"gzip" and asked.body.startswith(_GZIP)):
-            del asked.head.headers[b"content-encoding"]  # aiohttp has decoded it
-        return None
-
-    async def _answer(self, request: web.Request, asked: HttpRequest, server: Server) -> Response:
+    async def _answer(self, exchange: "_Exchange", server: Server) -> Response:
+        asked, handler = exchange.asked, server.handler
+        objection = head_checks.host_objection(asked.head, server.origins)
+        objection = objection or head_checks.origin_objection(asked.head, server.origins)
+        if objection is not None:
+            return handler.error(asked, *objection)
+        refusal = handler.check_before_body(asked) or await _read(exchange, server)
+        if refusal is not None:
+            return refusal
         awaited = AwaitedAnswer(asyncio.get_running_loop())
         awaited.peer, awaited.certificate = asked.peer, asked.certificate
-        pending: Pending | None = server.handler.handle(asked, awaited)
-        self._pending[awaited] = request
+        pending: Pending | None = handler.handle(asked, awaited)
+        self._pending[awaited] = exchange.request
         try:
             return await awaited.answer
-        except ConnectionAbortedError:  # a bug; the log has it
+        except ConnectionAbortedError:  # the log has the reason
+            if self.serving is None:
+                return _not_running()
             return error(500, "Internal error", close=True)
         except asyncio.CancelledError:
             if pending is not None:  # the client has gone
@@ -191,8 +180,60 @@ class Endpoint:
                     awaited.answer.cancel()
 
 
-RUNNING: Final = web.AppKey("running", Endpoint)
+class _Exchange:
+    """A request of aiohttp's, the gateway's version of it, and the bytes that it holds."""
+
+    __slots__ = ("asked", "held", "request")
+
+    def __init__(self, request: web.Request, asked: HttpRequest) -> None:
+        self.request = request
+        self.asked = asked
+        self.held = 0
+
+
+ENDPOINT: Final = web.AppKey("endpoint", Endpoint)
 """Key of an application under which its endpoint is found."""
+
+
+async def _read(  # noqa: PLR0911 - one for each bound
+    exchange: _Exchange, server: Server
+) -> Response | None:
+    """Read the body within its bounds; return the answer to one that exceeds them."""
+    asked, content = exchange.asked, exchange.request.content
+    body, bounds, handler = Body(), server.bounds, server.handler
+    if (exchange.request.content_length or 0) > bounds.max_body_bytes:
+        return handler.error(asked, *bounds.large_body())
+    ends = asyncio.get_running_loop().time() + bounds.body_timeout
+    try:
+        while not content.at_eof():
+            if content.is_eof():  # all of it is here
+                part = content.read_nowait()
+            else:
+                async with asyncio.timeout_at(ends):
+                    part = await content.readany()
+            body.add(part)
+            exchange.held += len(part)
+            server.buffered += len(part)
+            if len(body) > bounds.max_body_bytes:
+                return handler.error(asked, *bounds.large_body())
+            if server.buffered > bounds.buffered_bytes and not server.make_room(0):
+                return handler.error(asked, 503, server.no_room(asked.peer))
+    except TimeoutError:
+        message = f"request body took longer than {bounds.body_timeout:g} s"
+        return handler.error(asked, 408, message)
+    except web.RequestPayloadError as fault:  # compressed, and not as it says
+        return handler.error(asked, 400, f"Malformed request: {fault}")
+    except ConnectionError:
+        return handler.error(asked, 400, "the client is gone")
+    asked.body = body.take()
+    coding = asked.head.headers.get(b"content-encoding", b"").lower()
+    if coding in _DECODED and not (coding == b"gzip" and asked.body.startswith(_GZIP)):
+        del asked.head.headers[b"content-encoding"]
+    return None
+
+
+def _not_running() -> Response:
+    return error(503, "the dispatcher is not running", retry_after=1.0)
 
 
 def _head(request: web.Request) -> Head:

@@ -35,8 +35,7 @@ PROGRAM: Final = LifeCycle(
     {
         (_P.STARTING, _PS.OPEN): _P.SERVING,
         (_P.SERVING, _PS.STOP): _P.LINGERING,
-        # A program around the dispatcher may say so first.
-        (_P.LINGERING, _PS.STOP): _P.LINGERING,
+        (_P.LINGERING, _PS.STOP): _P.LINGERING,  # a program around the dispatcher said so first
         (_P.LINGERING, _PS.DRAIN): _P.DRAINING,
         (_P.STARTING, _PS.CLOSE): _P.CLOSED,
         (_P.SERVING, _PS.CLOSE): _P.CLOSED,
@@ -54,19 +53,17 @@ _CLOSED: Final = ProgramState.CLOSED
 class Program:
     """The state of a dispatcher's program, for all of its front ends."""
 
-    __slots__ = ("state",)
+    __slots__ = ("state", "was_opened")
 
     def __init__(self) -> None:
         self.state = _STARTING
+        self.was_opened = False
+        """True once clients were admitted."""
 
     def step(self, step: ProgramStep) -> None:
         """Make a step; raise InvalidTransition if it is illegal."""
         self.state = PROGRAM[self.state, step]
-
-    @property
-    def admits_clients(self) -> bool:
-        """True once clients were admitted."""
-        return self.state is not _STARTING
+        self.was_opened = self.was_opened or step is ProgramStep.OPEN
 
     @property
     def is_ending(self) -> bool:

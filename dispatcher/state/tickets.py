@@ -29,6 +29,11 @@ _INVALID: Final = Result.INVALID
 _GPU: Final = Device.GPU
 
 
+def is_error(result: Result) -> bool:
+    """Return True if an execution failed; an input that was refused is an answer."""
+    return result is _ERROR or result is _FAILURE or result is _TIMEOUT
+
+
 def count(
     queue: ModelQueue,
     request: Request,
@@ -39,7 +44,7 @@ def count(
     now: float,
 ) -> None:
     """Count an ended execution; only real answers measure the model's speed."""
-    if result is _ERROR or result is _FAILURE or result is _TIMEOUT:
+    if is_error(result):
         queue.failed += 1
         return
     durations = queue.gpu if device is _GPU else queue.cpu

@@ -143,22 +143,22 @@ def _show(found: dict[str, list[SimulationResult]]) -> None:
     console = wide_console()
     for law, results in found.items():
         console.print(_models(law, results))
-    if not any(r.core_seconds for results in found.values() for r in results):
-        return  # planned devices alone
-    totals = Table(title="cores")
-    for name in ("law", "late", "refused", "core-s", "used", "all cores, always", "saved"):
+    # GPUs alone take no cores.
+    has_cores = any(r.core_seconds for results in found.values() for r in results)
+    totals = Table(title="cores" if has_cores else "all models")
+    columns = ("core-s", "used", "all cores, always", "saved") if has_cores else ()
+    for name in ("law", "late", "refused", *columns):
         totals.add_column(name, justify="left" if name == "law" else "right")
     for law, results in found.items():
         cores = fmean(r.core_seconds for r in results)
         most = results[0].allocatable * results[0].seconds
+        used = fmean(r.used_seconds for r in results)
+        of_cores = (f"{cores:.1f}", f"{used:.1f}", f"{most:.0f}", f"{1 - cores / most:.0%}")
         totals.add_row(
             law,
             f"{fmean(r.late_share for r in results):.2%}",
             f"{fmean(r.rejected_share for r in results):.2%}",
-            f"{cores:.1f}",
-            f"{fmean(r.used_seconds for r in results):.1f}",
-            f"{most:.0f}",
-            f"{1 - cores / most:.0%}",
+            *(of_cores if has_cores else ()),
         )
     console.print(totals)
 

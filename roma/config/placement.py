@@ -1,7 +1,7 @@
 """Executables that a configuration asks for, with their addresses.
 
-A pure function of the file, so that launcher, dispatcher and supervisor agree without
-communicating: each of them can be restarted alone.
+A pure function of the file and of what sources listed, so that launcher, dispatcher and supervisor
+agree without communicating: each of them can be restarted alone.
 """
 
 from roma.config.backends import registry as backends

@@ -40,7 +40,7 @@ class Sources:
         )
         return worker.model_copy(update={"executables": known})
 
-    async def follow(self, apply: Callable[[], Awaitable[None]]) -> None:
+    async def follow(self, apply: Callable[[], Awaitable[object]]) -> None:
         """Follow the sources and call `apply` after changes, for ever; return if there are none."""
         if not self._sources:
             return
@@ -63,5 +63,5 @@ class Sources:
 def fixed(config: Config) -> Iterator[WorkerConfig]:
     """Yield the workers as the file determines them: without what sources list."""
     for worker in config.workers:
-        is_discovered = backends.of(worker).source(config, worker) is not None
+        is_discovered = backends.of(worker).discovers
         yield worker.model_copy(update={"executables": ()}) if is_discovered else worker

@@ -267,13 +267,14 @@ class WorkerConfig(Section):
             raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
         for key, kind in _SECTIONS.items():
             if getattr(self, key) is not None and self.backend is not kind:
-                value = "set" if key == "docker" else getattr(self, key)
-                raise Fault(key, value, f"absent for backend {self.backend}")
+                value = getattr(self, key)
+                shown = value if isinstance(value, str) else "set"
+                raise Fault(key, shown, f"absent for backend {self.backend}")
         if self.grpc_offset is not None and not self.is_placed:
             raise Fault("grpc_offset", self.grpc_offset, "absent for backend static (use grpc)")
         for name in (names := self.executable_names):
             if names.count(name) > 1:
-                raise Fault("executables.name", name, "of one executable")
+                raise Fault("executables.name", name, "unique on its worker")
         if self.is_placed == bool(self.executables):
             raise Fault(
                 "executables",

@@ -20,7 +20,7 @@ import aiohttp
 
 from roma.config import start_failures
 from roma.config.executable import Executable
-from roma.config.placement import on_worker
+from roma.config.placement import executables, on_worker
 from roma.config.reload import ConfigWatch
 from roma.config.schema import Config
 from roma.config.security import reachable
@@ -319,7 +319,7 @@ async def _follow(deployment: Deployment, file: Path) -> None:
 
 
 async def _until_serving(config: Config) -> None:
-    """Wait until every dispatcher reports the models of `config` and no others."""
+    """Wait until every dispatcher has the models and the executables of `config` and no others."""
     g, tls = config.gateway, config.gateway.admin_tls is not None
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         await asyncio.gather(
@@ -331,7 +331,9 @@ async def _until_serving(config: Config) -> None:
 
 
 async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: str) -> None:
-    wanted, url = sorted(config.models), f"{at}/control/v1/report"
+    models, url = sorted(config.models), f"{at}/control/v1/report"
+    placed = {worker.name for worker in config.workers if worker.is_placed}
+    wanted = sorted(e.name for e in executables(config) if e.spec.worker in placed)
     # It drains removed models first, then their executables.
     deadline = asyncio.get_running_loop().time() + 2 * config.gateway.drain_timeout + GRACE
     token = peers.exchange_token(config)
@@ -339,7 +341,9 @@ async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: 
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
             async with session.get(url, headers=sent(token)) as response:
                 reply = exchange.parse_reply(await response.read())
-            if sorted(m.model for m in reply.models) == wanted:
+            reported = (e.executor for e in reply.executors)
+            known = sorted(name for name in reported if name.rpartition("@")[2] in placed)
+            if (sorted(m.model for m in reply.models), known) == (models, wanted):
                 return
         await asyncio.sleep(0.1)
     names = ", ".join(config.models)

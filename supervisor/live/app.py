@@ -49,11 +49,13 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, insecure: boo
         gpus = stack.enter_context(Gpus())
         claims = stack.enter_context(contextlib.closing(Claims()))
         held = await stack.enter_async_context(contextlib.AsyncExitStack())
-        actuator, mode = await held.enter_async_context(actuation(config, worker, claims))
+        known = Sources(config).applied(config)
+        here = known.worker(worker.name)
+        actuator, mode = await held.enter_async_context(actuation(known, here, claims))
         # Half a period: a late answer must not delay the tick after it.
         dispatchers = [Peer(session, url, period / 2, shared) for url in config.dispatcher_urls]
         loop = ControlLoop(
-            build_core(config, worker),
+            build_core(known, here),
             actuator,
             dispatchers,
             worker=worker.name,
@@ -113,7 +115,7 @@ async def _follow(
     """Switch to other models or executables; `held` keeps the present actuator open."""
     sources, turn, in_force = Sources(config), asyncio.Lock(), config
 
-    async def switch() -> None:
+    async def switch() -> bool:
         async with turn:
             changed = sources.applied(in_force)
             here = changed.worker(worker)
@@ -122,17 +124,21 @@ async def _follow(
                     actuator, _ = await fresh.enter_async_context(actuation(changed, here, claims))
                 except TakenError as error:
                     log.error("%s; what was controlled before still is, and nothing else", error)
-                    return
+                    return False
                 await loop.follow(managed(changed, here), actuator)
                 old = held.pop_all()
                 await held.enter_async_context(fresh.pop_all())
             await old.aclose()
+            return True
 
-    async with asyncio.TaskGroup() as following:
-        following.create_task(sources.follow(switch))
-        async for in_force in reloads(file, config):
-            await switch()
-            log.info("models: %s", ", ".join(in_force.models))
+    try:
+        async with asyncio.TaskGroup() as following:
+            following.create_task(sources.follow(switch))
+            async for in_force in reloads(file, config):
+                if await switch():
+                    log.info("models: %s", ", ".join(in_force.models))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group  # what people can mend is told in one line
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

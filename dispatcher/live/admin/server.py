@@ -124,7 +124,7 @@ class Admin:
                 await asyncio.gather(looking, return_exceptions=True)
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        if not self._program.admits_clients:
+        if not self._program.was_opened:
             return web.Response(status=503, text="clients are not let in yet")
         return web.Response(text="ok")
 

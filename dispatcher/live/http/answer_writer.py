@@ -12,7 +12,7 @@ from dispatcher.live.http.responses import LARGE, written
 class AnswerWriter:
     """The written half of a connection; `transport` is None before and after it is open."""
 
-    __slots__ = ("_counted", "_left", "_server", "is_unread", "moved", "transport")
+    __slots__ = ("_counted", "_left", "_server", "is_unread", "last_progress", "transport")
 
     def __init__(self, server: Connections) -> None:
         self._server = server
@@ -21,7 +21,7 @@ class AnswerWriter:
         """True if the client leaves answers unread."""
         self._left = 0
         """Bytes that it had left unread at the last check, …"""
-        self.moved = 0.0
+        self.last_progress = 0.0
         """… or the time when they last became fewer, on the server's clock."""
         self._counted = 0
         """The part of them that the server counts."""
@@ -76,7 +76,7 @@ class AnswerWriter:
         self._left = self.unsent
         return self._left
 
-    def has_moved(self) -> bool:
+    def note_progress(self) -> bool:
         """Return True if the client has taken bytes since the last check; its time begins anew."""
         left = self.unsent
         if left >= self._left:
@@ -104,7 +104,7 @@ class AnswerWriter:
             self.transport.abort()
 
     def _move(self, left: int) -> None:
-        self._left, self.moved = left, self._server.now
+        self._left, self.last_progress = left, self._server.now
         if self.is_unread:
             self._count(left)
 

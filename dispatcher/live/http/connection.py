@@ -151,7 +151,7 @@ class Connection(ClientConnection):
     def on_due(self) -> None:
         """Close the connection of a client that takes too long."""
         out, bounds = self.output, self._server.bounds
-        if out.unsent and out.has_moved():  # slow, but it reads
+        if out.unsent and out.note_progress():  # slow, but it reads
             self.due = self._server.now + bounds.write_timeout
         elif self._discards or out.is_unread or out.unsent:
             self.abort()
@@ -165,10 +165,10 @@ class Connection(ClientConnection):
     def is_stuck(self) -> bool:
         """Return True if the client has taken nothing of its answer for a while."""
         server, out = self._server, self.output
-        if out.has_moved():
+        if out.note_progress():
             self.due = server.now + server.bounds.write_timeout
             return False
-        return server.now - out.moved >= server.patience
+        return server.now - out.last_progress >= server.patience
 
     def close(self) -> None:
         """Close once all written data has been sent."""

@@ -142,7 +142,7 @@ def _varying_name(name: bytes, lines: Sequence[bytes]) -> bytes | None:
 
 
 class KnownHeads:
-    """Heads that need not be parsed: cached by the server, or alike this sender's last ones."""
+    """Heads that need not be parsed: cached by the server, or like this sender's last ones."""
 
     __slots__ = ("_cache", "_streak", "pattern")
 

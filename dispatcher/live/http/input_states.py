@@ -10,7 +10,7 @@ class Input(StrEnum):
     """Meaning of the next bytes of a client."""
 
     IDLE = "idle"
-    """The begin of a request."""
+    """The first bytes of a request."""
     HEAD = "head"
     """More of a request's head."""
     QUEUED = "queued"
@@ -24,7 +24,7 @@ class Input(StrEnum):
 
 
 class InputStep(StrEnum):
-    """Whatever moves a connection's input on."""
+    """Steps of a connection's input."""
 
     BEGIN = "begin"
     QUEUE = "queue"
@@ -34,7 +34,7 @@ class InputStep(StrEnum):
     CLOSE = "close"
 
 
-INPUT = LifeCycle(
+INPUT: Final = LifeCycle(
     "connection",
     {
         (Input.IDLE, InputStep.BEGIN): Input.HEAD,

@@ -7,7 +7,7 @@ What a backend needs elsewhere is found by its kind, too: its actuator in
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from roma.config.executable import Executable
 from roma.config.models import ModelConfig
@@ -32,6 +32,8 @@ class Backend(ABC):
     """Place where the model servers of a worker run; stateless."""
 
     kind: BackendKind
+    discovers: ClassVar[bool] = False
+    """True if a source lists the executables; otherwise the file determines them."""
 
     @abstractmethod
     def executables(self, config: Topology, worker: WorkerConfig) -> list[Executable]:
@@ -42,10 +44,10 @@ class Backend(ABC):
         """
 
     def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | None:
-        """Return a source of the worker's executables; None if the file determines them."""
+        """Return the source of a worker's executables; None unless the backend `discovers` them."""
         return None
 
-    def check_model(self, key: str, model: ModelConfig) -> None:  # noqa: B027 - any will do
+    def check_model(self, key: str, model: ModelConfig) -> None:  # noqa: B027 - no check by default
         """Raise Fault for a model that is placed here and cannot be served; `key` is its key."""
 
 

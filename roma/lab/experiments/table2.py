@@ -190,7 +190,9 @@ def _checks(found: dict[tuple[str, str], CaseSummary]) -> tuple[Check, ...]:
                     f"{ours[late] / tests:.2%} against {its[late] / tests:.2%}, core-seconds "
                     f"{ours[cores]:.0f} against {its[cores]:.0f}",
                     ours[late] < its[late] and ours[cores] < its[cores],
-                    is_aim=True,
+                    # A tick a second costs more cores than the paper's law takes while it breaks
+                    # a third of the promises.
+                    is_aim=(shipped, system) == (systems.SHIPPED_ENGINE.name, "ROMA"),
                 )
             )
     return tuple(checks)

@@ -69,7 +69,7 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
     }
     if not loads:
         raise ConfigError("plant.models: no load; at least one model needs `load`")
-    is_planned = config.scheduling.is_planned
+    is_planned = any(e.spec.is_planned for e in executables(config))
     on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
     return Scenario(
         config=config,

@@ -132,9 +132,8 @@ class Simulation:
     def _planned(self, scenario: Scenario) -> SimulatedDevices | None:
         """Return the planned devices, if the configuration has any."""
         config, plant = scenario.config, scenario.config.plant
-        if not config.scheduling.is_planned:
+        if plant is None or not scenario.devices:
             return None
-        assert plant is not None
         return SimulatedDevices(
             self.agenda,
             {e.name: scenario.devices for e in executables(config)},

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 import roma
 from dispatcher.live import app as dispatcher_app
-from dispatcher.live.aiohttp_endpoint import RUNNING
+from dispatcher.live.aiohttp_endpoint import ENDPOINT
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
 from tests.support.waiting import until
@@ -389,7 +389,10 @@ class AiohttpHarness(GatewayHarness):
         self.stack.push_async_callback(self.running.aclose)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port).start()
-        self.core = endpoint[RUNNING].serving.service.driver.core
+        self.endpoint = endpoint[ENDPOINT]
+        running = self.endpoint.serving
+        self.service, self.server = running.service, running.server
+        self.core = self.service.driver.core
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
 
 

@@ -41,6 +41,8 @@ class FakeSource:
 class FakeBackend(StaticBackend):
     """The file gives addresses, and a source gives others."""
 
+    discovers = True
+
     def __init__(self, source):
         self._source = source
 

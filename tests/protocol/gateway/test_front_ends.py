@@ -10,10 +10,12 @@ import pytest
 from aiohttp import web
 
 import roma
-from dispatcher.live.aiohttp_endpoint import RUNNING
+from dispatcher.live.aiohttp_endpoint import ENDPOINT
+from dispatcher.live.http import routes
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
+from tests.protocol.gateway.conftest import AiohttpHarness
 from tests.support.waiting import until
 
 PREDICT = "/v1/models/m:predict"
@@ -141,6 +143,64 @@ async def test_a_body_that_never_comes_is_408(front_end):
     assert (answer[0], error_of(answer)) == (408, "request body took longer than 0.3 s")
 
 
+async def test_bodies_that_come_slowly_count_from_their_first_byte(front_end):
+    await front_end.open(max_body=2 << 20, limits="{buffered_bytes: 4194304}")
+    released = asyncio.get_running_loop().create_future()
+
+    async def parts():
+        yield bytes(3 << 20 >> 1)
+        await asyncio.wait([released], timeout=20)
+
+    slow = [asyncio.create_task(front_end.predict(parts())) for _ in range(4)]
+    done, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+    assert {task.result()[0] for task in done} == {503}
+    released.set_result(None)
+    assert {(await task)[0] for task in slow} == {200, 503}
+    await front_end.until(lambda: front_end.server.buffered == 0)
+
+
+async def test_what_needs_no_body_to_be_refused_is_refused_before_it(front_end):
+    await front_end.open(max_body=2000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", front_end.port)
+    path = front_end.url.partition(str(front_end.port))[2] + PREDICT
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2001\r\n\r\n"
+    writer.write(head.encode())
+    assert (await reader.readline()).split()[1] == b"413"
+    writer.close()
+
+
+async def test_a_coding_that_nobody_here_knows_passes(front_end):
+    await front_end.open()
+    assert (await front_end.predict(b"x", headers={"Content-Encoding": "snappy"}))[0] == 200
+    ((_, headers, body),) = front_end.backends[0].seen
+    assert (headers["Content-Encoding"], body) == ("snappy", b"x")
+
+
+async def test_a_bug_costs_one_answer(front_end, monkeypatch, caplog):
+    await front_end.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(routes.Route, "missing", property(broken))
+        patched.setattr(type(front_end.service), "serves", lambda *_: False)
+        answer = await front_end.predict()
+    assert (answer[0], error_of(answer)) == (500, "Internal error")
+    assert (await front_end.predict())[0] == 200
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_client_that_goes_with_half_a_body_is_no_error(front_end, caplog):
+    await front_end.open()
+    path = front_end.url.partition(str(front_end.port))[2] + PREDICT
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", front_end.port)
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1".encode())
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+    await asyncio.sleep(0.2)
+    assert (await front_end.predict())[0] == 200
+    assert "Traceback" not in caplog.text
+
+
 async def test_request_options_are_checked_and_echoed(front_end):
     await front_end.open()
     answer = await front_end.predict(headers={"X-Request-Id": "abc", "X-Request-Timeout-Ms": "0"})
@@ -256,6 +316,35 @@ async def test_a_port_that_is_taken_ends_the_start_of_the_program(tmp_path):
         await runner.cleanup()
 
 
+async def test_a_start_that_is_given_up_leaves_nothing(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.format(admin=free_ports(1)[0]))
+    runner = web.AppRunner(roma.aiohttp_app(file))
+    starting = asyncio.create_task(runner.setup())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await runner.cleanup()
+    others = [t for t in asyncio.all_tasks() if "aiohttp_endpoint" in repr(t.get_coro())]
+    assert others == []
+
+
+async def test_what_waits_when_the_dispatcher_ends_is_answered_503(tmp_path):
+    harness = AiohttpHarness("")
+    async with harness.stack:
+        await harness.open()
+        harness.backends[0].gate = asyncio.Event()
+        calls = [asyncio.create_task(harness.predict()) for _ in range(2)]
+        await harness.until(lambda: len(harness.queue) == 1 and harness.backends[0].running == 1)
+        harness.endpoint.serving.registry.stop = broken
+        harness.endpoint.stop.set()
+        statuses = sorted([(await call)[0] for call in calls])
+        assert statuses[-1] in (502, 503)
+        assert set(statuses) <= {502, 503}
+
+
 async def test_a_dispatcher_that_ends_by_a_bug_answers_503(tmp_path, caplog):
     file = tmp_path / "roma.yaml"
     port, admin = free_ports(2)
@@ -265,9 +354,9 @@ async def test_a_dispatcher_that_ends_by_a_bug_answers_503(tmp_path, caplog):
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()
-        app[RUNNING].serving.registry.stop = broken
-        app[RUNNING].stop.set()
-        await until(lambda: app[RUNNING].serving is None, 10)
+        app[ENDPOINT].serving.registry.stop = broken
+        app[ENDPOINT].stop.set()
+        await until(lambda: app[ENDPOINT].serving is None, 10)
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{port}/readyz") as response,
@@ -279,7 +368,7 @@ async def test_a_dispatcher_that_ends_by_a_bug_answers_503(tmp_path, caplog):
     assert "the dispatcher ended" in caplog.text
 
 
-def broken():
+def broken(*_):
     raise ZeroDivisionError
 
 

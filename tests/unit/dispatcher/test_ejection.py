@@ -98,6 +98,17 @@ def test_it_is_needed_again_when_the_others_are_lost(harness, pair):
     assert targets(harness, 2, 0.2) == ["bad"] * 2
 
 
+def test_one_ejected_again_after_a_restart_is_needed_once(harness, pair):
+    fail(harness, ERRORS)
+    pair.handle(ExecutorLost("bad"), now=0.1)
+    pair.handle(ExecutorReady("bad"), now=0.2)
+    fail(harness, ERRORS, now=0.3)  # before the end of the first ejection
+    assert len(pair._ejections.ends) == 2
+    pair.handle(ExecutorLost("good"), now=0.4)
+    assert pair.executors["bad"].probing
+    assert targets(harness, 2, 0.5) == ["bad"] * 2
+
+
 def test_one_that_restarted_is_trusted(harness, pair):
     fail(harness, ERRORS)
     pair.handle(ExecutorLost("bad"), now=0.1)
