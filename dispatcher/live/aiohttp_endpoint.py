@@ -16,17 +16,10 @@ from multidict import CIMultiDict
 
 from dispatcher.live import app as dispatcher_app
 from dispatcher.live.http import head_checks, routes
+from dispatcher.live.http.body import Body
 from dispatcher.live.http.handler import AwaitedAnswer, Pending
 from dispatcher.live.http.messages import Response
-from dispatcher.live.http.request import (
-    NAMES,
-    OPTION_HEADERS,
-    WANTED,
-    Body,
-    Head,
-    HttpRequest,
-    decoded,
-)
+from dispatcher.live.http.request import NAMES, OPTION_HEADERS, WANTED, Head, HttpRequest, decoded
 from dispatcher.live.http.responses import error
 from dispatcher.live.http.server import Server
 from dispatcher.live.program import ProgramStep

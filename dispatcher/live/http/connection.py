@@ -17,20 +17,13 @@ import httptools
 from dispatcher.live.http import head_checks, routes
 from dispatcher.live.http import input_states as states
 from dispatcher.live.http.answer_writer import AnswerWriter
+from dispatcher.live.http.body import Body
 from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
 from dispatcher.live.http.head_pattern import KnownHeads
 from dispatcher.live.http.messages import Response
-from dispatcher.live.http.request import (
-    NAMES,
-    ODD,
-    OPTION_HEADERS,
-    WANTED,
-    Body,
-    HttpRequest,
-    decoded,
-)
+from dispatcher.live.http.request import NAMES, ODD, OPTION_HEADERS, WANTED, HttpRequest, decoded
 from dispatcher.live.http.responses import LARGE
 
 log: Final = logging.getLogger(__name__)
@@ -426,8 +419,12 @@ class Connection(ClientConnection):
         except Exception:
             self.respond(self._internal_error(request))
             return
-        if self._current is request:  # the handler may have answered already
+        if self._is_answering_it(request):
             self._pending = pending
+
+    def _is_answering_it(self, request: HttpRequest) -> bool:
+        """Check again: compiled code takes the handler not to have answered in the meantime."""
+        return self._current is request
 
     def _process_queue(self) -> None:
         """Process the waiting requests; a loop, not a recursion, if each is answered at once."""

@@ -56,33 +56,6 @@ UNFRAMED: Final = frozenset({b"expect", b"transfer-encoding"})
 """Headers of a request whose end its headers do not determine."""
 
 
-class Body:
-    """The body that is being read; no copy if it comes in one piece."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self) -> None:
-        self._data: bytes | bytearray = b""
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def add(self, part: bytes) -> None:
-        """Append a part."""
-        if not self._data:
-            self._data = part
-            return
-        # Not a list of parts: tiny ones would take many times the bytes that are counted.
-        if isinstance(self._data, bytes):
-            self._data = bytearray(self._data)
-        self._data += part
-
-    def take(self) -> bytes:
-        """Return what came, and begin anew."""
-        data, self._data = self._data, b""
-        return bytes(data)
-
-
 class Head(CachedHeader):
     """Everything before a request's body. Requests that repeat it byte for byte share it.
 
