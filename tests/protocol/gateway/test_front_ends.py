@@ -11,11 +11,11 @@ from aiohttp import web
 
 import roma
 from dispatcher.live.aiohttp_endpoint import ENDPOINT
-from dispatcher.live.http import routes
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.conftest import AiohttpHarness
+from tests.support.handler import Passing
 from tests.support.waiting import until
 
 PREDICT = "/v1/models/m:predict"
@@ -176,12 +176,19 @@ async def test_a_coding_that_nobody_here_knows_passes(front_end):
     assert (headers["Content-Encoding"], body) == ("snappy", b"x")
 
 
-async def test_a_bug_costs_one_answer(front_end, monkeypatch, caplog):
+@pytest.mark.parametrize("where", ["check_before_body", "handle"])
+async def test_a_bug_costs_one_answer(front_end, where, caplog):
     await front_end.open()
-    with monkeypatch.context() as patched:
-        patched.setattr(routes.Route, "missing", property(broken))
-        patched.setattr(type(front_end.service), "serves", lambda *_: False)
-        answer = await front_end.predict()
+    handler = front_end.server.handler
+
+    class Broken(Passing):
+        def _break(self, *_):
+            front_end.server.handler = handler
+            raise ZeroDivisionError
+
+    setattr(Broken, where, Broken._break)
+    front_end.server.handler = Broken(handler)
+    answer = await front_end.predict()
     assert (answer[0], error_of(answer)) == (500, "Internal error")
     assert (await front_end.predict())[0] == 200
     assert "ZeroDivisionError" in caplog.text
