@@ -107,7 +107,7 @@ class Endpoint:
                     )
                 ready.set_result(None)
                 await self.stop.wait()
-        except Exception:
+        except Exception:  # a bug in the dispatcher must not end the program around it
             if not ready.done():
                 raise
             log.exception("the dispatcher ended: requests are refused from now on")

@@ -357,7 +357,7 @@ class Connection(ClientConnection):
     def _checked(self, request: HttpRequest) -> Response | None:
         try:
             return self._server.handler.check_before_body(request)
-        except Exception:
+        except Exception:  # a bug
             return self._internal_error(request)
 
     def _internal_error(self, request: HttpRequest) -> Response:
@@ -416,7 +416,7 @@ class Connection(ClientConnection):
         self.due = math.inf
         try:
             pending = self._server.handler.handle(request, self)
-        except Exception:
+        except Exception:  # a bug
             self.respond(self._internal_error(request))
             return
         if self._is_answering_it(request):

@@ -62,7 +62,7 @@ class ClientConnection:
 
 
 class AwaitedAnswer(ClientConnection):
-    """One request of another server's connection: whoever serves that awaits `answer`."""
+    """Request on a connection of another server, which awaits `answer`."""
 
     __slots__ = ("answer",)
 

@@ -61,7 +61,7 @@ class StartedBackend(Backend):
             self._of_model(config, worker, model, worker.gpus + config.slots[model])
             for model in config.placed[worker.name]
         ]
-        found += [self._of_gpu(config, worker, i) for i in range(worker.gpus)]
+        found += self._of_gpus(config, worker)
         if worker.grpc_offset is None:
             return found
         return [replace(e, grpc=self._grpc(worker, e, worker.grpc_offset)) for e in found]
@@ -72,8 +72,9 @@ class StartedBackend(Backend):
     ) -> Executable:
         """Return the executable of a model; `place` is its offset among the worker's ports."""
 
-    def _of_gpu(self, config: Topology, worker: WorkerConfig, i: int) -> Executable:
-        raise NotImplementedError
+    def _of_gpus(self, config: Topology, worker: WorkerConfig) -> list[Executable]:
+        """Return the executables of the worker's GPUs; none by default."""
+        return []
 
     def _grpc(self, worker: WorkerConfig, executable: Executable, offset: int) -> tuple[str, int]:
         """Return the gRPC address of an executable."""

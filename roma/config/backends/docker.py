@@ -32,10 +32,15 @@ class DockerBackend(StartedBackend):
         host, port = _address(worker, name, place)
         return on_cpu(config, worker, model, host=host, port=port, cgroup=None, container=name)
 
-    def _of_gpu(self, config: Topology, worker: WorkerConfig, i: int) -> Executable:
-        name = container_name(config, worker, f"gpu{i}")
-        host, port = _address(worker, name, i)
-        return on_gpu(config, worker, f"gpu{i}", host=host, port=port, container=name)
+    def _of_gpus(self, config: Topology, worker: WorkerConfig) -> list[Executable]:
+        found = []
+        for i in range(worker.gpus):
+            container = container_name(config, worker, f"gpu{i}")
+            host, port = _address(worker, container, i)
+            found.append(
+                on_gpu(config, worker, f"gpu{i}", host=host, port=port, container=container)
+            )
+        return found
 
     def _grpc(self, worker: WorkerConfig, executable: Executable, offset: int) -> tuple[str, int]:
         if worker.containers.network is not None:

@@ -127,6 +127,7 @@ async def test_a_body_beyond_the_bound_is_413(front_end, is_chunked):
     await front_end.open(max_body=2000)
     answer = await front_end.predict(parts() if is_chunked else bytes(2001))
     assert (answer[0], error_of(answer)) == (413, "request body is larger than 2000 bytes")
+    assert front_end.backends[0].seen == []
     assert (await front_end.predict(bytes(2000)))[0] == 200
 
 
@@ -141,6 +142,7 @@ async def test_a_body_that_never_comes_is_408(front_end):
     answer = await front_end.predict(parts())
     answered.set_result(None)
     assert (answer[0], error_of(answer)) == (408, "request body took longer than 0.3 s")
+    assert front_end.core.live == 0
 
 
 async def test_bodies_that_come_slowly_count_from_their_first_byte(front_end):
@@ -393,4 +395,4 @@ def test_several_processes_have_no_place_in_one_program(tmp_path):
 
 def test_the_package_has_no_other_attribute():
     with pytest.raises(AttributeError, match="no attribute 'aiohttp'"):
-        roma.aiohttp  # noqa: B018
+        roma.aiohttp  # noqa: B018 - the look-up is what raises

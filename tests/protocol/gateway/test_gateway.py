@@ -165,36 +165,6 @@ async def test_without_an_executable_it_is_503_with_retry_after(harness):
     assert (await harness.get("/v1/models/m"))[0] == 503
 
 
-async def test_a_client_that_disconnects_frees_its_place(harness):
-    await harness.open()
-    harness.backends[0].gate = asyncio.Event()
-    first = asyncio.create_task(harness.predict())
-    await harness.until(lambda: harness.backends[0].running == 1)
-    second = asyncio.create_task(harness.predict())
-    await harness.until(lambda: len(harness.queue) == 1)
-    second.cancel()
-    await harness.until(lambda: len(harness.queue) == 0)
-    assert harness.queue.cancelled == 1
-    harness.backends[0].gate.set()
-    assert (await first)[0] == 200
-    assert len(harness.backends[0].seen) == 1
-
-
-async def test_oversize_bodies_are_413_announced_or_not(harness):
-    await harness.open(max_body=2000)
-    status, body, _ = await harness.predict(b"x" * 3000)
-    assert (status, error(body)) == (413, "request body is larger than 2000 bytes")
-
-    async def chunks():
-        for _ in range(5):
-            yield b"x" * 1000
-
-    status, _, _ = await harness.predict(chunks())
-    assert status == 413
-    assert harness.backends[0].seen == []
-    assert (await harness.predict(b"x" * 2000))[0] == 200
-
-
 async def raw(harness, data, *, keep=None):
     reader, writer = keep or await asyncio.open_connection("127.0.0.1", harness.port)
     writer.write(
@@ -233,15 +203,6 @@ async def test_a_slow_request_holds_up_nobody(harness):
     writer.write(b"67890")
     assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
     writer.close()
-
-
-async def test_a_body_that_never_comes_is_408(harness):
-    await harness.open(limits="{body_timeout: 0.05}")
-    answer = await raw(
-        harness, b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1"
-    )
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert harness.core.live == 0
 
 
 async def test_health_and_readiness(harness):
