@@ -115,7 +115,7 @@ def supervisor() -> list[Metric]:
             host=HostReading(4, 2.0 * second, 0.0, 0.0),
         )
     loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
-    return list(supervisor_metrics.collect(loop, "w", [GpuReading(0, "", 0.5, 1, 2)]))
+    return list(supervisor_metrics.collect([loop], [GpuReading(0, "", 0.5, 1, 2)]))
 
 
 def _law(state: Any, _: Measurement, **__: float) -> tuple[Demand, Any]:

@@ -329,6 +329,18 @@ def container_hierarchy(
     raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
 
 
+def own_group(
+    *, mountinfo: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")
+) -> Group:
+    """Return the group of this process, for reading; raise ActuationNotPermitted without one."""
+    hierarchy, mine = container_hierarchy(mountinfo=mountinfo), _own_paths(own)
+    names = ("cpu", "cpuacct") if hierarchy.version == 1 else ("",)
+    roots = tuple(
+        _below(root, mine.get(name, "/")) for root, name in zip(hierarchy.roots, names, strict=True)
+    )
+    return Hierarchy(hierarchy.version, roots).group(".", period=0.1)
+
+
 def container_group(
     hierarchy: Hierarchy, container: str, period: float, burst: float = 0.0
 ) -> Group | None:

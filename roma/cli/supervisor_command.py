@@ -1,4 +1,4 @@
-"""`roma supervisor`: one worker's control loop as a program."""
+"""`roma supervisor`: the control loop of a worker, or of all nodes of a cluster, as a program."""
 
 import asyncio
 from typing import Annotated
@@ -15,7 +15,13 @@ def command(
     worker: Annotated[str | None, typer.Option(help="Name of the worker to control.")] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Run one worker's supervisor: controllers, sharing and actuation."""
+    """Run a supervisor: controllers, sharing and actuation of one worker.
+
+    Without --worker it controls all workers of backend kubernetes, if there are no others.
+    """
     loaded = program(file)
-    chosen = loaded.worker(worker)
+    if worker is None and all(w.is_discovered for w in loaded.workers):
+        chosen = loaded.workers
+    else:
+        chosen = (loaded.worker(worker),)
     asyncio.run(app.run(loaded, chosen, file, insecure=insecure))

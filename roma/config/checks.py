@@ -61,8 +61,8 @@ def _check_served(config: Topology) -> None:
         for address in addresses:
             if addresses.count(address) > 1:
                 raise Fault(f"workers.executables.{key}", address, "listed once")
-    if any(w.is_placed for w in config.workers):
-        return  # at least one replica of every model is placed
+    if any(w.is_placed or w.is_discovered for w in config.workers):
+        return  # a replica of every model is placed, or pods of it may appear
     if any(e.device is Device.GPU for e in listed):
         return
     for name in config.models:
@@ -87,7 +87,7 @@ def _check_planned(config: Topology) -> None:
         if worker.gpus and config.scheduling.is_planned:
             bound = f"another one where GPUs have no actions (workers.{i}.gpus = {worker.gpus})"
             raise Fault("scheduling.gpu", gpu, bound)
-        if planned and worker.is_placed:
+        if planned and (worker.is_placed or worker.is_discovered):
             bound = f"static where GPUs have actions ({planned[0]})"
             raise Fault(f"workers.{i}.backend", worker.backend.value, bound)
     for key, executable in listed.items():

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 from roma.config.backends import registry as backends
+from roma.config.backends.base import ExecutableSource
 from roma.config.schema import Config
 from roma.config.workers import ExecutableConfig, WorkerConfig
 
@@ -39,6 +40,10 @@ class Sources:
             if e.model is None or e.model in config.models
         )
         return worker.model_copy(update={"executables": known})
+
+    def of(self, worker: str) -> ExecutableSource | None:
+        """Return the source of a worker; None if the file determines its executables."""
+        return self._sources.get(worker)
 
     async def follow(self, apply: Callable[[], Awaitable[object]]) -> None:
         """Follow the sources and call `apply` after changes, for ever; return if there are none."""

@@ -73,8 +73,13 @@ class Topology(Section):
     """The plant that `roma simulate` simulates; nothing else reads it."""
 
     def control_port(self, worker: WorkerConfig) -> int:
-        """Return the port of a worker's supervisor."""
-        return self.control.port + self.workers.index(worker)
+        """Return the port of a worker's supervisor; one serves all workers that are discovered."""
+        names = [w.name for w in self.workers]
+        if worker.is_discovered:
+            return self.control.port + next(
+                i for i, w in enumerate(self.workers) if w.is_discovered
+            )
+        return self.control.port + names.index(worker.name)
 
     @cached_property
     def placed(self) -> dict[str, list[str]]:

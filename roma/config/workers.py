@@ -37,6 +37,8 @@ Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
 CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+Selector = Annotated[str, Field(pattern=r"^[A-Za-z0-9!][A-Za-z0-9._/=!,() -]{0,1000}$")]
 
 
 UNIX: Final = "unix://"
@@ -64,6 +66,8 @@ class BackendKind(StrEnum):
     """The Docker engine: one container per model, and one per GPU with all models."""
     STATIC = "static"
     """Started outside ROMA; roma.yaml lists their addresses."""
+    KUBERNETES = "kubernetes"
+    """Pods of one node of a cluster, found by their labels as they come and go."""
 
 
 class ExecutableConfig(Section):
@@ -176,7 +180,35 @@ class DockerConfig(Section):
         return not self.host.startswith("unix://")
 
 
-_SECTIONS: Final = {"docker": BackendKind.DOCKER, "sockets": BackendKind.PROCESS}
+class KubernetesConfig(Section):
+    """Kubernetes settings of a worker of backend `kubernetes`."""
+
+    namespace: Name | None = None
+    """Namespace of the pods; default: that of the credentials."""
+    selector: Selector = "roma.dev/managed=true"
+    """Label selector of the pods; the label `roma.dev/model` of each names its model."""
+    container: Name = "model-server"
+    """Container, of each pod, whose CPU limit is changed."""
+    port: Port = 8501
+    """Port of TensorFlow Serving's REST API in each pod."""
+    grpc_port: Port | None = None
+    """Port of gRPC in each pod, for clients of gateway.grpc_port; default: none."""
+    kubeconfig: FilePath | None = None
+    """Kubeconfig with the API server's address and credentials, relative to roma.yaml; default:
+    those of the pod in which ROMA runs, else $KUBECONFIG or ~/.kube/config."""
+    context: str | None = None
+    """Context of the kubeconfig; default: its current one."""
+    lease: Name | None = None
+    """A Lease in the namespace, for several supervisors: the one that holds it controls. Default:
+    none, for a single supervisor."""
+
+
+_SECTIONS: Final = {
+    "docker": BackendKind.DOCKER,
+    "kubernetes": BackendKind.KUBERNETES,
+    "node": BackendKind.KUBERNETES,
+    "sockets": BackendKind.PROCESS,
+}
 """Keys of a worker that belong to one kind of backend."""
 
 
@@ -205,6 +237,11 @@ class WorkerConfig(Section):
     """Model servers started outside ROMA. Backend `static` only."""
     docker: DockerConfig | None = None
     """Docker settings. Backend `docker` only; default: the local engine with TensorFlow Serving."""
+    node: NodeName | None = None
+    """Name of the node whose pods are the worker's model servers. Backend `kubernetes` only."""
+    kubernetes: KubernetesConfig | None = None
+    """Kubernetes settings. Backend `kubernetes` only; default: this pod's namespace and service
+    account."""
 
     @property
     def executable_names(self) -> list[str]:
@@ -217,7 +254,12 @@ class WorkerConfig(Section):
     @property
     def is_placed(self) -> bool:
         """True if ROMA places models' replicas here; otherwise the file lists executables."""
-        return self.backend is not BackendKind.STATIC
+        return self.backend in (BackendKind.PROCESS, BackendKind.DOCKER)
+
+    @property
+    def is_discovered(self) -> bool:
+        """True if its executables come and go without a change of the file."""
+        return self.backend is BackendKind.KUBERNETES
 
     @property
     def is_local(self) -> bool:
@@ -227,17 +269,24 @@ class WorkerConfig(Section):
     @property
     def has_fast_quotas(self) -> bool:
         """True if a quota is a file of this machine; otherwise an engine has to be asked."""
-        return self.backend is not BackendKind.DOCKER
+        return self.backend in (BackendKind.PROCESS, BackendKind.STATIC)
 
     @property
     def is_remote(self) -> bool:
         """True if its model servers run on another host than their supervisor."""
-        return self.backend is BackendKind.DOCKER and self.containers.remote
+        if self.backend is BackendKind.DOCKER:
+            return self.containers.remote
+        return self.backend is BackendKind.KUBERNETES
 
     @property
     def containers(self) -> DockerConfig:
         """`docker` with its default filled in."""
         return self.docker or DockerConfig()
+
+    @property
+    def pods(self) -> KubernetesConfig:
+        """`kubernetes` with its default filled in."""
+        return self.kubernetes or KubernetesConfig()
 
     def socket(self, deployment: str, model: str) -> str | None:
         """Return the path of the socket of a model server that ROMA starts, if it has one."""
@@ -257,25 +306,32 @@ class WorkerConfig(Section):
         }
         if self.docker is not None and self.docker.tls is not None:
             update["docker"] = self.docker.model_copy(update={"tls": base / self.docker.tls})
+        if self.kubernetes is not None and self.kubernetes.kubeconfig is not None:
+            file = base / self.kubernetes.kubeconfig
+            update["kubernetes"] = self.kubernetes.model_copy(update={"kubeconfig": file})
         return self.model_copy(update=update)
 
     @model_validator(mode="after")
     def _check(self) -> "WorkerConfig":
         if self.reserved >= self.cores:
             raise Fault("reserved", self.reserved, f"< cores ({self.cores:g})")
-        if self.backend is BackendKind.PROCESS and self.gpus:
-            raise Fault("gpus", self.gpus, "0 for backend process (use docker or static)")
+        if self.gpus and self.backend in (BackendKind.PROCESS, BackendKind.KUBERNETES):
+            bound = f"0 for backend {self.backend} (use docker or static)"
+            raise Fault("gpus", self.gpus, bound)
+        if self.backend is BackendKind.KUBERNETES and self.node is None:
+            raise Fault("node", None, "the name of a node for backend kubernetes")
         for key, kind in _SECTIONS.items():
             if getattr(self, key) is not None and self.backend is not kind:
                 value = getattr(self, key)
                 shown = value if isinstance(value, str) else "set"
                 raise Fault(key, shown, f"absent for backend {self.backend}")
         if self.grpc_offset is not None and not self.is_placed:
-            raise Fault("grpc_offset", self.grpc_offset, "absent for backend static (use grpc)")
+            bound = f"absent for backend {self.backend} (use grpc, grpc_port)"
+            raise Fault("grpc_offset", self.grpc_offset, bound)
         for name in (names := self.executable_names):
             if names.count(name) > 1:
                 raise Fault("executables.name", name, "unique on its worker")
-        if self.is_placed == bool(self.executables):
+        if (self.backend is BackendKind.STATIC) != bool(self.executables):
             raise Fault(
                 "executables",
                 f"{len(self.executables)} listed",

@@ -18,6 +18,7 @@ A request passes these modules:
     tensorproto, oip_tensors               one tensor of the other protocols
     models, versions                       the versions served, and the state of each
     warmup                                 requests that a version answers before it is AVAILABLE
+    own_cpu                                CPU accounting of its cgroup, for a supervisor
     metrics                                counts of answers, for Prometheus
     session                                the only module that runs TensorFlow
 

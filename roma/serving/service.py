@@ -2,7 +2,8 @@
 
 import orjson
 
-from roma.serving import api, metrics
+from roma.kubernetes.pods import CPU_PATH
+from roma.serving import api, metrics, own_cpu
 from roma.serving.api import ServingAction, ServingCall
 from roma.serving.inference import infer
 from roma.serving.models import Models, metadata_json, status_json
@@ -15,10 +16,13 @@ _METRICS = {"Content-Type": metrics.CONTENT_TYPE}
 
 def route(method: str, target: str) -> RestRoute:
     """Return the route of a request line; raises RequestError."""
-    if method == "GET" and target.partition("?")[0] == metrics.PATH:
+    path = target.partition("?")[0]
+    if method == "GET" and path == metrics.PATH:
         return RestRoute(
             lambda models, _body, _headers: RestResponse(models.meter.text(), headers=_METRICS)
         )
+    if method == "GET" and path == CPU_PATH:
+        return RestRoute(lambda _models, _body, _headers: RestResponse(own_cpu.report()))
     call = api.parse(method, target)
     if not call.action.is_inference:
         return RestRoute(lambda models, _body, _headers: RestResponse(_describe(models, call)))

@@ -5,9 +5,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Final
 
 from roma.config.schema import Config
+from roma.config.sources import Sources
 from roma.config.workers import BackendKind, WorkerConfig
 from roma.domain.errors import ActuationNotPermitted
 from supervisor.actuators.base import Actuator
@@ -25,16 +27,40 @@ from supervisor.claims import Claims
 
 log = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True, slots=True)
+class ActuationContext:
+    """Objects of this program that actuators share.
+
+    `may_act` is false while another supervisor leads.
+    """
+
+    claims: Claims
+    sources: Sources
+    may_act: Callable[[], bool] = lambda: True
+
+
+Mode = Callable[[], str]
+"""Returns `control`, `dry-run`, `observe-only: <reason>` or `holding: <reason>`, as of now."""
+
 Actuation = Callable[
-    [Config, WorkerConfig, Claims], AbstractAsyncContextManager[tuple[Actuator, str]]
+    [Config, WorkerConfig, ActuationContext], AbstractAsyncContextManager[tuple[Actuator, Mode]]
 ]
 """Yields the best permitted actuator of a worker and the mode it implies; raises TakenError."""
 
 
+def _control() -> str:
+    return "control"
+
+
+def _dry_run() -> str:
+    return "dry-run"
+
+
 @contextlib.asynccontextmanager
 async def _containers(
-    config: Config, worker: WorkerConfig, _: Claims
-) -> AsyncIterator[tuple[Actuator, str]]:
+    config: Config, worker: WorkerConfig, _: ActuationContext
+) -> AsyncIterator[tuple[Actuator, Mode]]:
     """Yield an actuator on the containers of an engine."""
     docker = worker.containers
     # A third of a period: a hung engine must not delay the tick after it.
@@ -56,9 +82,9 @@ async def _containers(
         stack.callback(meters.close)
         actuator = DockerActuator(containers, meters, timeout=timeout)
         if config.control.dry_run:
-            yield RecordingActuator(actuator), "dry-run"
+            yield RecordingActuator(actuator), _dry_run
         else:
-            yield actuator, "control"
+            yield actuator, _control
 
 
 def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Meters:
@@ -72,18 +98,19 @@ def _meters(config: Config, worker: WorkerConfig, containers: Containers) -> Met
 
 @contextlib.asynccontextmanager
 async def _cgroups(
-    config: Config, worker: WorkerConfig, claims: Claims
-) -> AsyncIterator[tuple[Actuator, str]]:
-    yield build_actuator(config, worker, claims)
+    config: Config, worker: WorkerConfig, context: ActuationContext
+) -> AsyncIterator[tuple[Actuator, Mode]]:
+    yield _on_cgroups(config, worker, context.claims)
 
 
-def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, str]:
+def _on_cgroups(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, Mode]:
     """Return an actuator on cgroups of our own making and its mode; raise TakenError."""
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted as error:
         log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
-        return RecordingActuator(), f"observe-only: {error}"
+        mode = f"observe-only: {error}"
+        return RecordingActuator(), lambda: mode
     groups = {
         e.name: hierarchy.group(e.cgroup, config.control.cfs_period, config.control.cfs_burst)
         for e in controlled(config, worker)
@@ -91,20 +118,61 @@ def build_actuator(config: Config, worker: WorkerConfig, claims: Claims) -> tupl
     }
     actuator = CgroupActuator(groups)
     if config.control.dry_run:
-        return RecordingActuator(actuator), "dry-run"
+        return RecordingActuator(actuator), _dry_run
     claims.take(groups.values())
-    return actuator, "control"
+    return actuator, _control
+
+
+@contextlib.asynccontextmanager
+async def _pods(
+    config: Config, worker: WorkerConfig, context: ActuationContext
+) -> AsyncIterator[tuple[Actuator, Mode]]:
+    """Yield an actuator on the pods of a node, whichever there are."""
+    # An import that is not used must not delay the start.
+    from roma.config.backends.pod_source import PodSource  # noqa: PLC0415
+    from supervisor.actuators.pod_meters import ServerMeters  # noqa: PLC0415
+    from supervisor.actuators.pods import PodActuator  # noqa: PLC0415
+
+    source = context.sources.of(worker.name)
+    assert isinstance(source, PodSource)
+    period, watch = config.period(worker), source.watch
+    meters = ServerMeters(port=worker.pods.port, period=period)
+    actuator = PodActuator(
+        watch,
+        meters,
+        worker=worker.name,
+        container=worker.pods.container,
+        period=period,
+        may_act=context.may_act,
+    )
+
+    def mode() -> str:
+        if not context.may_act():
+            return "standby: another supervisor holds the lease"
+        if watch.away_since is None:
+            return "control"
+        away = asyncio.get_running_loop().time() - watch.away_since
+        return f"holding since {away:.0f} s: {watch.trouble}"
+
+    try:
+        if config.control.dry_run:
+            yield RecordingActuator(actuator), _dry_run
+        else:
+            yield actuator, mode
+    finally:
+        await meters.close()
 
 
 ACTUATION: Final[dict[BackendKind, Actuation]] = {
     BackendKind.PROCESS: _cgroups,
     BackendKind.STATIC: _cgroups,
     BackendKind.DOCKER: _containers,
+    BackendKind.KUBERNETES: _pods,
 }
 
 
 def actuation(
-    config: Config, worker: WorkerConfig, claims: Claims
-) -> AbstractAsyncContextManager[tuple[Actuator, str]]:
+    config: Config, worker: WorkerConfig, context: ActuationContext
+) -> AbstractAsyncContextManager[tuple[Actuator, Mode]]:
     """Yield the best permitted actuator and the mode it implies; raise TakenError."""
-    return ACTUATION[worker.backend](config, worker, claims)
+    return ACTUATION[worker.backend](config, worker, context)

@@ -1,16 +1,19 @@
 """The supervisor's API for state, decisions and metrics, on a listener of its own.
 
-GET /control/v1/state                        the worker and its executables now
-GET /control/v1/decisions?model=…&seconds=…  the decisions of the last seconds, as text too
+GET /control/v1/state?worker=…               the worker and its executables now
+GET /control/v1/decisions?worker=…&model=…&seconds=…  its last decisions, as text too
 GET /metrics, GET /healthz
+
+`worker` may be absent where this program has one. Where another supervisor leads, it is the one to
+ask: the answer is a redirect.
 
 Dispatchers present the exchange token, metrics scrapers the metrics token (`tokens` in roma.yaml).
 """
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -24,6 +27,7 @@ from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import Limit, contended_by, explain, limit
 from supervisor.executables import ExecutableStatus
 from supervisor.live import metrics
+from supervisor.live.actuation import Mode
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
 
@@ -34,15 +38,34 @@ GPU_LIMIT = 1.0
 """Seconds that a scrape waits for the GPUs."""
 
 
-def application(
-    loop: ControlLoop, gpus: Gpus, *, worker: str, mode: str, middlewares: Sequence[Middleware] = ()
-) -> web.Application:
-    """Return the API; `mode` is `control`, `dry-run` or `observe-only: <reason>`."""
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """A worker's control loop, and its mode as of now."""
 
-    async def state(_: web.Request) -> web.Response:
-        return _json(snapshot(loop, worker, mode))
+    loop: ControlLoop
+    mode: Mode
+
+
+def application(
+    workers: Sequence[Controlled],
+    gpus: Gpus,
+    *,
+    middlewares: Sequence[Middleware] = (),
+    leader: Callable[[], str] = str,
+) -> web.Application:
+    """Return the API of some workers; `leader` returns the URL of another supervisor that leads."""
+
+    def asked(request: web.Request) -> Controlled:
+        if url := leader():
+            raise web.HTTPTemporaryRedirect(f"{url}{request.rel_url}")
+        return _chosen(workers, request.query.get("worker"))
+
+    async def state(request: web.Request) -> web.Response:
+        found = asked(request)
+        return _json(snapshot(found.loop, found.mode()))
 
     async def told(request: web.Request) -> web.Response:
+        loop = asked(request).loop
         try:
             seconds = wallclock.seconds_of(request.query)
         except StoryError as error:
@@ -50,11 +73,12 @@ def application(
         now = asyncio.get_running_loop().time()
         found = decisions(loop, request.query.get("model"), now - seconds)
         # Formatting takes longer than a tick may wait.
-        return await asyncio.to_thread(_told, found, worker, now)
+        return await asyncio.to_thread(_told, found, loop.worker, now)
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
+    loops = [found.loop for found in workers]
     pending_readings: asyncio.Task[Sequence[GpuReading]] | None = None
 
     async def scrape(request: web.Request) -> web.Response:
@@ -65,7 +89,7 @@ def application(
             pending_readings = asyncio.create_task(asyncio.to_thread(gpus.read))
         await asyncio.wait([pending_readings], timeout=GPU_LIMIT)
         readings = pending_readings.result() if pending_readings.done() else ()
-        return await prometheus.response(request, metrics.collect(loop, worker, readings))
+        return await prometheus.response(request, metrics.collect(loops, readings))
 
     app = web.Application(middlewares=middlewares)
     app.router.add_get("/control/v1/state", state)
@@ -75,12 +99,24 @@ def application(
     return app
 
 
-def snapshot(loop: ControlLoop, worker: str, mode: str) -> dict[str, Any]:
+def _chosen(workers: Sequence[Controlled], name: str | None) -> Controlled:
+    """Return the worker of that name, or the only one; raise 404."""
+    if name is None and len(workers) == 1:
+        return workers[0]
+    known = {found.loop.worker: found for found in workers}
+    if name in known:
+        return known[name]
+    error = f"worker = {(name or '')[:64]}: must be one of {', '.join(known)}"
+    text = orjson.dumps({"error": error}).decode()
+    raise web.HTTPNotFound(text=text, content_type="application/json")
+
+
+def snapshot(loop: ControlLoop, mode: str) -> dict[str, Any]:
     """Return the supervisor's state as plain data; cores, seconds and shares."""
     core = loop.core
     statuses = core.status.values()
     return {
-        "worker": worker,
+        "worker": loop.worker,
         "mode": mode,
         "capacity": core.capacity,
         "demanded": sum(s.demand or 0.0 for s in statuses),

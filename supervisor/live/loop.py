@@ -62,7 +62,7 @@ class ControlLoop:
         self.period = period
         self._actuator = actuator
         self._peers = peers
-        self._worker = worker
+        self.worker = worker
         self._law = law
         self._decision_log = decision_log
         self._host = host
@@ -74,10 +74,13 @@ class ControlLoop:
         self._failing: set[str] = set()
         self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
 
-    async def follow(self, managed: Iterable[Managed], actuator: Actuator) -> None:
-        """Control these executables through that actuator from the next tick on; wait for it."""
+    async def follow(self, managed: Iterable[Managed], actuator: Actuator | None = None) -> None:
+        """Control these executables from the next tick on, and wait for it.
+
+        `actuator` replaces the present one.
+        """
         done = asyncio.get_running_loop().create_future()
-        self._change = managed, actuator, done
+        self._change = managed, actuator or self._actuator, done
         await done
 
     async def run(self) -> None:
@@ -138,6 +141,8 @@ class ControlLoop:
 
     def _note(self, results: Mapping[str, float | ActuationError]) -> None:
         for name, result in results.items():
+            if name not in self.core.status:
+                continue  # it was discovered before this tick, and is controlled from the next one
             if isinstance(result, ActuationError):
                 if name not in self._failing:  # once per failure, not once per second
                     log.warning("executable %s: %s", name, result)
@@ -152,26 +157,24 @@ class ControlLoop:
     def _tell(self, decisions: Sequence[Decision]) -> None:
         """Write the previous period's decisions: by now the kernel's readings are known."""
         if self._decision_log is not None and decisions:
-            self._decision_log.offer(
-                decision_logs.decisions(self._worker), self._records(decisions)
-            )
+            self._decision_log.offer(decision_logs.decisions(self.worker), self._records(decisions))
 
     async def _end_story(self) -> None:
         """Write the last decisions; the kernel's readings for them will never be known."""
         if self._decision_log is not None:
             known = {id(d) for d in self._complete}
             last = [*self._complete, *(d for d in self.core.last() if id(d) not in known)]
-            name = decision_logs.decisions(self._worker)
+            name = decision_logs.decisions(self.worker)
             await self._decision_log.close(name, self._records(last))
 
     def _records(self, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         at = wall_clock(asyncio.get_running_loop().time())
-        more = {"worker": self._worker, "law": self._law}
+        more = {"worker": self.worker, "law": self._law}
         return [plain(d, at=at(d.time), **more) for d in decisions]
 
     async def _confirm(self) -> None:
         messages = {
-            peer: ExchangeRequest(self._worker, self.core.readings(peer.url), identity.own())
+            peer: ExchangeRequest(self.worker, self.core.readings(peer.url), identity.own())
             for peer in self._peers
             if peer.url not in self._silent
         }
@@ -191,7 +194,7 @@ class ControlLoop:
         This comes before the first tick, since two laws would alternate in setting the same quotas.
         Without any answer, it may control.
         """
-        hello = ExchangeRequest(self._worker, (), identity.own(), hello=True)
+        hello = ExchangeRequest(self.worker, (), identity.own(), hello=True)
         said = False
         while True:
             held = self._contest(await self._ask(hello))
@@ -227,5 +230,5 @@ class ControlLoop:
             return None
         self._contested = min(self._contested, now)
         if now - self._contested >= 2 * silence(self.period):
-            raise TakenError(f"supervisor of worker {self._worker}: {held}") from held
+            raise TakenError(f"supervisor of worker {self.worker}: {held}") from held
         return held

@@ -21,9 +21,9 @@ _CORES: Sequence[tuple[str, str, Value]] = (
 )
 
 
-def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Iterator[Metric]:
-    """Yield every metric of a worker and of its host's GPUs."""
-    executables = loop.core.status.items()
+def collect(loops: Sequence[ControlLoop], gpus: Sequence[GpuReading]) -> Iterator[Metric]:
+    """Yield every metric of the workers, and of the GPUs of this host, which is the first one."""
+    executables = [entry for loop in loops for entry in loop.core.status.items()]
     for what, meaning, value in _CORES:
         yield gauge(
             f"cores_{what}",
@@ -72,8 +72,8 @@ def collect(loop: ControlLoop, worker: str, gpus: Sequence[GpuReading]) -> Itera
             for term, cores in s.decisions[-1].demand.terms.items()
         ),
     )
-    yield from _worker(loop, worker)
-    yield from _gpus(worker, gpus)
+    yield from _workers(loops)
+    yield from _gpus(loops[0].worker, gpus)
 
 
 def _read(status: ExecutableStatus, value: float) -> float | None:
@@ -81,50 +81,57 @@ def _read(status: ExecutableStatus, value: float) -> float | None:
     return None if status.reading is None else value
 
 
-def _worker(loop: ControlLoop, worker: str) -> Iterator[Metric]:
-    labels, values = ["worker"], (worker,)
-    core = loop.core
-    yield gauge("worker_cores", "Cores that are shared out.", labels, [(values, core.capacity)])
+def _workers(loops: Sequence[ControlLoop]) -> Iterator[Metric]:
+    labels, named = ["worker"], [((loop.worker,), loop) for loop in loops]
+    yield gauge(
+        "worker_cores",
+        "Cores that are shared out.",
+        labels,
+        [(w, x.core.capacity) for w, x in named],
+    )
     yield gauge(
         "worker_demand_met_ratio",
         "eta: capacity over demand; below 1 demands are cut.",
         labels,
-        [(values, core.eta)],
+        [(w, x.core.eta) for w, x in named],
     )
-    yield from _host(core.contention, worker)
-    yield counter("ticks", "Control periods done.", labels, [(values, loop.ticks)])
-    yield counter("ticks_missed", "Control periods left out.", labels, [(values, loop.missed)])
-    yield gauge("control_period_seconds", "The control period.", labels, [(values, loop.period)])
-    yield histogram("tick_jitter_seconds", "How late ticks began.", labels, [(values, loop.jitter)])
+    yield from _hosts([(w, x.core.contention) for w, x in named])
+    yield counter("ticks", "Control periods done.", labels, [(w, x.ticks) for w, x in named])
+    yield counter(
+        "ticks_missed", "Control periods left out.", labels, [(w, x.missed) for w, x in named]
+    )
+    yield gauge(
+        "control_period_seconds", "The control period.", labels, [(w, x.period) for w, x in named]
+    )
+    yield histogram(
+        "tick_jitter_seconds", "How late ticks began.", labels, [(w, x.jitter) for w, x in named]
+    )
     yield histogram(
         "actuation_duration_seconds",
         "What it took to set the quotas of a tick.",
         labels,
-        [(values, loop.actuation)],
+        [(w, x.actuation) for w, x in named],
     )
 
 
-def _host(found: Contention | None, worker: str) -> Iterator[Metric]:
-    measured: Sequence[tuple[str, str, float | None]] = (
-        (
-            "others_cores",
-            "CPUs of the worker's host that others use.",
-            None if found is None else found.others,
-        ),
+def _hosts(found: Sequence[tuple[tuple[str], Contention | None]]) -> Iterator[Metric]:
+    measured: Sequence[tuple[str, str, Callable[[Contention], float | None]]] = (
+        ("others_cores", "CPUs of the worker's host that others use.", lambda c: c.others),
         (
             "stolen_cores",
             "CPUs of the worker's host that its hypervisor takes.",
-            None if found is None else found.stolen,
+            lambda c: c.stolen,
         ),
         (
             "cpu_pressure_ratio",
             "Share of the last period in which something on the worker's host waited for a CPU "
             "(PSI).",
-            None if found is None else found.waited,
+            lambda c: c.waited,
         ),
     )
     for name, meaning, value in measured:
-        yield gauge(f"host_{name}", meaning, ["worker"], [((worker,), value)])
+        samples = [(worker, None if c is None else value(c)) for worker, c in found]
+        yield gauge(f"host_{name}", meaning, ["worker"], samples)
 
 
 def _gpus(worker: str, gpus: Sequence[GpuReading]) -> Iterator[Metric]:

@@ -1,5 +1,6 @@
 """The supervisor loop's client of a dispatcher."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
@@ -7,6 +8,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from roma.config.watched_file import Watched
 from roma.domain import exchange
 from roma.domain.errors import ExchangeError
+from roma.domain.exchange import SupervisorId
 from roma.security.tokens import Token, sent
 from roma.telemetry.reachability import reason
 from supervisor.live.identity import is_gone
@@ -17,7 +19,10 @@ class WorkerHeld(ExchangeError):
 
 
 class Peer:
-    """A dispatcher's admin address; every failure is an `ExchangeError`."""
+    """A dispatcher's admin address; every failure is an `ExchangeError`.
+
+    `may_replace` says if another supervisor of the worker has ended, as far as we can know.
+    """
 
     def __init__(
         self,
@@ -25,12 +30,14 @@ class Peer:
         url: str,
         timeout: float,
         token: Watched[Token] | None = None,
+        may_replace: Callable[[SupervisorId], bool] = is_gone,
     ) -> None:
         self.url = url
         self._token = token
         self._session = session
         self._timeout = ClientTimeout(total=timeout)
         self._has_answered = False
+        self._may_replace = may_replace
 
     async def report(self) -> exchange.ExchangeReply:
         """Fetch the dispatcher's report."""
@@ -50,7 +57,7 @@ class Peer:
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
         """Report what was applied; raise WorkerHeld while it accepts another supervisor."""
         refusal = await self._confirm(message)
-        if refusal is not None and is_gone(refusal.supervisor):
+        if refusal is not None and self._may_replace(refusal.supervisor):
             refusal = await self._confirm(replace(message, replaces=refusal.supervisor))
         if refusal is not None:
             raise WorkerHeld(f"{self.url}: {refusal.error}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout
+from yarl import URL
 
 from dispatcher import reports
 from dispatcher.live.driver import Driver
@@ -168,7 +169,10 @@ class DashboardFeed:
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
         asked = self._asked(model)
         answers = await asyncio.gather(
-            *(self._get(url, "decisions", query, TELL_LIMIT) for url in asked.values())
+            *(
+                self._get(url, "decisions", {**query, "worker": worker}, TELL_LIMIT)
+                for worker, url in asked.items()
+            )
         )
         told = dict(zip(asked, answers, strict=True))
         decisions = [d for a in answers if isinstance(a, dict) for d in a.get("decisions", ())]
@@ -188,7 +192,10 @@ class DashboardFeed:
         return {worker: url for worker, url in self._supervisors.items() if worker in hosts}
 
     async def _ask(self, worker: str, url: str) -> tuple[Worker, Mapping[str, Any]]:
-        answer, now = await self._get(url, "state", {}, ASK_LIMIT), self._driver.clock()
+        answer, now = (
+            await self._get(url, "state", {"worker": worker}, ASK_LIMIT),
+            self._driver.clock(),
+        )
         if isinstance(answer, str):
             silent = Worker(worker, url, False, now - self._heard[worker], answer)
             return judged(silent, {}, self._expected[worker]), {}
@@ -202,21 +209,31 @@ class DashboardFeed:
     ) -> dict[str, Any] | str:
         """Return a supervisor's answer, or why there is none."""
         try:
-            async with self._session.get(
-                f"{url}/control/v1/{what}",
-                params=query,
-                headers=sent(self._token),
-                timeout=ClientTimeout(total=limit),
-            ) as response:
-                body = await response.read()
-                if response.status != 200:
-                    return f"status {response.status}"
-                answer = orjson.loads(body)
+            status, body = await self._call(f"{url}/control/v1/{what}", query, limit)
+            if status != 200:
+                return f"status {status}"
+            answer = orjson.loads(body)
         except TimeoutError:  # an OSError too
             return f"no answer within {limit:g} s"
         except (ClientError, OSError, ValueError) as error:
             return reason(error)
         return answer if isinstance(answer, dict) else "its answer is no object"
+
+    async def _call(self, url: str, query: Mapping[str, str], limit: float) -> tuple[int, bytes]:
+        """Ask a supervisor; one that stands by names the one to ask instead."""
+        for _ in range(2):
+            async with self._session.get(
+                url,
+                params=query,
+                headers=sent(self._token),
+                timeout=ClientTimeout(total=limit),
+                allow_redirects=False,  # aiohttp would leave the token out
+            ) as response:
+                leader = response.headers.get("Location", "") if response.status == 307 else ""
+                if not leader.startswith(("http://", "https://")):
+                    return response.status, await response.read()
+            url = f"{URL(leader).origin()}{URL(url).path}"
+        return 508, b""  # two supervisors that name each other: neither leads any more
 
     def _records(self, moments: Sequence[Moment], now: float) -> list[dict[str, Any]]:
         at, since = wallclock.wall_clock(now)(now), self._told

@@ -4,12 +4,14 @@ from typing import Final
 
 from roma.config.backends.base import Backend
 from roma.config.backends.docker import DockerBackend
+from roma.config.backends.kubernetes import KubernetesBackend
 from roma.config.backends.process import ProcessBackend
 from roma.config.backends.static import StaticBackend
 from roma.config.workers import BackendKind, WorkerConfig
 
 BACKENDS: Final[dict[BackendKind, Backend]] = {
-    backend.kind: backend for backend in (ProcessBackend(), DockerBackend(), StaticBackend())
+    backend.kind: backend
+    for backend in (ProcessBackend(), DockerBackend(), StaticBackend(), KubernetesBackend())
 }
 
 

@@ -450,7 +450,7 @@ STATIC = "{name: w, cores: 2, backend: static, executables: [LISTED], MORE}"
         (
             "{url: 'http://x:1', model: digits}, {url: 'http://x:2', model: photos}",
             "grpc_offset: 1000",
-            "workers.0.grpc_offset = 1000: must be absent for backend static (use grpc)",
+            "workers.0.grpc_offset = 1000: must be absent for backend static (use grpc, grpc_port)",
         ),
     ],
 )

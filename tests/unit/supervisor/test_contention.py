@@ -230,10 +230,10 @@ async def test_the_loop_reads_the_host_and_tells_who_has_it():
         return HostReading(2, 0.0, 0.0)
 
     loop = ControlLoop(host.core, RecordingActuator(), [], worker="w", period=1.0, host=reading)
-    told = snapshot(loop, "w", "control")
+    told = snapshot(loop, "control")
     assert told["contended"]
     assert told["executables"]["m@w"]["limit"] == "contended"
     assert told["executables"]["m@w"]["contention"].startswith("others use 1.75 of its host's")
     await loop.tick()
     assert len(read) == 1
-    assert not snapshot(loop, "w", "control")["contended"]
+    assert not snapshot(loop, "control")["contended"]

@@ -48,7 +48,7 @@ def values(metrics):
 
 
 def test_cores_are_told_apart_by_what_they_are():
-    found = values(collect(ticked(), "w", ()))
+    found = values(collect([ticked()], ()))
     assert found["roma_cores_demanded", "a@w", "a"] == 3.0
     assert found["roma_cores_allocated", "a@w", "a"] == 2.0
     assert found["roma_cores_applied", "a@w", "a"] == 2.0
@@ -67,7 +67,7 @@ def test_what_was_applied_and_throttled_adds_up():
     managed = {name: status.managed for name, status in loop.core.status.items()}
     readings = {name: Reading(2.0, 11.0, 40, 9) for name in managed}
     loop.core.tick({}, readings, now=4.0)
-    found = values(collect(loop, "w", ()))
+    found = values(collect([loop], ()))
     # One second with the core that was found, three with the two that the last tick applied.
     assert found["roma_applied_core_seconds_total", "a@w"] == 1.0 * 1 + 2.0 * 3
     assert found["roma_quota_periods_total", "a@w"] == 40
@@ -78,11 +78,11 @@ def test_the_terms_of_the_law_are_those_of_its_last_decision():
     loop = ticked()
     story = loop.core.status["a@w"].decisions
     story.append(replace(story[-1], demand=Demand(1.5, "", {"load": 1.25, "margin": 0.25})))
-    found = values(collect(loop, "w", ()))
+    found = values(collect([loop], ()))
     assert found["roma_controller_term_cores", "a@w", "a", "load"] == 1.25
     assert found["roma_controller_term_cores", "a@w", "a", "margin"] == 0.25
     story.append(replace(story[-1], demand=hold("nothing is known")))
-    names = {name for name, *labels in values(collect(loop, "w", ())) if "a@w" in labels}
+    names = {name for name, *labels in values(collect([loop], ())) if "a@w" in labels}
     assert "roma_controller_term_cores" not in names
 
 
@@ -92,7 +92,7 @@ async def test_each_tick_s_lateness_and_actuation_are_counted():
     while loop.ticks < 3:
         await asyncio.sleep(0)
     running.cancel()
-    found = values(collect(loop, "w", ()))
+    found = values(collect([loop], ()))
     assert found["roma_tick_jitter_seconds_count", "w"] == 1
     assert found["roma_actuation_duration_seconds_count", "w"] == 1
     assert found["roma_actuation_duration_seconds_bucket", "w", "10.0"] == 1
@@ -102,9 +102,9 @@ async def test_each_tick_s_lateness_and_actuation_are_counted():
 
 def test_what_others_take_of_the_host_is_told_where_it_is_known():
     loop = ticked()
-    assert "roma_host_others_cores" not in {name for name, *_ in values(collect(loop, "w", ()))}
+    assert "roma_host_others_cores" not in {name for name, *_ in values(collect([loop], ()))}
     loop.core.contention = Contention(cpus=4, idle=0.5, others=2.5, stolen=0.25, waited=0.75)
-    found = values(collect(loop, "w", ()))
+    found = values(collect([loop], ()))
     assert found["roma_host_others_cores", "w"] == 2.5
     assert found["roma_host_stolen_cores", "w"] == 0.25
     assert found["roma_host_cpu_pressure_ratio", "w"] == 0.75
@@ -113,7 +113,7 @@ def test_what_others_take_of_the_host_is_told_where_it_is_known():
 def test_before_the_first_tick_there_is_nothing_to_tell_of_an_executable():
     core = Supervisor([Managed("m@w", MODEL, 0.1, 3.0, initial=1.0)], None, capacity=4.0)
     loop = ControlLoop(core, RecordingActuator(), [], worker="w", period=1.0)
-    told = {name for name, *labels in values(collect(loop, "w", ())) if "m@w" in labels}
+    told = {name for name, *labels in values(collect([loop], ())) if "m@w" in labels}
     assert told == {
         "roma_quota_changes_total",
         "roma_actuation_failures_total",
@@ -130,7 +130,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
         for metrics in (
             collect_dispatcher(core, 0.0),
             collect_control([Worker("w", "http://w", answers=True)]),
-            collect(ticked(), "w", [gpu]),
+            collect([ticked()], [gpu]),
         )
         for metric in metrics
         for sample in metric.samples

@@ -1,0 +1,1 @@
+"""A Kubernetes API server: credentials, calls, and the pods of a namespace as they come and go."""

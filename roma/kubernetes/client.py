@@ -1,0 +1,134 @@
+"""Calls to a Kubernetes API server, by plain HTTP: decision 22 has what a client library costs."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import orjson
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+
+from roma.domain.errors import ActuationError
+from roma.kubernetes.credentials import Credentials
+from roma.telemetry.reachability import reason
+
+STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
+"""The patch that `pods/resize` takes; it refuses application/merge-patch+json with 422."""
+
+MOST_LINE: Final = 8 * 2**20
+"""Most bytes of one event of a watch: objects are at most 1.5 MB in etcd."""
+
+QUIET: Final = 150.0
+"""Seconds without a byte after which a watch counts as broken: bookmarks come about once a
+minute."""
+
+
+class ApiServerError(ActuationError):
+    """The API server refused, failed or did not answer (`status` 0)."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def is_passing(self) -> bool:
+        """True if the same call may succeed later without a change by anybody."""
+        return self.status in (0, 409, 429) or self.status >= 500
+
+
+class Client:
+    """An API server, as one identity; every failure is an `ApiServerError`."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+        tls = credentials.tls
+        self._session = ClientSession(
+            connector=TCPConnector(ssl=True if tls is None else tls, limit=0)
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    async def get(self, path: str, timeout: float, **query: str) -> dict[str, Any]:
+        """Return the object at a path; `timeout` in seconds."""
+        return await self._call("GET", path, timeout, query=query)
+
+    async def patch(self, path: str, body: object, timeout: float) -> dict[str, Any]:
+        """Apply a strategic merge patch; return the object as it is now."""
+        return await self._call("PATCH", path, timeout, body=body, kind=STRATEGIC_MERGE)
+
+    async def put(self, path: str, body: object, timeout: float) -> dict[str, Any]:
+        """Replace an object; return it as it is now."""
+        return await self._call("PUT", path, timeout, body=body)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        timeout: float,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        kind: str = "application/json",
+    ) -> dict[str, Any]:
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = kind
+        try:
+            async with self._session.request(
+                method,
+                self.credentials.server + path,
+                params=query,
+                data=None if body is None else orjson.dumps(body),
+                headers=headers,
+                timeout=ClientTimeout(total=timeout),
+            ) as response:
+                said = await response.read()
+                if response.status >= 300:
+                    raise self._refusal(response.status, said)
+                found = orjson.loads(said)
+        except (ClientError, TimeoutError, OSError) as error:
+            raise self._silence(error) from error
+        except ValueError as error:
+            raise ApiServerError(f"{self.credentials.server}: its answer is no JSON") from error
+        if not isinstance(found, dict):
+            raise ApiServerError(f"{self.credentials.server}: its answer is no object")
+        return found
+
+    async def watch(self, path: str, **query: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield the events of a watch until the server ends it."""
+        timeout = ClientTimeout(total=None, sock_connect=5, sock_read=QUIET)
+        url = self.credentials.server + path
+        try:
+            async with self._session.get(
+                url, params={**query, "watch": "1"}, headers=self._headers(), timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise self._refusal(response.status, await response.read())
+                rest = b""
+                async for part in response.content.iter_any():
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        yield orjson.loads(line)
+                    if len(rest) > MOST_LINE:
+                        raise ApiServerError(f"{url}: an event of more than {MOST_LINE} bytes")
+        except (ClientError, TimeoutError, OSError) as error:
+            raise self._silence(error) from error
+        except ValueError as error:
+            raise ApiServerError(f"{url}: an event that is no JSON") from error
+
+    def _headers(self) -> dict[str, str]:
+        token = self.credentials.token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _silence(self, error: Exception) -> ApiServerError:
+        return ApiServerError(f"{self.credentials.server}: not reachable: {reason(error)}")
+
+    def _refusal(self, status: int, said: bytes) -> ApiServerError:
+        """Return the error for an answer: its Status object has the reason in words."""
+        try:
+            words = orjson.loads(said)["message"]
+        except (ValueError, KeyError, TypeError):
+            words = said[:200].decode("utf-8", "replace")
+        if status == 401:
+            words = f"{words}: the credentials of {self.credentials.source} are not accepted"
+        return ApiServerError(f"{self.credentials.server}: status {status}: {words}", status)

@@ -1,0 +1,197 @@
+"""Credentials for an API server: a pod's service account, or a kubeconfig.
+
+Tokens of service accounts are replaced every hour: their file is read again.
+"""
+
+import base64
+import contextlib
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from roma.domain.errors import ConfigError
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Directory with a pod's own credentials."""
+
+REREAD: Final = 10.0
+"""Seconds after which a token's file is read again."""
+
+
+class TokenFile:
+    """A bearer token in a file that is replaced from time to time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._text = ""
+        self._read_at = -REREAD
+
+    def __repr__(self) -> str:
+        return f"<TokenFile {self._path}>"
+
+    def __call__(self) -> str:
+        """Return the token; a file that cannot be read leaves the last one in force."""
+        now = time.monotonic()
+        if now - self._read_at >= REREAD:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                self._text = self._path.read_text(encoding="ascii").strip()
+            self._read_at = now
+        return self._text
+
+
+class FixedToken:
+    """A bearer token; no repr shows it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return "<FixedToken>"
+
+    def __call__(self) -> str:
+        """Return the token; "" if there is none."""
+        return self._text
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Address of an API server and proof of identity; `namespace` is the default one.
+
+    `source` names the file, for errors.
+    """
+
+    server: str
+    namespace: str
+    token: TokenFile | FixedToken
+    tls: ssl.SSLContext | None
+    source: str
+
+
+def find(kubeconfig: Path | None = None, context: str | None = None) -> Credentials:
+    """Return the credentials of a kubeconfig, or else those of the pod that this runs in.
+
+    Without either, `$KUBECONFIG` and `~/.kube/config` are read, as kubectl does. Raises ConfigError
+    naming the file and its key.
+    """
+    if (
+        kubeconfig is None
+        and context is None
+        and (host := os.environ.get("KUBERNETES_SERVICE_HOST"))
+    ):
+        return _in_cluster(host, os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
+    if kubeconfig is None:
+        listed = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+        kubeconfig = Path(listed) if listed else Path.home() / ".kube" / "config"
+    return _Kubeconfig(kubeconfig).credentials(context)
+
+
+def _in_cluster(host: str, port: str) -> Credentials:
+    try:
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
+        (SERVICE_ACCOUNT / "token").read_text()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {error}") from error
+    shown = f"[{host}]" if ":" in host else host
+    token = TokenFile(SERVICE_ACCOUNT / "token")
+    return Credentials(f"https://{shown}:{port}", namespace, token, tls, str(SERVICE_ACCOUNT))
+
+
+class _Kubeconfig:
+    """A kubeconfig file (client-go's clientcmd/v1 Config)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path}: is no YAML: {error}") from error
+        if not isinstance(found, dict) or found.get("kind") != "Config" or "clusters" not in found:
+            raise ConfigError(f"{path}: is no kubeconfig (kind: Config with clusters)")
+        self._content: dict[str, Any] = found
+
+    def credentials(self, wanted: str | None) -> Credentials:
+        """Return the credentials of a context, or of the current one."""
+        name = wanted or self._content.get("current-context") or ""
+        context = self._entry("contexts", name, "context")
+        cluster_name, user_name = str(context.get("cluster")), context.get("user")
+        cluster = self._entry("clusters", cluster_name, "cluster")
+        user = {} if user_name is None else self._entry("users", str(user_name), "user")
+        server = cluster.get("server")
+        parts = urlsplit(server) if isinstance(server, str) else None
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise self._fault(f"clusters.{cluster_name}.server", server, "http(s)://host:port")
+        for key in ("exec", "auth-provider", "username"):
+            if key in user:
+                bound = "absent: use token, tokenFile or client-certificate"
+                raise self._fault(f"users.{user_name}.{key}", "set", bound)
+        tls = None if parts.scheme == "http" else self._tls(cluster_name, cluster, user_name, user)
+        return Credentials(
+            server=str(server).rstrip("/"),
+            namespace=context.get("namespace") or "default",
+            token=self._token(user),
+            tls=tls,
+            source=str(self._path),
+        )
+
+    def _entry(self, section: str, name: str, kind: str) -> dict[str, Any]:
+        entries = self._content.get(section) or ()
+        for entry in entries:
+            if isinstance(entry, dict) and entry.get("name") == name:
+                found = entry.get(kind)
+                return found if isinstance(found, dict) else {}
+        known = ", ".join(str(e.get("name")) for e in entries if isinstance(e, dict)) or "none"
+        raise self._fault(kind, name or None, f"one of {section} ({known})")
+
+    def _fault(self, key: str, value: object, bound: str) -> ConfigError:
+        return ConfigError(f"{self._path}: {key} = {value}: must be {bound}")
+
+    def _token(self, user: Mapping[str, Any]) -> TokenFile | FixedToken:
+        if "tokenFile" in user:
+            return TokenFile(self._path.parent / user["tokenFile"])
+        return FixedToken(user.get("token") or "")
+
+    def _tls(
+        self,
+        cluster_name: str,
+        cluster: Mapping[str, Any],
+        user_name: object,
+        user: Mapping[str, Any],
+    ) -> ssl.SSLContext:
+        where = f"clusters.{cluster_name}.certificate-authority"
+        try:
+            authority = self._bytes(cluster, "certificate-authority")
+            tls = ssl.create_default_context(
+                cadata=None if authority is None else authority.decode("ascii")
+            )
+            if cluster.get("insecure-skip-tls-verify"):
+                tls.check_hostname = False
+                tls.verify_mode = ssl.CERT_NONE
+            where = f"users.{user_name}.client-certificate"
+            certificate, key = (self._bytes(user, f"client-{k}") for k in ("certificate", "key"))
+            if certificate is not None and key is not None:
+                with tempfile.NamedTemporaryFile() as file:  # of mode 600; `ssl` reads files only
+                    file.write(certificate + b"\n" + key)
+                    file.flush()
+                    tls.load_cert_chain(file.name)
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            raise ConfigError(f"{self._path}: {where}: {error}") from error
+        return tls
+
+    def _bytes(self, section: Mapping[str, Any], key: str) -> bytes | None:
+        """Return the content of `key`, which names a file, or of `key`-data, in base64."""
+        if (data := section.get(f"{key}-data")) is not None:
+            return base64.b64decode(str(data), validate=True)
+        if (name := section.get(key)) is not None:
+            return (self._path.parent / str(name)).read_bytes()
+        return None

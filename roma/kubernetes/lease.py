@@ -1,0 +1,116 @@
+"""Leader election by a Lease (coordination.k8s.io/v1), by client-go's rules.
+
+Clocks of hosts differ, so a lease has ended when its holder has written nothing for its duration by
+our own clock. The holder stops to act before that: after the renewal deadline, two thirds of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from roma.kubernetes.client import ApiServerError, Client
+
+DURATION: Final = 3.0
+"""Seconds without a renewal after which others may take the lease."""
+
+DEADLINE: Final = 2.0
+"""Seconds after the last renewal was sent in which its holder may act."""
+
+RETRY: Final = 0.5
+"""Seconds between two renewals or attempts."""
+
+log = logging.getLogger(__name__)
+
+
+class Lease:
+    """Our part in an election; `identity` names us, `holder` is the identity of the leader."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.holder = ""
+        self.identity = identity
+        self._client = client
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        self._wall = wall
+        self._clock = asyncio.get_running_loop().time
+        self._renewed = float("-inf")
+        self._seen = ("", 0.0)
+        """The version of the lease, and our time at which it was first seen."""
+        self._said = ""
+
+    @property
+    def is_held(self) -> bool:
+        """True while we may act."""
+        return self._clock() < self._renewed + DEADLINE
+
+    async def acquired(self) -> None:
+        """Return once we hold the lease."""
+        while not await self._attempt():
+            await asyncio.sleep(RETRY)
+        log.info("%s: this supervisor leads", self._path)
+
+    async def keep(self) -> None:
+        """Renew the lease; return when it is lost."""
+        while self.is_held:
+            await asyncio.sleep(RETRY)
+            await self._attempt()
+        log.error("%s: the lease is lost, to %s", self._path, self.holder or "nobody yet")
+
+    async def release(self) -> None:
+        """Give the lease back, so that another takes over at once."""
+        if not self.is_held:
+            return
+        self._renewed = float("-inf")
+        try:
+            found = await self._client.get(self._path, DEADLINE)
+            if found["spec"].get("holderIdentity") == self.identity:
+                found["spec"]["holderIdentity"] = ""
+                await self._client.put(self._path, found, DEADLINE)
+        except ApiServerError as error:
+            log.warning("%s; others take over in %g s", error, DURATION)
+
+    async def _attempt(self) -> bool:
+        """Take or renew the lease; return whether we hold it."""
+        sent = self._clock()
+        try:
+            found = await self._client.get(self._path, RETRY)
+            spec = found.get("spec") or {}
+            self._look(found, spec)
+            if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
+                return False
+            found["spec"] = self._claimed(spec)
+            await self._client.put(self._path, found, RETRY)
+        except ApiServerError as error:
+            if error.status != 409 and str(error) != self._said:  # 409: another was faster
+                log.warning("%s", error)
+                self._said = str(error)
+            return self.is_held
+        self.holder, self._renewed, self._said = self.identity, sent, ""
+        return True
+
+    def _look(self, found: dict[str, Any], spec: dict[str, Any]) -> None:
+        version = str(found["metadata"].get("resourceVersion"))
+        self.holder = spec.get("holderIdentity") or ""
+        if version != self._seen[0]:
+            self._seen = version, self._clock()
+
+    def _claimed(self, spec: dict[str, Any]) -> dict[str, Any]:
+        now = self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_new = self.holder != self.identity
+        return {
+            **spec,
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": int(DURATION),
+            "renewTime": now,
+            "acquireTime": now if is_new else spec.get("acquireTime", now),
+            "leaseTransitions": (spec.get("leaseTransitions") or 0) + is_new,
+        }

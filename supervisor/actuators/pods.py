@@ -1,0 +1,220 @@
+"""Cores of pods: limits set by in-place resize (KEP-1287), confirmed by a watch.
+
+Requests are floors and never move; limits are grants. The kubelet has put a limit into force when
+it has observed that generation of the pod, reports no pending resize and shows the new resources.
+Nobody but the supervisor core bounds the sum of the limits on a node.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from roma.config.backends.pod import executable_name
+from roma.domain.errors import ActuationError
+from roma.kubernetes.client import ApiServerError
+from roma.kubernetes.pods import Pod
+from roma.kubernetes.quantity import quantity
+from roma.kubernetes.watch import PodWatch
+from supervisor.executables import Reading
+
+LEAST_CHANGE: Final = 10
+"""Millicores; a smaller change is not worth a call."""
+
+LEAST_SHARE: Final = 0.01
+"""Share of the present limit; a smaller change is not worth a call."""
+
+MOST_PER_SECOND: Final = 10
+"""Changes per second on one node: with more, a kubelet's tail latency grows beyond a second."""
+
+AT_ONCE: Final = 4
+"""Calls in flight."""
+
+PATIENCE: Final = 2
+"""Ticks after which an unconfirmed limit is sent again, 1 m different: a kubelet that was away acts
+at once on a change, and otherwise only on its next full pass."""
+
+REFUSED_FOR: Final = 30
+"""Ticks for which a refused value is not asked for again."""
+
+
+class PodMeters(Protocol):
+    """Source of readings (`supervisor/actuators/pod_meters.py`)."""
+
+    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+        """Return the readings that have arrived since the last call, by executable."""
+
+
+@dataclass(slots=True)
+class _Grant:
+    """A limit that was asked for; `generation` is that of the pod with it, 0 if it was refused."""
+
+    uid: str
+    millis: int
+    generation: int
+    tick: int
+    error: ActuationError | None = None
+
+
+class PodActuator:
+    """Applies cores through an API server; `worker` is the name after `@` of its executables.
+
+    `period` is the control period in seconds; `may_act` is false while another supervisor leads.
+    """
+
+    def __init__(
+        self,
+        watch: PodWatch,
+        meters: PodMeters,
+        *,
+        worker: str,
+        container: str,
+        period: float,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._watch = watch
+        self._meters = meters
+        self._worker = worker
+        self._container = container
+        self._limit = period / 3
+        """Seconds that a tick waits: a slow API server must not delay the tick after it."""
+        self._most = max(1, math.floor(MOST_PER_SECOND * period))
+        self._may_act = may_act
+        self._grants: dict[str, _Grant] = {}
+        self._told: dict[str, int] = {}
+        """Millicores last reported as applied."""
+        self._tick = 0
+        self._calls = asyncio.Semaphore(AT_ONCE)
+
+    async def read(self) -> Mapping[str, Reading | None]:
+        """Read every pod: what its model server has reported since the last tick."""
+        return self._meters.read(self._pods())
+
+    async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
+        """Set limits; return what the kubelet has confirmed, and what failed.
+
+        What is neither is on its way, and is returned by a later call.
+        """
+        self._tick += 1
+        pods = self._pods()
+        self._forget(pods)
+        failed: dict[str, ActuationError] = {}
+        if cores and self._may_act():
+            failed = await self._change(pods, cores)
+        return {**self._confirmed(), **failed}
+
+    def _pods(self) -> dict[str, Pod]:
+        return {
+            f"{executable_name(pod.name)}@{self._worker}": pod
+            for pod in self._watch.pods.values()
+            if pod.is_served
+        }
+
+    def _forget(self, pods: Mapping[str, Pod]) -> None:
+        """Forget what was asked of pods that are gone, also if another has their name now."""
+        for name, grant in list(self._grants.items()):
+            if name not in pods or pods[name].uid != grant.uid:
+                del self._grants[name]
+        self._told = {name: told for name, told in self._told.items() if name in pods}
+
+    async def _change(
+        self, pods: Mapping[str, Pod], cores: Mapping[str, float]
+    ) -> dict[str, ActuationError]:
+        failed: dict[str, ActuationError] = {}
+        wanted: list[tuple[float, str, int]] = []
+        for name, value in cores.items():
+            pod = pods.get(name)
+            if pod is None:
+                continue  # it is gone, or not known yet
+            if pod.fault:
+                failed[name] = ActuationError(f"pod {pod.name}: {pod.fault}")
+                continue
+            millis = self._millis(name, pod, round(1000 * value))
+            if millis is not None:
+                change = millis - (pod.limit or 0)
+                # The largest decreases first: their cores are given to others.
+                wanted.append((change, name, millis))
+            elif (error := self._error(name, pod)) is not None:
+                failed[name] = error
+        wanted.sort(key=lambda entry: (entry[0] > 0, -abs(entry[0])))
+        chosen = wanted[: self._most]
+        if chosen:
+            calls = [self._set(name, pods[name], millis) for _, name, millis in chosen]
+            results = await asyncio.gather(*calls)
+            failed |= {
+                name: error
+                for (_, name, _), error in zip(chosen, results, strict=True)
+                if error is not None
+            }
+        return failed
+
+    def _millis(self, name: str, pod: Pod, wanted: int) -> int | None:
+        """Return the limit to ask for; None if there is nothing to ask."""
+        wanted = max(wanted, pod.request or 0, 1)
+        grant, present = self._grants.get(name), pod.limit or 0
+        if grant is not None and grant.error is not None:
+            is_same = abs(wanted - grant.millis) <= _band(grant.millis)
+            if is_same and self._tick - grant.tick < REFUSED_FOR:
+                return None
+            return wanted
+        if abs(wanted - present) > _band(present):
+            return wanted
+        if pod.is_settled or pod.resize:
+            return None
+        if grant is None:  # somebody else's change, or ours before a restart
+            self._grants[name] = _Grant(pod.uid, present, pod.generation, self._tick)
+        elif self._tick - grant.tick >= PATIENCE:
+            return present + 1
+        return None
+
+    def _error(self, name: str, pod: Pod) -> ActuationError | None:
+        """Return why a limit that was asked for is not in force."""
+        if pod.resize:
+            return ActuationError(f"pod {pod.name} on node {pod.node}: {pod.resize}")
+        grant = self._grants.get(name)
+        return None if grant is None else grant.error
+
+    async def _set(self, name: str, pod: Pod, millis: int) -> ActuationError | None:
+        path = f"/api/v1/namespaces/{self._watch.namespace}/pods/{pod.name}/resize"
+        resources = {"limits": {"cpu": quantity(millis)}}
+        body = {"spec": {"containers": [{"name": self._container, "resources": resources}]}}
+        try:
+            async with asyncio.timeout(self._limit):
+                async with self._calls:
+                    answer = await self._watch.client.patch(path, body, self._limit)
+                found = self._watch.take(answer)
+                generation = pod.generation if found is None else found.generation
+                self._grants[name] = _Grant(pod.uid, millis, generation, self._tick)
+                self._told.pop(name, None)
+                await self._watch.until(lambda: self._is_over(pod, generation))
+        except TimeoutError:
+            return None  # it is on its way; a later tick looks again
+        except ApiServerError as error:
+            if error.status in (404, 410):
+                return None  # the watch will say that it is gone
+            if not error.is_passing:
+                self._grants[name] = _Grant(pod.uid, millis, 0, self._tick, error)
+            return error
+        return None
+
+    def _is_over(self, pod: Pod, generation: int) -> bool:
+        now = self._watch.pods.get(pod.name)
+        if now is None or now.uid != pod.uid or now.resize:
+            return True
+        return now.generation >= generation and now.is_settled
+
+    def _confirmed(self) -> dict[str, float]:
+        """Return, by executable, the cores that have come into force since the last call."""
+        found: dict[str, float] = {}
+        for name, pod in self._pods().items():
+            granted = pod.granted
+            if granted is not None and pod.is_settled and self._told.get(name) != granted:
+                self._told[name] = granted
+                found[name] = granted / 1000
+        return found
+
+
+def _band(millis: int) -> float:
+    """Return the millicores by which a limit must change to be worth a call, from `millis`."""
+    return max(LEAST_CHANGE, LEAST_SHARE * millis) - 1

@@ -1,0 +1,69 @@
+"""Leader election: one acts at a time, and who may act no longer knows it first."""
+
+import asyncio
+
+import pytest
+
+from roma.kubernetes import lease as module
+from roma.kubernetes.lease import Lease
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """A lease of a third of a second, so that a test does not wait for seconds."""
+    for name in ("DURATION", "DEADLINE", "RETRY"):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+
+
+def candidate(cluster, name):
+    return Lease(cluster.client, "models", "l", f"http://{name}:8600")
+
+
+async def test_the_first_leads_and_the_second_waits_and_knows_who_leads(cluster, short):
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.acquired()
+    keeping = asyncio.create_task(first.keep())
+    waiting = asyncio.create_task(second.acquired())
+    await until(lambda: second.holder == "http://a:8600")
+    await asyncio.sleep(2 * module.DURATION)
+    assert first.is_held
+    assert not second.is_held
+    assert not waiting.done()
+    assert cluster.api.lease["spec"]["leaseTransitions"] == 1
+    keeping.cancel()  # it dies: nobody renews
+    await waiting
+    assert second.is_held
+    assert not first.is_held
+    assert cluster.api.lease["spec"]["holderIdentity"] == "http://b:8600"
+    assert cluster.api.lease["spec"]["leaseTransitions"] == 2
+
+
+async def test_a_released_lease_is_taken_at_once(cluster):
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.acquired()
+    await first.release()
+    assert not first.is_held
+    assert await second._attempt()
+
+
+async def test_who_cannot_renew_stops_before_others_may_take_over(cluster, short):
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.acquired()
+    keeping = asyncio.create_task(first.keep())
+    waiting = asyncio.create_task(second.acquired())
+    await until(lambda: second.holder == "http://a:8600")
+    cluster.api.is_down = True
+    await keeping  # it gives up
+    assert not first.is_held
+    assert not waiting.done()
+    cluster.api.is_down = False
+    await waiting
+    assert second.is_held
+
+
+async def test_a_lost_race_is_no_leadership(cluster):
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    found = await asyncio.gather(first._attempt(), second._attempt())
+    assert sorted(found) == [False, True]
+    assert first.is_held != second.is_held

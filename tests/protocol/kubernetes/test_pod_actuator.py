@@ -1,0 +1,191 @@
+"""Limits as the actuator sets them: what is sent, confirmed, sent again, or told as refused."""
+
+import pytest
+
+from roma.domain.errors import ActuationError
+from supervisor.actuators import pods as module
+from supervisor.actuators.pods import PodActuator
+from tests.support.fake_api_server import pod
+from tests.support.waiting import until
+
+
+class NoMeters:
+    """Reads nothing."""
+
+    def read(self, pods):
+        return dict.fromkeys(pods)
+
+
+@pytest.fixture
+async def actuator(cluster):
+    """An actuator on pods a, b and c, each with a limit of one core."""
+    for name in "abc":
+        cluster.api.put(pod(name), "ADDED")
+    await until(lambda: set(cluster.watch.pods) == set("abc"))
+    return made(cluster)
+
+
+def made(cluster, **changes):
+    arguments = {"worker": "w", "container": "model-server", "period": 1.0} | changes
+    return PodActuator(cluster.watch, NoMeters(), **arguments)
+
+
+async def test_the_present_limits_are_confirmed_without_a_call(cluster, actuator):
+    assert await actuator.apply({}) == {"a@w": 1.0, "b@w": 1.0, "c@w": 1.0}
+    assert await actuator.apply({}) == {}
+    assert cluster.api.patches == []
+
+
+async def test_a_limit_is_applied_once_the_watch_shows_it(cluster, actuator):
+    await actuator.apply({})
+    assert await actuator.apply({"a@w": 0.25}) == {"a@w": 0.25}
+    assert cluster.api.patches == [("a", "250m")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "sent"),
+    [
+        ("1", 1.009, None),
+        ("1", 1.010, "1010m"),
+        ("1", 0.990, "990m"),
+        ("30m", 0.039, None),
+        ("30m", 0.040, "40m"),
+        ("4", 4.039, None),
+        ("4", 4.040, "4040m"),
+        ("1", 0.001, "20m"),
+        ("1", 64.0, "64"),
+    ],
+)
+async def test_only_changes_beyond_the_dead_band_are_sent_and_none_below_the_request(
+    cluster, actuator, limit, wanted, sent
+):
+    cluster.api.put(pod("a", limit=limit))
+    await until(lambda: cluster.watch.pods["a"].limit != 1000 or limit == "1")
+    await actuator.apply({"a@w": wanted})
+    assert cluster.api.patches == ([] if sent is None else [("a", sent)])
+
+
+async def test_decreases_come_first_and_a_node_gets_ten_changes_a_second(cluster, actuator):
+    for i in range(20):
+        cluster.api.put(pod(f"p{i:02}"), "ADDED")
+    await until(lambda: len(cluster.watch.pods) == 23)
+    cores = {f"p{i:02}@w": 1.2 + i / 100 if i % 2 else 0.5 + i / 100 for i in range(20)}
+    await actuator.apply(cores)
+    assert len(cluster.api.patches) == 10
+    assert {name for name, _ in cluster.api.patches} == {f"p{i:02}" for i in range(0, 20, 2)}
+    await actuator.apply(cores)
+    assert {name for name, _ in cluster.api.patches[10:]} == {f"p{i:02}" for i in range(1, 20, 2)}
+
+
+async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(cluster, monkeypatch):
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    actuator = made(cluster, period=0.03)
+    cluster.api.kubelet = False
+    assert await actuator.apply({"a@w": 0.25}) == {}
+    assert await actuator.apply({"a@w": 0.25}) == {}
+    assert await actuator.apply({"a@w": 0.25}) == {}
+    assert cluster.api.patches == [("a", "250m"), ("a", "251m")]
+    cluster.api.settle("a")
+    await until(lambda: cluster.watch.pods["a"].is_settled)
+    assert await actuator.apply({}) == {"a@w": 0.251}
+
+
+async def test_a_refused_value_is_told_and_not_asked_for_again_soon(cluster, actuator, monkeypatch):
+    monkeypatch.setattr(module, "REFUSED_FOR", 3)
+    await actuator.apply({})
+    cluster.api.refusals = [(403, "maximum cpu usage per Container is 500m")]
+    for _ in range(3):
+        results = await actuator.apply({"a@w": 2.0})
+        assert "maximum cpu usage per Container is 500m" in str(results["a@w"])
+    assert cluster.api.patches == [("a", "2")]
+    assert await actuator.apply({"a@w": 2.0}) == {"a@w": 2.0}  # it is tried again
+    cluster.api.refusals = [(422, "invalid")]
+    assert isinstance((await actuator.apply({"a@w": 3.0}))["a@w"], ActuationError)
+    assert await actuator.apply({"a@w": 1.5}) == {"a@w": 1.5}  # another value is asked for at once
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_a_passing_fault_is_told_and_tried_again_at_the_next_tick(cluster, actuator, status):
+    await actuator.apply({})
+    cluster.api.refusals = [(status, "later")]
+    results = await actuator.apply({"a@w": 0.5, "b@w": 0.5})
+    failed = [name for name, result in results.items() if isinstance(result, ActuationError)]
+    assert len(failed) == 1
+    assert f"status {status}: later" in str(results[failed[0]])
+    assert await actuator.apply({failed[0]: 0.5}) == {failed[0]: 0.5}
+
+
+@pytest.mark.parametrize("status", [404, 410])
+async def test_a_pod_that_is_gone_is_no_fault(cluster, actuator, status):
+    await actuator.apply({})
+    cluster.api.refusals = [(status, "not found")]
+    assert await actuator.apply({"a@w": 0.5}) == {}
+
+
+async def test_a_deferred_resize_is_told_in_the_kubelets_words(cluster, actuator):
+    await actuator.apply({})
+    cluster.api.kubelet = False
+    found = cluster.api.pods["a"]
+    found["status"]["conditions"].append(
+        {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "no room"}
+    )
+    cluster.api.put(found)
+    await until(lambda: cluster.watch.pods["a"].resize)
+    await actuator.apply({"a@w": 0.5})
+    results = await actuator.apply({"a@w": 0.5})
+    assert str(results["a@w"]) == "pod a on node node-a: Deferred: no room"
+    assert cluster.api.patches == [("a", "500m")]
+
+
+async def test_a_pod_that_no_limit_can_be_set_of_says_why_and_costs_the_others_nothing(
+    cluster, actuator
+):
+    guaranteed = pod("a")
+    guaranteed["status"]["qosClass"] = "Guaranteed"
+    cluster.api.put(guaranteed)
+    await until(lambda: cluster.watch.pods["a"].fault)
+    await actuator.apply({})
+    results = await actuator.apply({"a@w": 0.5, "b@w": 0.5})
+    assert "QoS class is Guaranteed" in str(results["a@w"])
+    assert results["b@w"] == 0.5
+
+
+async def test_who_does_not_lead_changes_nothing(cluster):
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    actuator = made(cluster, may_act=lambda: False)
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 1.0}
+    assert cluster.api.patches == []
+
+
+async def test_another_pod_of_the_same_name_begins_anew(cluster, actuator):
+    cluster.api.refusals = [(422, "invalid")]
+    await actuator.apply({"a@w": 0.5})
+    cluster.api.delete("a")
+    other = pod("a")
+    other["metadata"]["uid"] = "another"
+    cluster.api.put(other, "ADDED")
+    await until(lambda: cluster.watch.pods.get("a") and cluster.watch.pods["a"].uid == "another")
+    assert (await actuator.apply({"a@w": 0.5}))["a@w"] == 0.5
+
+
+async def test_a_limit_that_somebody_else_moved_is_set_again(cluster, actuator):
+    await actuator.apply({"a@w": 0.5})
+    found = cluster.api.pods["a"]
+    found["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "3"
+    found["metadata"]["generation"] += 1
+    cluster.api.put(found)
+    cluster.api.settle("a")
+    await until(lambda: cluster.watch.pods["a"].granted == 3000)
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
+    assert cluster.api.limit("a") == "500m"
+
+
+async def test_an_api_server_that_does_not_answer_holds_no_tick_up(cluster):
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    cluster.api.delay = 30
+    actuator = made(cluster, period=0.03)
+    results = await actuator.apply({"a@w": 0.5})
+    assert results["a@w"] == 1.0 or "not reachable" in str(results["a@w"])

@@ -1,0 +1,116 @@
+"""The pods as a watch keeps them: gaps, versions that are too old, an API server that is away."""
+
+import asyncio
+import logging
+
+import pytest
+
+from roma.kubernetes.client import ApiServerError
+from tests.support.fake_api_server import FakeApiServer, pod
+from tests.support.waiting import until
+
+
+async def test_pods_come_change_and_go_as_the_events_say(cluster):
+    api, watch = cluster.api, cluster.watch
+    await until(lambda: watch.is_listed)
+    api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    leaving = api.pods["a"]
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-27T18:00:00Z"
+    api.put(leaving)
+    await until(lambda: watch.pods["a"].is_leaving)
+    api.delete("a")
+    await until(lambda: not watch.pods)
+    assert watch.relists == 1
+
+
+async def test_a_bookmark_moves_the_version_from_which_the_next_watch_goes_on(cluster):
+    api, watch = cluster.api, cluster.watch
+    await until(lambda: api.watches == 1)
+    api.version = 90
+    api.tell({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}})
+    await asyncio.sleep(0.05)
+    api.forget()  # the watch ends; 90 is not too old
+    await until(lambda: api.watches == 2)
+    api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    assert watch.relists == 1
+
+
+async def test_a_version_that_is_too_old_is_listed_again(cluster):
+    api, watch = cluster.api, cluster.watch
+    await until(lambda: api.watches == 1)
+    api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    api.version += 7  # events that this watch did not see
+    missed = pod("b")
+    missed["metadata"]["resourceVersion"] = str(api.version)
+    api.pods = {"b": missed}
+    api.forget()
+    await until(lambda: set(watch.pods) == {"b"})
+    assert watch.relists == 2
+    assert watch.away_since is None
+
+
+@pytest.mark.parametrize("code", [429, 500, 503, 401, 403])
+async def test_while_the_server_refuses_the_pods_stay_and_it_is_told_once(cluster, caplog, code):
+    api, watch = cluster.api, cluster.watch
+    api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    caplog.set_level(logging.WARNING)
+    api.down_code, api.is_down = code, True
+    api.forget()
+    await until(lambda: watch.away_since is not None)
+    await asyncio.sleep(0.1)  # several attempts
+    assert set(watch.pods) == {"a"}
+    assert f"status {code}: the fake is down" in watch.trouble
+    assert len([r for r in caplog.records if "stays in force" in r.message]) == 1
+    api.is_down = False
+    api.put(pod("b"), "ADDED")
+    await until(lambda: set(watch.pods) == {"a", "b"})
+    assert watch.away_since is None
+
+
+async def test_a_server_that_is_gone_is_waited_for(cluster):
+    watch = cluster.watch
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    await cluster.api.stop()
+    await until(lambda: watch.away_since is not None)
+    assert "not reachable" in watch.trouble
+    assert set(watch.pods) == {"a"}
+    cluster.api.pods.clear()
+    other = FakeApiServer()
+    other.version = 50
+    other.put(pod("b"), "ADDED")
+    await other.start(cluster.port)
+    cluster.api = other
+    await until(lambda: set(watch.pods) == {"a", "b"})  # it goes on where it was
+    await other.stop()
+
+
+@pytest.mark.parametrize("event", [{"type": "MODIFIED", "object": {"kind": "Pod"}}, {"type": "X"}])
+async def test_an_event_that_is_no_pod_harms_nobody(cluster, event, caplog):
+    await until(lambda: cluster.api.watches == 1)
+    cluster.api.tell({"object": {}, **event})
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    assert "an object that is no pod" in caplog.text
+
+
+async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
+    await until(lambda: cluster.watch.is_listed)
+    newer, older = pod("a", limit="2"), pod("a", limit="1")
+    newer["metadata"]["generation"] = 3
+    cluster.watch.take(newer)
+    cluster.watch.take(older)
+    assert cluster.watch.pods["a"].limit == 2000
+
+
+async def test_an_answer_of_401_names_where_the_credentials_are_from(cluster):
+    cluster.api.is_down, cluster.api.down_code = True, 401
+    with pytest.raises(
+        ApiServerError, match="the credentials of a test are not accepted"
+    ) as raised:
+        await cluster.client.get("/api/v1/namespaces/models/pods", 1)
+    assert not raised.value.is_passing

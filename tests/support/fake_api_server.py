@@ -1,0 +1,196 @@
+"""An API server of Kubernetes for tests of faults: pods, their resize, watches and one Lease.
+
+It follows the API's rules as far as the tests need them (docs/decisions/0022): a real one is in
+tests/system/kubernetes. `kubelet` says if a limit comes into force at once.
+"""
+
+import asyncio
+import copy
+import json
+
+from aiohttp import web
+
+PODS = "/api/v1/namespaces/{namespace}/pods"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+
+
+def pod(name, model="m", node="node-a", ip="127.0.0.1", limit="1", request="20m"):
+    """Return a running pod."""
+    resources = {"limits": {"cpu": limit}, "requests": {"cpu": request}}
+    return {
+        "metadata": {
+            "name": name,
+            "uid": f"uid-of-{name}",
+            "generation": 1,
+            "labels": {"roma.dev/managed": "true", "roma.dev/model": model},
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "model-server", "resources": copy.deepcopy(resources)}],
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": ip,
+            "observedGeneration": 1,
+            "qosClass": "Burstable",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [
+                {"name": "model-server", "restartCount": 0, "resources": resources}
+            ],
+        },
+    }
+
+
+class FakeApiServer:
+    """Pods and a lease; `patches` are the limits asked for, `calls` the paths."""
+
+    def __init__(self):
+        self.pods = {}
+        self.lease = {"metadata": {"name": "l", "resourceVersion": "1"}, "spec": {}}
+        self.version = 1
+        self.oldest = 0
+        self.kubelet = True
+        self.refusals = []
+        """Answers (status, message) to the next PATCHes."""
+        self.is_down = False
+        self.down_code = 503
+        self.delay = 0.0
+        self.patches = []
+        self.lists = 0
+        self.watches = 0
+        self._events = []
+        self._news = asyncio.Event()
+
+    async def start(self, port):
+        """Listen on a port of this machine."""
+        app = web.Application()
+        app.router.add_get(PODS, self._get)
+        app.router.add_patch(PODS + "/{name}/resize", self._patch)
+        app.router.add_get(LEASE, self._get_lease)
+        app.router.add_put(LEASE, self._put_lease)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def stop(self):
+        await self._runner.cleanup()
+
+    def put(self, found, kind="MODIFIED"):
+        """Store a pod, and tell the watches."""
+        self.version += 1
+        found["metadata"]["resourceVersion"] = str(self.version)
+        self.pods[found["metadata"]["name"]] = found
+        self._tell({"type": kind, "object": copy.deepcopy(found)})
+
+    def delete(self, name):
+        """Remove a pod."""
+        self.version += 1
+        found = self.pods.pop(name)
+        found["metadata"]["resourceVersion"] = str(self.version)
+        self._tell({"type": "DELETED", "object": found})
+
+    def tell(self, event):
+        """Send an event to the watches."""
+        self._tell(event)
+
+    def forget(self):
+        """Make every version so far too old to watch from, and end the watches."""
+        self.oldest = self.version
+        self._tell(None)
+
+    def settle(self, name):
+        """Be the kubelet: put the specified limit of a pod into force."""
+        found = self.pods[name]
+        resources = copy.deepcopy(found["spec"]["containers"][0]["resources"])
+        found["status"]["containerStatuses"][0]["resources"] = resources
+        found["status"]["observedGeneration"] = found["metadata"]["generation"]
+        self.put(found)
+
+    def limit(self, name):
+        """Return the specified limit of a pod."""
+        return self.pods[name]["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+
+    def _tell(self, event):
+        self._events.append(event)
+        woken, self._news = self._news, asyncio.Event()
+        woken.set()
+
+    async def _get(self, request):
+        if self.is_down:
+            return _status(self.down_code, "the fake is down")
+        if request.query.get("watch"):
+            return await self._watch(request)
+        self.lists += 1
+        listed = {"metadata": {"resourceVersion": str(self.version)}}
+        return web.json_response({**listed, "items": list(self.pods.values())})
+
+    async def _watch(self, request):
+        self.watches += 1
+        asked = int(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if asked < self.oldest:
+            status = {"kind": "Status", "code": 410, "message": "too old resource version"}
+            await _send(response, {"type": "ERROR", "object": status})
+            return response
+        seen, began = 0, len(self._events)
+        while True:
+            news, events = self._news, list(enumerate(self._events))[seen:]
+            seen = len(self._events)
+            for number, event in events:
+                if event is None and number < began:
+                    continue  # it ended the watches of its time
+                if event is None or self.is_down:
+                    return response
+                version = event["object"].get("metadata", {}).get("resourceVersion")
+                if version is None or int(version) > asked:
+                    await _send(response, event)
+            await news.wait()
+
+    async def _patch(self, request):
+        assert request.content_type == "application/strategic-merge-patch+json"
+        name = request.match_info["name"]
+        if self.is_down:
+            return _status(self.down_code, "the fake is down")
+        await asyncio.sleep(self.delay)
+        body = await request.json()
+        (container,) = body["spec"]["containers"]
+        assert container["name"] == "model-server"
+        self.patches.append((name, container["resources"]["limits"]["cpu"]))
+        if self.refusals:
+            return _status(*self.refusals.pop(0))
+        if name not in self.pods:
+            return _status(404, f'pods "{name}" not found')
+        found = self.pods[name]
+        own = found["spec"]["containers"][0]["resources"]["limits"]
+        if own["cpu"] != container["resources"]["limits"]["cpu"]:
+            own["cpu"] = container["resources"]["limits"]["cpu"]
+            found["metadata"]["generation"] += 1
+        self.put(found)
+        answer = copy.deepcopy(found)
+        if self.kubelet:
+            self.settle(name)
+        return web.json_response(answer)
+
+    async def _get_lease(self, _):
+        return _status(503, "the fake is down") if self.is_down else web.json_response(self.lease)
+
+    async def _put_lease(self, request):
+        body = await request.json()
+        if self.is_down:
+            return _status(503, "the fake is down")
+        if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            return _status(409, "the object has been modified")
+        version = int(self.lease["metadata"]["resourceVersion"]) + 1
+        self.lease = body
+        self.lease["metadata"]["resourceVersion"] = str(version)
+        return web.json_response(self.lease)
+
+
+async def _send(response, event):
+    await response.write(json.dumps(event).encode() + b"\n")
+
+
+def _status(code, message):
+    return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
