@@ -24,7 +24,14 @@ DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: help install dev demo compare test test-all check docs bench peers faults fuzz soak wheel images pictures clean lock
+
+# Kubernetes and containerd, built from source, for tests/system/kubernetes. Where the programs are
+# already: KUBEBUILDER_ASSETS.
+KUBERNETES := .cache/kubernetes
+KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v//p' tools/kubernetes/go.mod)
+export KUBEBUILDER_ASSETS ?= $(CURDIR)/$(KUBERNETES)/bin
+
+.PHONY: help install dev demo compare test test-all kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -63,9 +70,17 @@ test: $(DEV)  ## Tests without an engine, a browser or a framework (4 minutes on
 
 test-all: $(DEV) $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
 	$(BIN)/pytest $(PARALLEL) $(FAST)
-	$(BIN)/pytest tests/tensorflow tests/system
+	$(BIN)/pytest tests/tensorflow tests/system --ignore tests/system/kubernetes
 	$(BIN)/pytest tests/pytorch
 	ROMA_COMPILED=1 $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
+
+kubernetes: $(DEV) $(KUBERNETES)/.built  ## Tests against a real API server and a real kubelet (builds them first: 10 minutes).
+	$(BIN)/pytest tests/system/kubernetes
+
+# The version is compiled in: a client asks for it, and without one every component says v0.0.0.
+$(KUBERNETES)/.built: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/containerd/go.sum $(wildcard tools/kubernetes/pause/*.go)
+	@tools/kubernetes/build.sh "$(KUBEBUILDER_ASSETS)" "$(KUBERNETES_VERSION)"
+	@mkdir -p $(@D) && touch $@
 
 check: $(DEV)  ## ruff, mypy --strict and import-linter.
 	$(BIN)/ruff check .

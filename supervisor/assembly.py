@@ -25,7 +25,7 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
         capacity=worker.allocatable,
         sharing=control.sharing,
         gamma=control.gamma,
-        dispatchers=config.gateway.processes,
+        dispatchers=config.dispatcher_count,
     )
 
 

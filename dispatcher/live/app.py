@@ -140,7 +140,7 @@ async def running(
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
             registry = ModelRegistry(config, driver, service, endpoints, watchers)
-            if gateway_config.processes > 1:
+            if config.dispatcher_count > 1:
                 await _first_look(driver, admin_server, len(config.workers))
             try:
                 if listens:

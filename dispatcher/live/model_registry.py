@@ -123,10 +123,10 @@ class ModelRegistry:
     def _first_part(self, executable: Executable) -> float:
         """Return our part of an executable's slots until a supervisor reports it.
 
-        Each of several processes begins with one slot, which the supervisors reserve for it. Where
-        no supervisor will report, it begins with as many as all of them can have.
+        Each of several dispatchers begins with one slot, which the supervisors reserve for it.
+        Where no supervisor will report, it begins with as many as all of them can have.
         """
-        count, spec = self._config.gateway.processes, executable.spec
+        count, spec = self._config.dispatcher_count, executable.spec
         if count == 1:
             return 1.0
         slots = spec.in_flight or max(1, math.ceil(spec.cores / spec.threads))

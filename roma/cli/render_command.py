@@ -1,5 +1,8 @@
-"""`roma render compose`: a deployment as files for other tools."""
+"""`roma render`: a deployment as files for Compose and for Kubernetes."""
 
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -7,11 +10,22 @@ import typer
 
 from roma.cli.loading import checked
 from roma.cli.options import ConfigFile
+from roma.config.schema import Config
 from roma.deploy import secrets
 from roma.deploy.compose import SETTINGS, render
+from roma.deploy.kubernetes.render import Images, left_out
+from roma.deploy.kubernetes.render import render as render_kubernetes
 from roma.domain.errors import ConfigError
 
 command = typer.Typer(help="Write a deployment for other tools.", no_args_is_help=True)
+
+
+class PullPolicy(StrEnum):
+    """Rule by which nodes pull an image, in Kubernetes' own words."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
 
 
 @command.callback()
@@ -26,17 +40,54 @@ def compose(
 ) -> None:
     """Write FILE's deployment as compose.yaml, and the files that its containers read."""
     loaded = checked(file)
-    written = render(loaded, file, out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in written.items():
-            if name == SETTINGS and (out / name).exists():
+    _write(out, render(loaded, file, out), kept=(SETTINGS,))
+    _write_secrets(loaded, out)
+
+
+@command.command()
+def kubernetes(
+    file: ConfigFile,
+    out: Annotated[Path, typer.Option(help="Directory to write into.")] = Path("k8s"),
+    image: Annotated[str, typer.Option(help="Image of the model servers.")] = Images.model_server,
+    control_image: Annotated[
+        str, typer.Option(help="Image of gateway and supervisor.")
+    ] = Images.control,
+    pull_policy: Annotated[
+        PullPolicy, typer.Option(help="When nodes pull the images.")
+    ] = PullPolicy.IF_NOT_PRESENT,
+    gateways: Annotated[
+        int, typer.Option(min=1, max=16, help="Pods of the gateway, behind one Service.")
+    ] = 2,
+) -> None:
+    """Write FILE's deployment as a kustomize base with overlays for dev and production."""
+    loaded = checked(file)
+    images = Images(control_image, image, pull_policy.value)
+    _write(out, render_kubernetes(loaded, file, images, gateways))
+    _write_secrets(loaded, out / "base")
+    if why := left_out(loaded):
+        print(f"left out {out / 'overlays' / 'production'}: {why}")
+
+
+def _write(out: Path, files: Mapping[str, str], kept: Collection[str] = ()) -> None:
+    with _writable(out):
+        for name, text in files.items():
+            if name in kept and (out / name).exists():
                 print(f"kept  {out / name}")
                 continue
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text)
             print(f"wrote {out / name}")
-        for path in secrets.write(loaded, out):
+
+
+def _write_secrets(config: Config, out: Path) -> None:
+    with _writable(out):
+        for path in secrets.write(config, out):
             print(f"wrote {path}")
+
+
+@contextlib.contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"out = {out}: cannot be written: {error}") from error

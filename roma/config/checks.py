@@ -123,22 +123,22 @@ def _check_variants(config: Topology) -> None:
 
 def _check_several(config: Topology) -> None:
     """Refuse several dispatchers where a single one must track or write all state."""
-    count = config.gateway.processes
+    count, control = config.dispatcher_count, config.control
     if count == 1:
         return
+    key = "gateway.processes" if config.gateway.processes > 1 else "control.dispatchers"
     listed = [e for worker in config.workers for e in worker.executables]
     if any(w.gpus for w in config.workers) or any(e.device is Device.GPU for e in listed):
-        raise Fault("gateway.processes", count, "1 with GPUs: each would send to one at once")
+        raise Fault(key, count, "1 with GPUs: each would send to one at once")
     for name, model in config.models.items():
         if model.cpu.in_flight is not None and model.cpu.in_flight < count:
-            bound = f"≥ gateway.processes ({count}), or absent"
+            bound = f"≥ {key} ({count}), or absent"
             raise Fault(f"models.{name}.cpu.in_flight", model.cpu.in_flight, bound)
-    control = config.control
     if control.dispatchers and len(control.dispatchers) < count:
         bound = f"an address for each of gateway.processes ({count}), or absent"
         raise Fault("control.dispatchers", list(control.dispatchers), bound)
     if control.decision_log is not None:
-        bound = f"absent where gateway.processes > 1 ({count})"
+        bound = f"absent where {key} > 1 ({count})"
         raise Fault("control.decision_log", str(control.decision_log), bound)
 
 

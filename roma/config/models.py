@@ -5,7 +5,7 @@ from typing import Annotated, Final, assert_never
 from pydantic import ByteSize, Field, model_validator
 
 from roma.config import profile as profiles
-from roma.config.workers import Cores, Name, Seconds
+from roma.config.workers import AbsolutePath, Cores, Image, Name, Seconds
 from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain.model import BUDGETS, MEAN_ALPHA, Sla, Statistic
 from roma.domain.variants import Variant
@@ -103,6 +103,28 @@ class VariantConfig(Section):
     """κ: value of one of its answers relative to those of the best variant, which has 1."""
 
 
+class PodsConfig(Section):
+    """The Deployment of a model that `roma render kubernetes` writes: where its files come from.
+
+    Exactly one of the keys, which are Kubernetes' own names.
+    """
+
+    image: Image | None = None
+    """Image of a model server that has the model at /models/NAME."""
+    persistentVolumeClaim: Name | None = None  # noqa: N815
+    """Claim whose root holds the numbered version directories; it is mounted read-only."""
+    hostPath: AbsolutePath | None = None  # noqa: N815
+    """Directory of the node with them; for the overlay `dev` only."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "PodsConfig":
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            bound = "exactly one of image, persistentVolumeClaim and hostPath"
+            raise Fault("image", ", ".join(given) or None, bound)
+        return self
+
+
 class ModelConfig(Section):
     """A model: its files, its SLA and its limits."""
 
@@ -121,7 +143,10 @@ class ModelConfig(Section):
     of backend `static` do not count. Can change while the deployment runs, if that moves no other
     model."""
     memory: Annotated[ByteSize, Field(ge=64 * 2**20)] | None = None
-    """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker` only."""
+    """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker`, and
+    what `roma render kubernetes` writes."""
+    kubernetes: PodsConfig | None = None
+    """Its pods, for `roma render kubernetes`; nothing else reads it."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most requests that may wait."""
     max_body_bytes: Annotated[ByteSize, Field(ge=1024, le=2**31)] | None = None

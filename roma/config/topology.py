@@ -165,6 +165,11 @@ class Topology(Section):
         return self.control.dispatchers or here
 
     @property
+    def dispatcher_count(self) -> int:
+        """Number of dispatchers that share the executables, one per address of the exchange."""
+        return max(self.gateway.processes, len(self.control.dispatchers))
+
+    @property
     def supervisor_urls(self) -> dict[str, str]:
         """URL of each worker's supervisor, by worker."""
         control, named = self.control, self.gateway.supervisors

@@ -11,14 +11,12 @@ own.
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from roma.config.executable import Executable
 from roma.config.models import ModelConfig
 from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import BackendKind, WorkerConfig
-from roma.deploy import monitoring, secrets
+from roma.deploy import monitoring, secrets, yaml_text
 from roma.deploy.config_snapshot import plain
 from roma.domain import units
 from roma.domain.errors import ConfigError
@@ -119,8 +117,8 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         "supervisor": f"supervisor:{config.control.port}",
     }
     return {
-        "compose.yaml": header + _yaml(document),
-        DEPLOYED: header + _yaml(plain(deployed)),
+        "compose.yaml": header + yaml_text.text(document),
+        DEPLOYED: header + yaml_text.text(plain(deployed)),
         SETTINGS: "".join(
             f"{name}={value}\n"
             for name, value in _VARIABLES.items()
@@ -374,14 +372,3 @@ def _source(model: ModelConfig, out: Path) -> str:
 def _escaped(text: str) -> str:
     """Escape dollar signs: Compose substitutes variables at `$`, and `$$` stands for one."""
     return text.replace("$", "$$")
-
-
-class _Plain(yaml.SafeDumper):
-    """YAML dumper without anchors: repeated lists are written out, since people read them."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-def _yaml(data: object) -> str:
-    return yaml.dump(data, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=100)

@@ -1,13 +1,13 @@
 """Calls to a Kubernetes API server, by plain HTTP: decision 22 has what a client library costs."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import orjson
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientSession, ClientTimeout, StreamReader, TCPConnector
 
 from roma.domain.errors import ActuationError
-from roma.kubernetes.credentials import Credentials
+from roma.kubernetes.credentials import ClusterCredentials
 from roma.telemetry.reachability import reason
 
 STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
@@ -37,7 +37,7 @@ class ApiServerError(ActuationError):
 class Client:
     """An API server, as one identity; every failure is an `ApiServerError`."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: ClusterCredentials) -> None:
         self.credentials = credentials
         tls = credentials.tls
         self._session = ClientSession(
@@ -94,8 +94,10 @@ class Client:
             raise ApiServerError(f"{self.credentials.server}: its answer is no object")
         return found
 
-    async def watch(self, path: str, **query: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield the events of a watch until the server ends it."""
+    async def watch(
+        self, path: str, opened: Callable[[], None], **query: str
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield the events of a watch until the server ends it; call `opened` once it begins."""
         timeout = ClientTimeout(total=None, sock_connect=5, sock_read=QUIET)
         url = self.credentials.server + path
         try:
@@ -104,13 +106,14 @@ class Client:
             ) as response:
                 if response.status != 200:
                     raise self._refusal(response.status, await response.read())
-                rest = b""
-                async for part in response.content.iter_any():
-                    *lines, rest = (rest + part).split(b"\n")
-                    for line in lines:
+                opened()
+                try:
+                    async for line in _lines(response.content):
                         yield orjson.loads(line)
-                    if len(rest) > MOST_LINE:
-                        raise ApiServerError(f"{url}: an event of more than {MOST_LINE} bytes")
+                finally:
+                    # Its body never ends: a closing handshake would wait for the rest of it.
+                    if response.connection is not None and response.connection.transport:
+                        response.connection.transport.abort()
         except (ClientError, TimeoutError, OSError) as error:
             raise self._silence(error) from error
         except ValueError as error:
@@ -132,3 +135,14 @@ class Client:
         if status == 401:
             words = f"{words}: the credentials of {self.credentials.source} are not accepted"
         return ApiServerError(f"{self.credentials.server}: status {status}: {words}", status)
+
+
+async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a body; aiohttp's own reader bounds them by 128 KiB."""
+    rest = b""
+    async for part in content.iter_any():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > MOST_LINE:
+            raise ApiServerError(f"an event of more than {MOST_LINE} bytes")

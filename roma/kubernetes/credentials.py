@@ -1,4 +1,4 @@
-"""Credentials for an API server: a pod's service account, or a kubeconfig.
+"""ClusterCredentials for an API server: a pod's service account, or a kubeconfig.
 
 Tokens of service accounts are replaced every hour: their file is read again.
 """
@@ -62,7 +62,7 @@ class FixedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ClusterCredentials:
     """Address of an API server and proof of identity; `namespace` is the default one.
 
     `source` names the file, for errors.
@@ -75,7 +75,7 @@ class Credentials:
     source: str
 
 
-def find(kubeconfig: Path | None = None, context: str | None = None) -> Credentials:
+def find(kubeconfig: Path | None = None, context: str | None = None) -> ClusterCredentials:
     """Return the credentials of a kubeconfig, or else those of the pod that this runs in.
 
     Without either, `$KUBECONFIG` and `~/.kube/config` are read, as kubectl does. Raises ConfigError
@@ -93,7 +93,7 @@ def find(kubeconfig: Path | None = None, context: str | None = None) -> Credenti
     return _Kubeconfig(kubeconfig).credentials(context)
 
 
-def _in_cluster(host: str, port: str) -> Credentials:
+def _in_cluster(host: str, port: str) -> ClusterCredentials:
     try:
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
         tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
@@ -102,7 +102,9 @@ def _in_cluster(host: str, port: str) -> Credentials:
         raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {error}") from error
     shown = f"[{host}]" if ":" in host else host
     token = TokenFile(SERVICE_ACCOUNT / "token")
-    return Credentials(f"https://{shown}:{port}", namespace, token, tls, str(SERVICE_ACCOUNT))
+    return ClusterCredentials(
+        f"https://{shown}:{port}", namespace, token, tls, str(SERVICE_ACCOUNT)
+    )
 
 
 class _Kubeconfig:
@@ -120,7 +122,7 @@ class _Kubeconfig:
             raise ConfigError(f"{path}: is no kubeconfig (kind: Config with clusters)")
         self._content: dict[str, Any] = found
 
-    def credentials(self, wanted: str | None) -> Credentials:
+    def credentials(self, wanted: str | None) -> ClusterCredentials:
         """Return the credentials of a context, or of the current one."""
         name = wanted or self._content.get("current-context") or ""
         context = self._entry("contexts", name, "context")
@@ -136,7 +138,7 @@ class _Kubeconfig:
                 bound = "absent: use token, tokenFile or client-certificate"
                 raise self._fault(f"users.{user_name}.{key}", "set", bound)
         tls = None if parts.scheme == "http" else self._tls(cluster_name, cluster, user_name, user)
-        return Credentials(
+        return ClusterCredentials(
             server=str(server).rstrip("/"),
             namespace=context.get("namespace") or "default",
             token=self._token(user),

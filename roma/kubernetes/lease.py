@@ -24,7 +24,7 @@ RETRY: Final = 0.5
 log = logging.getLogger(__name__)
 
 
-class Lease:
+class LeaderLease:
     """Our part in an election; `identity` names us, `holder` is the identity of the leader."""
 
     def __init__(

@@ -12,6 +12,9 @@ from roma.kubernetes.quantity import millicores
 MODEL_LABEL: Final = "roma.dev/model"
 """Label of a pod with the name of the model that it serves."""
 
+OWN_ADDRESS: Final = "ROMA_POD_IP"
+"""Environment variable with the address at which others reach this pod (downward API)."""
+
 CPU_PATH: Final = "/roma/v1/cpu"
 """Path at which the embedded model server reports the CPU accounting of its own cgroup."""
 

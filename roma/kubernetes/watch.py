@@ -123,13 +123,13 @@ class PodWatch:
         """Follow a watch to its end; return the version from which the next one goes on."""
         events = self.client.watch(
             self._path,
+            self._came_back,
             resourceVersion=version,
             allowWatchBookmarks="true",
             timeoutSeconds=WATCH_SECONDS,
             **self._query,
         )
         async for event in events:
-            self._came_back()
             kind, found = event.get("type"), event.get("object") or {}
             if kind == "ERROR":
                 if found.get("code") == 410:

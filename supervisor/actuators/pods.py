@@ -47,7 +47,7 @@ class PodMeters(Protocol):
 
 
 @dataclass(slots=True)
-class _Grant:
+class _LimitGrant:
     """A limit that was asked for; `generation` is that of the pod with it, 0 if it was refused."""
 
     uid: str
@@ -81,7 +81,7 @@ class PodActuator:
         """Seconds that a tick waits: a slow API server must not delay the tick after it."""
         self._most = max(1, math.floor(MOST_PER_SECOND * period))
         self._may_act = may_act
-        self._grants: dict[str, _Grant] = {}
+        self._grants: dict[str, _LimitGrant] = {}
         self._told: dict[str, int] = {}
         """Millicores last reported as applied."""
         self._tick = 0
@@ -163,7 +163,7 @@ class PodActuator:
         if pod.is_settled or pod.resize:
             return None
         if grant is None:  # somebody else's change, or ours before a restart
-            self._grants[name] = _Grant(pod.uid, present, pod.generation, self._tick)
+            self._grants[name] = _LimitGrant(pod.uid, present, pod.generation, self._tick)
         elif self._tick - grant.tick >= PATIENCE:
             return present + 1
         return None
@@ -185,7 +185,7 @@ class PodActuator:
                     answer = await self._watch.client.patch(path, body, self._limit)
                 found = self._watch.take(answer)
                 generation = pod.generation if found is None else found.generation
-                self._grants[name] = _Grant(pod.uid, millis, generation, self._tick)
+                self._grants[name] = _LimitGrant(pod.uid, millis, generation, self._tick)
                 self._told.pop(name, None)
                 await self._watch.until(lambda: self._is_over(pod, generation))
         except TimeoutError:
@@ -194,7 +194,7 @@ class PodActuator:
             if error.status in (404, 410):
                 return None  # the watch will say that it is gone
             if not error.is_passing:
-                self._grants[name] = _Grant(pod.uid, millis, 0, self._tick, error)
+                self._grants[name] = _LimitGrant(pod.uid, millis, 0, self._tick, error)
             return error
         return None
 

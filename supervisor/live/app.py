@@ -18,6 +18,7 @@ from roma.config.watched_file import keep_looking
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import TakenError
 from roma.domain.exchange import SupervisorId
+from roma.kubernetes.pods import OWN_ADDRESS
 from roma.security import exposure, peers
 from roma.security.admin_guard import TokenGuard, guard
 from roma.security.admin_ports import AdminPorts
@@ -35,10 +36,7 @@ from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
 
 if TYPE_CHECKING:
-    from roma.kubernetes.lease import Lease
-
-POD_ADDRESS = "ROMA_POD_IP"
-"""Environment variable with the address at which others reach this pod (downward API)."""
+    from roma.kubernetes.lease import LeaderLease
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +169,7 @@ async def _controlled(
 
 
 @contextlib.asynccontextmanager
-async def _lease(config: Config, worker: WorkerConfig) -> "AsyncIterator[Lease | None]":
+async def _lease(config: Config, worker: WorkerConfig) -> "AsyncIterator[LeaderLease | None]":
     """Yield our part in the election of a leader, if there is one; release the lease at the end."""
     settings = worker.pods
     if not worker.is_discovered or settings.lease is None:
@@ -180,14 +178,16 @@ async def _lease(config: Config, worker: WorkerConfig) -> "AsyncIterator[Lease |
     # An import that is not used must not delay the start.
     from roma.kubernetes.client import Client  # noqa: PLC0415
     from roma.kubernetes.credentials import find  # noqa: PLC0415
-    from roma.kubernetes.lease import Lease  # noqa: PLC0415
+    from roma.kubernetes.lease import LeaderLease  # noqa: PLC0415
 
     credentials = find(settings.kubeconfig, settings.context)
-    host = os.environ.get(POD_ADDRESS) or config.control.host
+    host = os.environ.get(OWN_ADDRESS) or config.control.host
     url = reachable(host, config.control_port(worker), tls=config.control.tls is not None)
     client = Client(credentials)
     try:
-        lease = Lease(client, settings.namespace or credentials.namespace, settings.lease, url)
+        lease = LeaderLease(
+            client, settings.namespace or credentials.namespace, settings.lease, url
+        )
         yield lease
         await lease.release()
     finally:
@@ -203,7 +203,7 @@ def _replaced_by_lease(leads: Callable[[], bool]) -> Callable[[SupervisorId], bo
     return may_replace
 
 
-async def _leading(lease: "Lease | None", controlled: Sequence[_ControlledWorker]) -> None:
+async def _leading(lease: "LeaderLease | None", controlled: Sequence[_ControlledWorker]) -> None:
     """Control, once we lead; raise TakenError if the lease is lost."""
     if lease is not None:
         await lease.acquired()
@@ -217,7 +217,7 @@ async def _leading(lease: "Lease | None", controlled: Sequence[_ControlledWorker
         raise failed.exceptions[0] from failed  # what people can mend is told in one line
 
 
-async def _keeping(lease: "Lease") -> None:
+async def _keeping(lease: "LeaderLease") -> None:
     await lease.keep()
     raise TakenError(f"lease: {lease.holder or 'nobody'} holds it now; this supervisor ends")
 

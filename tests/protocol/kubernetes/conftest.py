@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from roma.kubernetes.client import Client
-from roma.kubernetes.credentials import Credentials, FixedToken
+from roma.kubernetes.credentials import ClusterCredentials, FixedToken
 from roma.kubernetes.watch import PodWatch
 from roma.tools.demo.ports import free_ports
 from tests.support.fake_api_server import FakeApiServer
@@ -31,7 +31,7 @@ async def cluster(monkeypatch):
     (port,) = free_ports(1)
     api = FakeApiServer()
     await api.start(port)
-    client = Client(Credentials(api.url, "models", FixedToken("t"), None, "a test"))
+    client = Client(ClusterCredentials(api.url, "models", FixedToken("t"), None, "a test"))
     watch = PodWatch(client, "models", "model-server", jitter=lambda: 0.5)
     running = asyncio.create_task(watch.run())
     try:

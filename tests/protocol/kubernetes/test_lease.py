@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from roma.kubernetes import lease as module
-from roma.kubernetes.lease import Lease
+from roma.kubernetes.lease import LeaderLease
 from tests.support.waiting import until
 
 
@@ -17,7 +17,7 @@ def short(monkeypatch):
 
 
 def candidate(cluster, name):
-    return Lease(cluster.client, "models", "l", f"http://{name}:8600")
+    return LeaderLease(cluster.client, "models", "l", f"http://{name}:8600")
 
 
 async def test_the_first_leads_and_the_second_waits_and_knows_who_leads(cluster, short):

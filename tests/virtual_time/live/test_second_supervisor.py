@@ -59,7 +59,7 @@ async def test_of_two_that_start_together_one_has_every_dispatcher(looptime):
     dispatchers = [Taken("one"), Taken("other")]
     loops = [build(Kernel(), dispatchers[0]) for _ in range(2)]
     for loop, name in zip(loops, ("one", "other"), strict=True):
-        loop._peers, loop._worker = dispatchers, name
+        loop._peers, loop.worker = dispatchers, name
     results = await asyncio.gather(*(loop.introduce() for loop in loops), return_exceptions=True)
     assert results[0] is None
     assert isinstance(results[1], TakenError)

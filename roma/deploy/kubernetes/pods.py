@@ -1,0 +1,185 @@
+"""The Deployments of the models: requests are floors that never move, limits are grants."""
+
+from typing import Any
+
+from roma.config.models import ModelConfig, PodsConfig
+from roma.config.schema import Config
+from roma.deploy.kubernetes import common
+from roma.deploy.kubernetes.common import Manifest
+from roma.domain.errors import ConfigError
+from roma.kubernetes.pods import MODEL_LABEL
+from roma.kubernetes.quantity import quantity
+
+MODELS = "/models"
+START_LIMIT = 600
+"""Seconds that a model server may take to listen: loading a framework with little CPU is slow."""
+
+
+def deployments(config: Config, image: str, pull_policy: str) -> list[Manifest]:
+    """Return a Deployment for each model; raise ConfigError for one without files."""
+    common.distinct_servers(config)
+    return [
+        _deployment(config, name, model, image, pull_policy)
+        for name, model in config.models.items()
+    ]
+
+
+def _deployment(
+    config: Config, name: str, model: ModelConfig, image: str, pull_policy: str
+) -> Manifest:
+    if model.kubernetes is None:
+        bound = "set: image, persistentVolumeClaim or hostPath"
+        raise ConfigError(f"models.{name}.kubernetes = None: must be {bound}")
+    found = common.labels(config, "model-server")
+    selected = found | {MODEL_LABEL: name}
+    nodes = [worker.node for worker in config.workers]
+    scratch, scratch_mount = common.scratch()
+    volumes, mounts = _files(name, model.kubernetes)
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "securityContext": common.pod_security(),
+        "terminationGracePeriodSeconds": int(common.GRACE + config.gateway.drain_timeout + 5),
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [n]}]}
+                        for n in nodes
+                    ]
+                }
+            },
+            # A replica that needs more gets more cores, not a second pod beside it (paper §2.2).
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "labelSelector": {"matchLabels": selected},
+                        "topologyKey": "kubernetes.io/hostname",
+                    }
+                ]
+            },
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": found},
+            }
+        ],
+        "containers": [
+            {
+                "name": common.settings(config).container,
+                "image": model.kubernetes.image or image,
+                "imagePullPolicy": pull_policy,
+                "args": _arguments(config, name, model),
+                "env": [{"name": "TF_CPP_MIN_LOG_LEVEL", "value": "2"}],
+                "ports": [
+                    {"name": "rest", "containerPort": common.settings(config).port},
+                    *_grpc_ports(config),
+                ],
+                "resources": _resources(config, name, model),
+                "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+                **_probes(name),
+                "lifecycle": common.pre_stop(),
+                "securityContext": common.confined(),
+                "volumeMounts": [scratch_mount, *mounts],
+            }
+        ],
+        "volumes": [scratch, *volumes],
+    }
+    return common.manifest(
+        "Deployment",
+        "apps/v1",
+        common.server(config, name),
+        selected,
+        spec={
+            "replicas": model.replicas or len(nodes),
+            "selector": {"matchLabels": selected},
+            # Two pods of a model do not fit one node: the old one goes first.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+            },
+            "template": {
+                "metadata": {"labels": selected | _managed(config)},
+                "spec": pod,
+            },
+        },
+    )
+
+
+def _managed(config: Config) -> dict[str, str]:
+    """Return the labels that the workers' selector asks for; raise ConfigError if it asks more."""
+    selector = common.settings(config).selector
+    found = {}
+    for part in selector.split(","):
+        key, separator, value = part.partition("=")
+        if not separator or key.endswith("!") or value.startswith("=") or "(" in part:
+            bound = "KEY=VALUE,… to be rendered as labels"
+            raise ConfigError(f"workers.kubernetes.selector = {selector}: must be {bound}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _files(name: str, pods: PodsConfig) -> tuple[list[Manifest], list[Manifest]]:
+    """Return the volumes of a model's files, and their mounts."""
+    if pods.image is not None:
+        return [], []
+    if pods.persistentVolumeClaim is not None:
+        source: Manifest = {
+            "persistentVolumeClaim": {"claimName": pods.persistentVolumeClaim, "readOnly": True}
+        }
+    else:
+        source = {"hostPath": {"path": pods.hostPath, "type": "Directory"}}
+    mount = {"name": "model", "mountPath": f"{MODELS}/{name}", "readOnly": True}
+    return [{"name": "model", **source}], [mount]
+
+
+def _arguments(config: Config, name: str, model: ModelConfig) -> list[str]:
+    settings = common.settings(config)
+    limit = _limit(config, model)
+    in_flight = model.cpu.in_flight or max(1, -(-limit // (1000 * model.cpu.threads)))
+    found = [
+        "serve-model",
+        f"--model={name}={MODELS}/{name}",
+        "--host=0.0.0.0",
+        f"--port={settings.port}",
+        f"--intra-op={model.cpu.threads}",
+        f"--inter-op={in_flight}",
+        f"--max-body-bytes={config.gateway.max_body_bytes}",
+    ]
+    if settings.grpc_port is not None:
+        found.append(f"--grpc-port={settings.grpc_port}")
+    return found
+
+
+def _grpc_ports(config: Config) -> list[Manifest]:
+    port = common.settings(config).grpc_port
+    return [] if port is None else [{"name": "grpc", "containerPort": port}]
+
+
+def _resources(config: Config, name: str, model: ModelConfig) -> Manifest:
+    """Return a request that protects the minimum, and the limit with which a pod begins."""
+    requests = {"cpu": quantity(round(1000 * config.minimum(name)))}
+    initial = model.cpu.initial
+    limits = {"cpu": quantity(round(1000 * initial) if initial else _limit(config, model))}
+    if model.memory is not None:
+        requests["memory"] = limits["memory"] = str(int(model.memory))
+    return {"requests": requests, "limits": limits}
+
+
+def _limit(config: Config, model: ModelConfig) -> int:
+    """Return the most millicores that a pod of the model can get."""
+    most = min(worker.allocatable for worker in config.workers)
+    return round(1000 * (most if model.cpu.max is None else min(model.cpu.max, most)))
+
+
+def _probes(name: str) -> Manifest:
+    """Return probes that a server with little CPU passes: it answers late, not never."""
+    ready = {"httpGet": {"path": f"/v2/models/{name}/ready", "port": "rest"}, "timeoutSeconds": 5}
+    alive = {"tcpSocket": {"port": "rest"}, "timeoutSeconds": 5}
+    return {
+        "startupProbe": {**alive, "periodSeconds": 2, "failureThreshold": START_LIMIT // 2},
+        "readinessProbe": {**ready, "periodSeconds": 2, "failureThreshold": 5},
+        "livenessProbe": {**alive, "periodSeconds": 10, "failureThreshold": 6},
+    }

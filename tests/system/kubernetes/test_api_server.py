@@ -1,0 +1,307 @@
+"""A real API server: what is rendered is accepted, its rights suffice, and no verb more."""
+
+import asyncio
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.config.backends.registry import BACKENDS
+from roma.config.schema import load
+from roma.config.workers import BackendKind
+from roma.kubernetes.client import ApiServerError, Client
+from roma.kubernetes.credentials import find
+from roma.kubernetes.lease import LeaderLease
+from roma.kubernetes.watch import PodWatch
+from supervisor.actuators.pods import PodActuator
+from tests.support import kubernetes
+from tests.support.waiting import until
+
+FILE = """
+models:
+  digits:
+    sla: {{response_time: 0.1}}
+    cpu: {{max: 1.5}}
+    kubernetes: {{persistentVolumeClaim: models}}
+workers:
+  - {{name: node-a, backend: kubernetes, node: node-a, cores: 2, kubernetes: {{namespace: {namespace}}}}}
+gateway: {{grpc_port: 9000}}
+"""
+
+
+@pytest.fixture
+def rendered(tmp_path, namespace):
+    """The rendered directory of a file, for a namespace."""
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.format(namespace=namespace))
+    out = tmp_path / "k8s"
+    done = CliRunner().invoke(app, ["render", "kubernetes", str(file), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def described(name, limit="1", request="20m", node="without-kubelet"):
+    """Return a pod whose node has no kubelet: nothing starts it."""
+    resources = {"limits": {"cpu": limit}, "requests": {"cpu": request}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {"roma.dev/managed": "true", "roma.dev/model": "digits"},
+        },
+        "spec": {
+            "nodeName": node,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "model-server",
+                    "image": "none",
+                    "resources": resources,
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def created(plane, namespace, *pods):
+    for found in pods:
+        status, answer = plane.call("POST", f"/api/v1/namespaces/{namespace}/pods", found)
+        assert status == 201, answer
+
+
+def runs(plane, namespace, name, granted=None, **status):
+    """Be the kubelet of a pod: report what it would, also the limit in force."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    pod = plane.get(path)
+    resources = pod["spec"]["containers"][0]["resources"]
+    if granted is not None:
+        resources = {**resources, "limits": {"cpu": granted}}
+    state = {
+        "name": "model-server",
+        "image": "none",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "resources": resources,
+    }
+    found = {
+        "phase": "Running",
+        "podIP": "127.0.0.1",
+        "podIPs": [{"ip": "127.0.0.1"}],
+        "observedGeneration": pod["metadata"]["generation"],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [state],
+        **status,
+    }
+    kind = "application/merge-patch+json"
+    code, answer = plane.call("PATCH", f"{path}/status", {"status": found}, kind=kind)
+    assert code == 200, answer
+
+
+@pytest.mark.parametrize("overlay", ["dev", "production"])
+def test_the_api_server_accepts_all_that_is_rendered(plane, rendered, overlay):
+    said = plane.kubectl("apply", "-k", rendered / "overlays" / overlay, "--dry-run=server")
+    assert "statefulset.apps/roma-gateway" in said
+    assert "lease.coordination.k8s.io/roma-supervisor" in said
+    assert "Warning" not in said
+
+
+def test_what_is_rendered_is_restricted(plane, rendered, namespace):
+    """The namespace enforces the standard, so pods that break it would never be made."""
+    plane.kubectl("apply", "-k", rendered / "overlays" / "production")
+    selector = f"/api/v1/namespaces/{namespace}/pods"
+
+    def all_made():
+        found = plane.get(selector)["items"]
+        return len(found) >= 5 or None  # two gateways, two supervisors, one model server
+
+    kubernetes.until(all_made, "pods of every workload", limit=60)
+    events = plane.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+    assert not [e["message"] for e in events if "violates PodSecurity" in e.get("message", "")]
+
+
+def test_each_right_is_there_and_none_more(plane, rendered, namespace):
+    plane.kubectl("apply", "-k", rendered / "overlays" / "production")
+    created(plane, namespace, described("p"))
+    runs(plane, namespace, "p")
+    core, lease = f"/api/v1/namespaces/{namespace}", "/apis/coordination.k8s.io/v1/namespaces"
+    leases = f"{lease}/{namespace}/leases"
+    limits = {"limits": {"cpu": "700m"}}
+    resize = {"spec": {"containers": [{"name": "model-server", "resources": limits}]}}
+    merge = "application/strategic-merge-patch+json"
+    accounts = {
+        a: plane.token(namespace, a) for a in ("roma-gateway", "roma-supervisor", "default")
+    }
+
+    def asked(account, method, path, body=None):
+        kind = merge if method == "PATCH" else "application/json"
+        return plane.call(method, path, body, token=accounts[account], kind=kind)[0]
+
+    held = plane.get(f"{leases}/roma-supervisor")
+    held["spec"] = {"holderIdentity": "x"}
+    allowed = {
+        ("GET", f"{core}/pods"): {"roma-gateway", "roma-supervisor"},
+        ("GET", f"{core}/pods/p"): {"roma-gateway", "roma-supervisor"},
+        ("GET", f"{core}/pods?watch=1&timeoutSeconds=1"): {"roma-gateway", "roma-supervisor"},
+        ("PATCH", f"{core}/pods/p/resize"): {"roma-supervisor"},
+        ("GET", f"{leases}/roma-supervisor"): {"roma-supervisor"},
+        ("PUT", f"{leases}/roma-supervisor"): {"roma-supervisor"},
+    }
+    refused = [
+        ("PATCH", f"{core}/pods/p"),
+        ("PATCH", f"{core}/pods/p/status"),
+        ("DELETE", f"{core}/pods/p"),
+        ("POST", f"{core}/pods"),
+        ("POST", f"{core}/pods/p/exec"),
+        ("GET", f"{core}/secrets"),
+        ("GET", f"{core}/configmaps"),
+        ("GET", f"{leases}/other"),
+        ("POST", leases),
+        ("DELETE", f"{leases}/roma-supervisor"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/api/v1/namespaces"),
+        ("GET", "/api/v1/namespaces/kube-system/pods"),
+        ("PATCH", "/api/v1/namespaces/default/pods/p/resize"),
+    ]
+    bodies = {"PATCH": resize, "PUT": held, "POST": described("other")}
+    for (method, path), who in allowed.items():
+        for account in accounts:
+            expected = 200 if account in who else 403
+            body = bodies.get(method)
+            if method == "PUT":
+                body = {**held, "metadata": plane.get(path)["metadata"]}
+            if "watch" in path and account in who:
+                continue  # a stream, and the watch of the other tests
+            assert asked(account, method, path, body) == expected, (account, method, path)
+    for method, path in refused:
+        for account in accounts:
+            assert asked(account, method, path, bodies.get(method)) == 403, (account, method, path)
+
+
+@pytest.fixture
+async def watched(plane, namespace):
+    """A client with an administrator's rights, and a watch of the namespace."""
+    client = Client(find(plane.kubeconfig("admin-token-of-a-test-cluster", namespace)))
+    watch = PodWatch(client, namespace, "model-server", labels="roma.dev/managed=true")
+    running = asyncio.create_task(watch.run())
+    yield client, watch
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await client.close()
+
+
+class NoMeters:
+    def read(self, pods):
+        return dict.fromkeys(pods)
+
+
+def actuator(watch, **changes):
+    return PodActuator(
+        watch, NoMeters(), **{"worker": "w", "container": "model-server", "period": 1.0, **changes}
+    )
+
+
+async def test_a_limit_moves_and_counts_once_the_status_shows_it(plane, namespace, watched):
+    _, watch = watched
+    created(plane, namespace, described("a"), described("b"))
+    for name in "ab":
+        runs(plane, namespace, name)
+    await until(lambda: len(watch.pods) == 2 and all(p.is_settled for p in watch.pods.values()))
+    acts = actuator(watch, period=0.6)
+    assert await acts.apply({}) == {"a@w": 1.0, "b@w": 1.0}
+    assert await acts.apply({"a@w": 0.25}) == {}  # no kubelet has seen it
+    assert watch.pods["a"].limit == 250
+    runs(plane, namespace, "a")
+    await until(lambda: watch.pods["a"].is_settled)
+    assert await acts.apply({}) == {"a@w": 0.25}
+    before = watch.pods["b"].generation
+    assert await acts.apply({"b@w": 1.0}) == {}
+    assert watch.pods["b"].generation == before
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "words"),
+    [
+        ({"limit": "1", "request": "1"}, 0.5, None),
+        ({"limit": "1", "request": "20m"}, 3.0, "maximum cpu usage per Container is 2"),
+    ],
+)
+async def test_what_the_api_server_refuses_is_told_in_its_words(
+    plane, namespace, watched, made, wanted, words
+):
+    bound = {"type": "Container", "max": {"cpu": "2"}, "defaultRequest": {"cpu": "20m"}}
+    range_ = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "r", "namespace": namespace},
+        "spec": {"limits": [bound]},
+    }
+    plane.apply(range_)
+    created(plane, namespace, described("a", **made))
+    runs(plane, namespace, "a")
+    _, watch = watched
+    await until(lambda: "a" in watch.pods and watch.pods["a"].is_served)
+    result = (await actuator(watch).apply({"a@w": wanted})).get("a@w")
+    if words is None:  # below the request nothing is asked: it is a floor
+        assert result == 1.0
+    else:
+        assert words in str(result)
+
+
+async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendered, namespace):
+    plane.kubectl("apply", "-k", rendered / "overlays" / "production", "--dry-run=none")
+    token = plane.token(namespace, "roma-supervisor")
+    client = Client(find(plane.kubeconfig(token, namespace)))
+    first = LeaderLease(client, namespace, "roma-supervisor", "http://a:1")
+    second = LeaderLease(client, namespace, "roma-supervisor", "http://b:1")
+    await first.acquired()
+    assert first.is_held
+    waiting = asyncio.create_task(second.acquired())
+    await until(lambda: second.holder == "http://a:1")
+    assert not second.is_held
+    await first.release()
+    await waiting
+    assert second.is_held
+    await client.close()
+
+
+async def test_an_api_server_that_is_killed_and_comes_back_loses_nothing(plane, namespace, watched):
+    _, watch = watched
+    created(plane, namespace, described("a"))
+    runs(plane, namespace, "a")
+    await until(lambda: "a" in watch.pods and watch.pods["a"].is_settled)
+    plane.programs["apiserver"].kill()
+    await until(lambda: watch.away_since is not None)
+    acts = actuator(watch)
+    results = await acts.apply({"a@w": 0.25})
+    assert "not reachable" in str(results["a@w"])
+    plane.programs["apiserver"].start()
+    await until(lambda: watch.away_since is None, 120)
+    await acts.apply({"a@w": 0.25})
+    await until(lambda: watch.pods["a"].limit == 250)
+
+
+@pytest.mark.parametrize("token", ["an-expired-or-a-wrong-token", ""])
+async def test_who_is_not_let_in_says_whose_credentials_they_were(plane, namespace, token):
+    client = Client(find(plane.kubeconfig(token, namespace)))
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    with pytest.raises(ApiServerError, match=r"status 40[13]: .*"):
+        await client.get(path, 10)
+    await client.close()
+
+
+def test_the_file_that_the_pods_read_names_what_its_source_watches(plane, rendered, monkeypatch):
+    """The rendered roma.yaml has no kubeconfig: in a pod it is the service account's."""
+    config = load(rendered / "base" / "roma.yaml")
+    (worker,) = config.workers
+    assert worker.backend is BackendKind.KUBERNETES
+    assert BACKENDS[worker.backend].executables(config, worker) == []
+    assert yaml.safe_load((rendered / "base" / "roma.yaml").read_text())["workers"][0][
+        "kubernetes"
+    ] == {"lease": "roma-supervisor"}

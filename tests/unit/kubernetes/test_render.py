@@ -1,0 +1,181 @@
+"""What `roma render kubernetes` writes: rights, security, resources, and what it refuses."""
+
+import re
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.config import schema
+from roma.domain.errors import ConfigError
+
+FILE = """
+models:
+  digits:
+    sla: {response_time: 0.1}
+    cpu: {max: 1.5, initial: 1}
+    memory: 1GiB
+    kubernetes: {persistentVolumeClaim: models}
+  Photos_2:
+    sla: {response_time: 0.3}
+    replicas: 1
+    kubernetes: {image: 'registry.example/photos:1'}
+workers:
+  - {name: a, backend: kubernetes, node: node-a, cores: 2, kubernetes: &pods {namespace: models}}
+  - {name: b, backend: kubernetes, node: node-b, cores: 3, kubernetes: *pods}
+"""
+
+
+def rendered(tmp_path, text=FILE, *options):
+    """Render a file; return the result and the objects of the base by kind and name."""
+    file, out = tmp_path / "roma.yaml", tmp_path / "k8s"
+    file.write_text(text)
+    found = CliRunner().invoke(
+        app, ["render", "kubernetes", str(file), "--out", str(out), *options]
+    )
+    objects = {
+        (o["kind"], o["metadata"]["name"]): o
+        for path in (out / "base").glob("*.yaml")
+        if path.name not in ("roma.yaml", "kustomization.yaml")
+        for o in yaml.safe_load_all(path.read_text())
+    }
+    return found, objects, out
+
+
+def test_the_supervisor_alone_may_resize_and_nobody_may_more(tmp_path):
+    _, objects, _ = rendered(tmp_path)
+    rules = {
+        name: {
+            (resource, verb, tuple(rule.get("resourceNames", ())))
+            for rule in found["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for (kind, name), found in objects.items()
+        if kind == "Role"
+    }
+    look = {("pods", verb, ()) for verb in ("get", "list", "watch")}
+    lease = {("leases", verb, ("roma-supervisor",)) for verb in ("get", "update")}
+    assert rules == {
+        "roma-gateway": look,
+        "roma-supervisor": look | lease | {("pods/resize", "patch", ())},
+    }
+    assert not [kind for kind, _ in objects if kind.startswith("Cluster")]
+
+
+def test_requests_are_minima_and_limits_are_what_a_pod_begins_with(tmp_path):
+    _, objects, _ = rendered(tmp_path)
+    (digits,) = containers(objects["Deployment", "roma-model-digits"])
+    (photos,) = containers(objects["Deployment", "roma-model-photos-2"])
+    memory = str(2**30)
+    assert digits["resources"] == {
+        "requests": {"cpu": "20m", "memory": memory},
+        "limits": {"cpu": "1", "memory": memory},
+    }
+    assert photos["resources"] == {"requests": {"cpu": "20m"}, "limits": {"cpu": "2"}}
+    assert photos["image"] == "registry.example/photos:1"
+    assert digits["resizePolicy"] == [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]
+    assert digits["lifecycle"] == {"preStop": {"sleep": {"seconds": 2}}}
+    assert objects["Deployment", "roma-model-digits"]["spec"]["replicas"] == 2
+    assert objects["Deployment", "roma-model-photos-2"]["spec"]["replicas"] == 1
+
+
+def containers(workload):
+    return workload["spec"]["template"]["spec"]["containers"]
+
+
+def test_every_pod_is_restricted_and_has_probes_and_requests(tmp_path):
+    _, objects, _ = rendered(tmp_path)
+    workloads = [o for (kind, _), o in objects.items() if kind in ("Deployment", "StatefulSet")]
+    assert len(workloads) == 4
+    for workload in workloads:
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"]
+            assert not security["allowPrivilegeEscalation"]
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert {"readinessProbe", "livenessProbe"} <= container.keys()
+            assert container["resources"]["requests"]["cpu"]
+    models = [w for w in workloads if "model" in w["metadata"]["name"]]
+    assert all(not w["spec"]["template"]["spec"]["automountServiceAccountToken"] for w in models)
+
+
+def test_the_pods_read_a_file_that_they_accept(tmp_path):
+    _, _, out = rendered(tmp_path, FILE, "--gateways", "3")
+    found = schema.load(out / "base" / "roma.yaml")
+    assert found.dispatcher_count == 3
+    assert len(found.dispatcher_urls) == 3
+    assert {w.pods.lease for w in found.workers} == {"roma-supervisor"}
+    assert len(set(found.supervisor_urls.values())) == 1
+
+
+def test_secrets_are_made_once_and_kept_out_of_version_control(tmp_path):
+    first, _, out = rendered(tmp_path)
+    tokens = {p: p.read_text() for p in (out / "base" / "secrets").rglob("token")}
+    assert len(tokens) == 3
+    second, _, _ = rendered(tmp_path)
+    assert {p: p.read_text() for p in tokens} == tokens
+    assert (out / "base" / ".gitignore").read_text() == "secrets/\n"
+    assert first.exit_code == second.exit_code == 0
+    kustomization = yaml.safe_load((out / "base" / "kustomization.yaml").read_text())
+    for made in kustomization["secretGenerator"]:
+        assert all((out / "base" / file).is_file() for file in made["files"])
+
+
+def test_a_model_on_the_nodes_disks_is_for_dev_alone(tmp_path):
+    text = FILE.replace("persistentVolumeClaim: models", "hostPath: /srv/digits")
+    found, _, out = rendered(tmp_path, text)
+    assert re.search(
+        r"left out .*production: models.digits.kubernetes.hostPath = /srv/digits: must be image or "
+        r"persistentVolumeClaim",
+        found.output.replace("\n", " "),
+    )
+    assert not (out / "overlays" / "production").exists()
+    (namespace,) = yaml.safe_load_all((out / "overlays" / "dev" / "namespace.yaml").read_text())
+    labels = namespace["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert "hostPath" in namespace["metadata"]["annotations"]["roma.dev/privileged-because"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("{persistentVolumeClaim: models}", "{}", "models.digits.kubernetes.image = None"),
+        ("persistentVolumeClaim: models", "image: a, hostPath: /b", "exactly one of image"),
+        (
+            "    kubernetes: {persistentVolumeClaim: models}\n",
+            "",
+            "models.digits.kubernetes = None",
+        ),
+        ("Photos_2", "DIGITS", "different from digits"),
+        ("*pods", "{namespace: other}", "workers.b.kubernetes: must be the same"),
+        ("backend: kubernetes, node: node-a", "backend: process", "absent for backend process"),
+        ("node: node-a, ", "", "workers.0.node = None: must be the name of a node"),
+        ("{namespace: models}", "{selector: 'a in (b)'}", "kubernetes.selector = a in (b)"),
+        ("cores: 2,", "cores: 2, gpus: 1,", "gpus = 1: must be 0 for backend kubernetes"),
+        (
+            "workers:",
+            "gateway: {processes: 2}\nworkers:",
+            "gateway.processes = 2: must be 1",
+        ),
+        (
+            "workers:",
+            "control: {decision_log: log}\nworkers:",
+            "control.decision_log: must be absent",
+        ),
+        ("  digits:\n", "  digits:\n    path: models/digits\n", None),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused_in_one_line(tmp_path, old, new, words):
+    assert old in FILE
+    found, _, _ = rendered(tmp_path, FILE.replace(old, new, 1))
+    if words is None:
+        assert found.exit_code == 0
+        return
+    assert found.exit_code != 0
+    said = str(found.exception) if isinstance(found.exception, ConfigError) else found.output
+    assert words in said

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds what tests/system/kubernetes runs, as far as it is missing: build.sh DIRECTORY VERSION.
+set -euo pipefail
+out=$1 version=$2
+here=$(cd "$(dirname "$0")" && pwd)
+
+if ! command -v go >/dev/null; then
+    echo "Kubernetes cannot be built: go is not installed (1.26 or newer is needed)" >&2
+    exit 1
+fi
+mkdir -p "$out"
+
+build() {
+    local module=$1 package=$2
+    shift 2
+    local program=$out/${package##*/}
+    [[ -x $program && ! $here/../$module/go.sum -nt $program ]] && return
+    echo "Building ${package##*/}"
+    (cd "$here/../$module" && CGO_ENABLED=0 go build -o "$program" "$@" "$package")
+}
+
+component=k8s.io/component-base/version
+stamp="-s -w -X $component.gitVersion=v$version -X $component.gitMajor=${version%%.*}"
+stamp+=" -X $component.gitMinor=$(cut -d. -f2 <<<"$version")"
+for program in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do
+    build kubernetes "k8s.io/kubernetes/cmd/$program" -ldflags "$stamp"
+done
+build kubernetes ./pause
+for program in containerd containerd-shim-runc-v2 ctr; do
+    build containerd "github.com/containerd/containerd/v2/cmd/$program" \
+        -ldflags "-s -w" -tags no_btrfs,no_zfs,no_devmapper
+done
