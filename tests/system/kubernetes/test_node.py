@@ -1,0 +1,263 @@
+"""A real kubelet: limits reach the kernel, promises are kept, and faults lose no request."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+
+import pytest
+
+from roma.kubernetes.client import Client
+from roma.kubernetes.credentials import find
+from roma.kubernetes.watch import PodWatch
+from roma.tools.demo import inputs, models
+from supervisor.actuators.pods import PodActuator
+from supervisor.cgroups import container_hierarchy
+from tests.support.cluster_models import CHECKOUT, Controlled, deployment
+from tests.support.kubernetes import ADMIN, SANDBOX
+from tests.support.waiting import until
+
+SLAS = {"digits": 0.15, "photos": 0.6}
+
+
+def sleeping(name):
+    """Return a pod that computes nothing."""
+    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "20m"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {"roma.dev/managed": "true", "roma.dev/model": "m"},
+        },
+        "spec": {
+            "nodeName": "node-a",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "model-server", "image": SANDBOX, "resources": resources}],
+        },
+    }
+
+
+def containers(plane, namespace):
+    """Return the ids of the containers of a namespace's pods, and their restarts, by pod."""
+    found = plane.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    states = {p["metadata"]["name"]: p["status"].get("containerStatuses", [{}])[0] for p in found}
+    return {
+        name: (s["containerID"].partition("://")[2], s["restartCount"])
+        for name, s in states.items()
+        if s.get("containerID")
+    }
+
+
+def group(container):
+    """Return the cgroup of a pod's container."""
+    hierarchy = container_hierarchy()
+    (found,) = hierarchy.roots[0].glob(f"kubepods/*/*/{container}")
+    return hierarchy.group(str(found.relative_to(hierarchy.roots[0])), 0.1)
+
+
+def quota(container):
+    """Return the cores that the kernel grants a container."""
+    return group(container).read().cores
+
+
+class NoMeters:
+    def read(self, pods):
+        return dict.fromkeys(pods)
+
+
+@pytest.fixture
+async def watched(plane, namespace, node):
+    """A watch of a namespace on the node."""
+    client = Client(find(plane.kubeconfig(ADMIN, namespace)))
+    watch = PodWatch(client, namespace, "model-server", labels="roma.dev/managed=true")
+    running = asyncio.create_task(watch.run())
+    yield watch
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await client.close()
+
+
+def actuator(watch):
+    return PodActuator(watch, NoMeters(), worker="w", container="model-server", period=1.0)
+
+
+async def test_every_change_reaches_the_kernel_and_restarts_nothing(plane, namespace, watched):
+    names = [f"p{i}" for i in range(5)]
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed(map(sleeping, names)))
+    await until(lambda: sum(p.is_served for p in watched.pods.values()) == 5)
+    acts, random_ = actuator(watched), random.Random(1)
+    for _ in range(10):
+        wanted = {f"{name}@w": round(random_.uniform(0.05, 2.0), 3) for name in names}
+        await acts.apply(wanted)
+        await until(lambda: all(p.is_settled for p in watched.pods.values()))
+        await acts.apply(wanted)
+        ids = containers(plane, namespace)
+        for name in names:
+            granted = watched.pods[name].granted / 1000
+            assert abs(granted - wanted[f"{name}@w"]) <= max(0.01, 0.01 * wanted[f"{name}@w"])
+            assert quota(ids[name][0]) == pytest.approx(granted, rel=0.05)
+    assert {restarts for _, restarts in containers(plane, namespace).values()} == {0}
+
+
+async def test_a_kubelet_that_is_killed_gets_the_limit_when_it_is_back(
+    plane, namespace, node, watched
+):
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([sleeping("p")]))
+    await until(lambda: "p" in watched.pods and watched.pods["p"].is_settled)
+    acts = actuator(watched)
+    node.programs["kubelet"].kill()
+    try:
+        assert await acts.apply({"p@w": 1.5}) in ({}, {"p@w": 0.5})
+        assert watched.pods["p"].limit == 1500
+        assert not watched.pods["p"].is_settled
+    finally:
+        node.programs["kubelet"].start()
+
+    async def ticked():
+        while not watched.pods["p"].is_settled:
+            await acts.apply({"p@w": 1.5})
+            await asyncio.sleep(0.5)
+
+    await asyncio.wait_for(ticked(), 90)
+    ((container, restarts),) = containers(plane, namespace).values()
+    assert quota(container) == pytest.approx(1.5, abs=0.02)
+    assert restarts == 0
+
+
+def _listed(objects):
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    return models.prepare(CHECKOUT / ".cache", download=False)
+
+
+@pytest.fixture
+def bodies(prepared):
+    """Request bodies by model."""
+    return {
+        "digits": [body for body, _ in inputs.digits_held_out()],
+        "photos": inputs.photo_bodies(8, seed=1),
+    }
+
+
+def described(names):
+    return {
+        name: {"sla": {"response_time": SLAS[name]}, "cpu": {"max": 1.5}, "max_waiting": 500}
+        for name in names
+    }
+
+
+async def test_two_models_in_pods_keep_their_promises_under_a_stepping_load(
+    plane, namespace, node, prepared, bodies, tmp_path
+):
+    found = [deployment(name, prepared[name].path) for name in SLAS]
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed(found))
+    with Controlled(tmp_path, plane, namespace, described(SLAS)) as controlled:
+        await controlled.until(lambda: controlled.ready(2))
+        rates = {"digits": [20, 80, 40], "photos": [2, 6, 3]}
+        await controlled.load({m: [r[0]] for m, r in rates.items()}, bodies, 8, SLAS)  # it learns
+        report = await controlled.load(rates, bodies, 12, SLAS, seed=7)
+        state = controlled.state()
+    for model in report.models:
+        broken = (model.late + model.rejected + model.failed) / model.sent
+        assert model.failed == model.lost == 0, model
+        assert broken < 0.1, model
+    assert state["mode"] == "control"
+    assert {e["failures"] for e in state["executables"].values()} == {0}
+    assert all(e["changes"] > 3 for e in state["executables"].values())
+    assert {restarts for _, restarts in containers(plane, namespace).values()} == {0}
+
+
+async def test_faults_of_pods_under_load_lose_no_request(
+    plane, namespace, node, prepared, bodies, tmp_path
+):
+    found = deployment("digits", prepared["digits"].path, replicas=2)
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([found]))
+    with Controlled(tmp_path, plane, namespace, described(["digits"])) as controlled:
+        await controlled.until(lambda: controlled.ready(2))
+
+        async def under(fault):
+            load = controlled.load({"digits": [40]}, bodies, 12, SLAS)
+            loading = asyncio.create_task(load)
+            await asyncio.sleep(2)
+            await asyncio.to_thread(fault)
+            report = await loading
+            await controlled.until(lambda: controlled.ready(2))
+            assert report.total.lost == 0
+            return report.total
+
+        def delete():
+            plane.kubectl("delete", "pod", "-n", namespace, "--wait=false", sorted(_pods())[0])
+
+        def crash():
+            container = sorted(_pods().values())[0][0]
+            for pid in group(container).pids():
+                os.kill(pid, signal.SIGKILL)
+
+        def _pods():
+            return containers(plane, namespace)
+
+        deleted = await under(delete)
+        assert deleted.failed == 0, deleted
+        crashed = await under(crash)
+        assert crashed.failed <= 2, crashed  # those that it computed
+        restarted = await under(lambda: _restart(node, "containerd"))
+        assert restarted.failed == 0, restarted
+        drained = await under(lambda: _drain(plane))
+        assert drained.failed <= drained.rejected + drained.failed
+        state = controlled.state()
+    assert state["missed_ticks"] <= 2
+
+
+def _restart(node, name):
+    node.programs[name].kill()
+    node.programs[name].start()
+
+
+def _drain(plane):
+    options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+    plane.kubectl("drain", "node-a", *options)
+    plane.kubectl("uncordon", "node-a")
+
+
+async def test_of_two_supervisors_one_leads_and_the_other_goes_on_without_a_jump(
+    plane, namespace, node, prepared, bodies, tmp_path, record_property
+):
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "roma-supervisor", "namespace": namespace},
+    }
+    found = deployment("digits", prepared["digits"].path)
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([found, lease]))
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/roma-supervisor"
+    with Controlled(tmp_path, plane, namespace, described(["digits"]), supervisors=2) as controlled:
+        await controlled.until(lambda: controlled.ready(1))
+        loading = asyncio.create_task(controlled.load({"digits": [40]}, bodies, 20, SLAS))
+        await asyncio.sleep(6)
+        holder = plane.get(path)["spec"]["holderIdentity"]
+        first = controlled.controls.index(holder)
+        before = controlled.state(first)
+        assert before["mode"] == "control"
+        standby = controlled.get(f"{controlled.controls[1 - first]}/control/v1/state")
+        assert standby["ticks"] >= before["ticks"]  # it is the leader's answer
+        controlled.program(f"supervisor{first}").kill()
+        clock = asyncio.get_running_loop().time
+        killed = clock()
+        other = controlled.controls[1 - first]
+        await controlled.until(lambda: plane.get(path)["spec"]["holderIdentity"] == other)
+        await controlled.until(lambda: controlled.state(1 - first).get("ticks", 0) >= 2)
+        took = clock() - killed
+        after = controlled.state(1 - first)
+        report = await loading
+    (was,) = (e["applied"] for e in before["executables"].values())
+    (found_,) = (e["measurement"] for e in after["executables"].values())
+    assert report.total.failed == report.total.lost == 0
+    assert after["mode"] == "control"
+    assert found_ is None or found_["applied"] == pytest.approx(was, abs=0.2)
+    record_property("taken over in seconds", round(took, 1))
