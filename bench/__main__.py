@@ -1,5 +1,7 @@
-"""Run the named benchmarks, or all but those of BY_NAME; `peers` needs `make peers`.
+"""Run the named benchmarks, or all but those of BY_NAME.
 
+`peers` needs `make peers`. `kubernetes` needs `make kubernetes` (three minutes; exits 1 if an aim is
+missed).
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota N`:
 requests of each cell, in all its rounds (18 minutes; exits 1 if kernel and simulator differ).
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
@@ -22,6 +24,7 @@ from bench import (
     fleet,
     gateway,
     idle,
+    kubernetes,
     loading,
     overload,
     peers,
@@ -54,8 +57,9 @@ ALL: dict[str, Callable[[], None]] = {
     "peers": peers.run,
     "promise": promise.run,
     "variants": variants.run,
+    "kubernetes": kubernetes.run,
 }
-BY_NAME = ("peers", "promise", "quota", "variants")
+BY_NAME = ("kubernetes", "peers", "promise", "quota", "variants")
 """Not among those that are run where none is named."""
 
 WITH_OPTIONS = {"--beside": beside.run, "promise": promise.run, "variants": variants.run}

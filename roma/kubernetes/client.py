@@ -16,6 +16,9 @@ STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 MOST_LINE: Final = 8 * 2**20
 """Most bytes of one event of a watch: objects are at most 1.5 MB in etcd."""
 
+LEAST_VERSION: Final = (1, 33)
+"""The first in which the subresource `resize` is on by default (KEP-1287, beta)."""
+
 QUIET: Final = 150.0
 """Seconds without a byte after which a watch counts as broken: bookmarks come about once a
 minute."""
@@ -93,6 +96,17 @@ class Client:
         if not isinstance(found, dict):
             raise ApiServerError(f"{self.credentials.server}: its answer is no object")
         return found
+
+    async def too_old(self, timeout: float) -> str:
+        """Return why this server cannot resize pods in place; "" if it can, or does not answer."""
+        try:
+            found = await self.get("/version", timeout)
+            version = int(found["major"]), int(str(found["minor"]).rstrip("+"))
+        except (ApiServerError, KeyError, ValueError):
+            return ""
+        if version >= LEAST_VERSION:
+            return ""
+        return f"API server {found['gitVersion']}: in-place resize takes 1.33 or newer"
 
     async def watch(
         self, path: str, opened: Callable[[], None], **query: str

@@ -25,6 +25,9 @@ from supervisor.broker.server import SUPERVISOR, run_dir
 from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.claims import Claims
 
+VERSION_LIMIT: Final = 5.0
+"""Seconds that an API server may take to say its version at the start."""
+
 log = logging.getLogger(__name__)
 
 
@@ -157,6 +160,9 @@ async def _pods(
     try:
         if config.control.dry_run:
             yield RecordingActuator(actuator), _dry_run
+        elif why := await watch.client.too_old(VERSION_LIMIT):
+            log.warning("observe-only: %s", why)
+            yield RecordingActuator(actuator), lambda: f"observe-only: {why}"
         else:
             yield actuator, mode
     finally:

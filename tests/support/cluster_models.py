@@ -76,6 +76,7 @@ class Controlled:
 
     def __init__(self, directory, plane, namespace, models, *, cores=2.0, supervisors=1):
         port, admin, *control = free_ports(2 + supervisors)
+        self._plane, self._namespace = plane, namespace
         kubeconfig = plane.kubeconfig(ADMIN, namespace)
         lease = "roma-supervisor" if supervisors > 1 else None
         settings = {"namespace": namespace, "kubeconfig": str(kubeconfig)}
@@ -109,6 +110,11 @@ class Controlled:
         for program in self._programs.values():
             program.kill()
 
+    def _pods(self):
+        selector = ("-n", self._namespace, "-l", "roma.dev/managed=true")
+        logs = self._plane.kubectl("logs", *selector, "--tail=5", check=False)
+        return self._plane.kubectl("describe", "pods", *selector) + logs
+
     def program(self, name):
         return self._programs[name]
 
@@ -137,7 +143,8 @@ class Controlled:
             said = "\n".join(
                 f"{n}:\n{p.log.read_text()[-3000:]}" for n, p in self._programs.items()
             )
-            raise AssertionError(said) from None
+            states = [self.state(i) for i in range(len(self.controls))]
+            raise AssertionError(f"{states}\n{said}\n{self._pods()}") from None
 
     async def load(self, rates, bodies, seconds, slas, *, seed=1):
         """Send Poisson load; `rates` has the req/s of each step, by model."""

@@ -52,6 +52,7 @@ class FakeApiServer:
         self.kubelet = True
         self.refusals = []
         """Answers (status, message) to the next PATCHes."""
+        self.release = {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
         self.is_down = False
         self.down_code = 503
         self.delay = 0.0
@@ -66,6 +67,7 @@ class FakeApiServer:
         app = web.Application()
         app.router.add_get(PODS, self._get)
         app.router.add_patch(PODS + "/{name}/resize", self._patch)
+        app.router.add_get("/version", self._get_version)
         app.router.add_get(LEASE, self._get_lease)
         app.router.add_put(LEASE, self._put_lease)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -172,6 +174,9 @@ class FakeApiServer:
         if self.kubelet:
             self.settle(name)
         return web.json_response(answer)
+
+    async def _get_version(self, _):
+        return _status(503, "the fake is down") if self.is_down else web.json_response(self.release)
 
     async def _get_lease(self, _):
         return _status(503, "the fake is down") if self.is_down else web.json_response(self.lease)

@@ -10,9 +10,12 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import ssl
 import subprocess
+import sys
 import tarfile
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +35,7 @@ NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "pause")
 ADMIN = "admin-token-of-a-test-cluster"
 NODE_TOKEN = "node-token-of-a-test-cluster"
 SANDBOX = "roma.test/pause:1"
+BRIDGE = "roma-k8s0"
 START_LIMIT = 120
 
 
@@ -266,6 +270,7 @@ class Node:
         self._directory = directory
         self.programs: dict[str, Started] = {}
         self.socket = directory / "c.sock"
+        self.cgroup = f"roma-k8s-{os.getpid()}"
 
     def ctr(self, *arguments):
         """Run containerd's client in the kubelet's namespace."""
@@ -323,15 +328,21 @@ class Node:
         directory = self._directory
         network = directory / "cni"
         network.mkdir(exist_ok=True)
+        for mount in _cgroup_mounts():
+            (mount / self.cgroup).mkdir(exist_ok=True)
         bridge = {
             "cniVersion": "1.0.0",
             "name": "roma-test",
             "plugins": [
                 {
                     "type": "bridge",
-                    "bridge": "roma-k8s0",
+                    "bridge": BRIDGE,
                     "isGateway": True,
-                    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.77.0/24"}]]},
+                    "ipam": {
+                        "type": "host-local",
+                        "ranges": [[{"subnet": "10.244.77.0/24"}]],
+                        "dataDir": str(directory / "addresses"),
+                    },
                 }
             ],
         }
@@ -369,7 +380,7 @@ conf_dir = "{network}"
             "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": "/",
+            "cgroupRoot": f"/{self.cgroup}",
             "containerRuntimeEndpoint": f"unix://{self.socket}",
             "failSwapOn": False,
             "failCgroupV1": False,
@@ -395,6 +406,9 @@ conf_dir = "{network}"
                         self.ctr("tasks", "delete", "--force", task)
             self.programs["containerd"].stop()
         _unmount(self._directory)
+        for mount in _cgroup_mounts():
+            _remove_groups(mount / self.cgroup)
+        subprocess.run(["ip", "link", "delete", BRIDGE], check=False, capture_output=True)
 
 
 @contextlib.contextmanager
@@ -408,6 +422,22 @@ def node(directory, plane, name="node-a"):
         yield found
     finally:
         found.stop()
+
+
+def _cgroup_mounts():
+    """Return the mount points of all cgroup hierarchies."""
+    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [Path(line[1]) for line in lines if line[2] in ("cgroup", "cgroup2")]
+
+
+def _remove_groups(directory):
+    """Remove a cgroup and all below it, once their processes are gone."""
+    for below in sorted(directory.rglob("*"), reverse=True) if directory.exists() else ():
+        if below.is_dir():
+            with contextlib.suppress(OSError):
+                below.rmdir()
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def _unmount(directory):
@@ -446,3 +476,26 @@ def _docker_archive(path, name, files, command):
             entry = tarfile.TarInfo(inside)
             entry.size = len(content)
             tar.addfile(entry, BytesIO(content))
+
+
+def main():
+    """Run a cluster of one node until Ctrl-C, and say how to reach it."""
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(
+            tempfile.TemporaryDirectory(
+                prefix="roma-k8s-", dir="/var/tmp", ignore_cleanup_errors=True
+            )
+        )
+        plane = stack.enter_context(control_plane(Path(scratch) / "plane", controllers=True))
+        found = stack.enter_context(node(Path(scratch) / "node", plane))
+        sys.stdout.write(f"export KUBECONFIG={plane.kubeconfig(ADMIN)} PATH={PROGRAMS}:$PATH\n")
+        sys.stdout.write(
+            f"node {found.name} is ready, containerd at {found.socket}; Ctrl-C ends it\n"
+        )
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

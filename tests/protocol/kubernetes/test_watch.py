@@ -107,6 +107,20 @@ async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
     assert cluster.watch.pods["a"].limit == 2000
 
 
+@pytest.mark.parametrize(
+    ("major", "minor", "words"),
+    [("1", "32", "API server v1.32.9: in-place"), ("1", "33+", ""), ("2", "0", ""), ("1", "?", "")],
+)
+async def test_a_server_that_cannot_resize_in_place_is_known(cluster, major, minor, words):
+    version = f"v{major}.{minor}.9"
+    cluster.api.release = {"major": major, "minor": minor, "gitVersion": version}
+    said = await cluster.client.too_old(1)
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
+    cluster.api.is_down = True
+    assert await cluster.client.too_old(1) == ""
+
+
 async def test_an_answer_of_401_names_where_the_credentials_are_from(cluster):
     cluster.api.is_down, cluster.api.down_code = True, 401
     with pytest.raises(

@@ -1,0 +1,263 @@
+"""What in-place resize takes and costs: `python -m bench kubernetes` (about three minutes).
+
+One node: pods whose limits change once a second, each change timed from its call until the quota is
+in the kernel. Many nodes: the pods of 20 nodes, whose kubelets are a program that repeats every
+limit as status, changed by the actuators of one process, whose CPU is counted.
+"""
+
+import asyncio
+import contextlib
+import math
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from roma.domain.errors import ActuationError
+from roma.domain.stats import quantile
+from roma.kubernetes.client import Client
+from roma.kubernetes.credentials import find
+from roma.kubernetes.watch import PodWatch
+from supervisor.actuators.pods import PodActuator
+from supervisor.cgroups import container_hierarchy
+from tests.support import kubernetes
+
+SECONDS = 40
+PODS = (5, 10)
+"""Pods of the one node, each changed once a second; ten is the most that ROMA asks of a node."""
+
+NODES, PER_NODE = 20, 10
+LIMIT_CHANGED = 0.3
+"""Aim for the PATCH to the kernel, the 99th percentile in seconds at ten changes a second."""
+
+LIMIT_CORES = 0.3
+"""Aim for the CPU of one supervisor's actuators with 200 pods, in cores."""
+
+
+class NoMeters:
+    """Reads nothing."""
+
+    def read(self, pods):
+        return dict.fromkeys(pods)
+
+
+@contextlib.asynccontextmanager
+async def acting(kubeconfig, nodes):
+    """Yield an actuator and its watch for each node."""
+    async with contextlib.AsyncExitStack() as stack:
+        found = []
+        for node in nodes:
+            client = Client(find(kubeconfig))
+            stack.push_async_callback(client.close)
+            watch = PodWatch(
+                client,
+                client.credentials.namespace,
+                "model-server",
+                labels="roma.dev/managed=true",
+                fields=f"spec.nodeName={node}",
+            )
+            running = asyncio.create_task(watch.run())
+            stack.callback(running.cancel)
+            actuator = PodActuator(
+                watch, NoMeters(), worker=node, container="model-server", period=1.0
+            )
+            found.append((watch, actuator))
+        while not all(
+            w.is_listed and w.pods and all(p.is_settled for p in w.pods.values()) for w, _ in found
+        ):
+            await asyncio.sleep(0.05)
+        yield found
+
+
+def pod(name, node, image=kubernetes.SANDBOX):
+    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "20m"}}
+    labels = {"roma.dev/managed": "true", "roma.dev/model": "m"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "model-server", "image": image, "resources": resources}],
+        },
+    }
+
+
+async def one_node(plane, node, pods):
+    """Return the delays in seconds from call to kernel, and the CPU of the actuator in cores."""
+    names = [f"p{i}" for i in range(pods)]
+    plane.apply(*(pod(name, node.name) for name in names))
+    random_, delays = random.Random(1), []
+    async with acting(plane.kubeconfig(kubernetes.ADMIN), [node.name]) as ((_, actuator),):
+        files = {name: _quota_file(plane, name) for name in names}
+        for timed in (True, False):
+            spent, began = time.process_time(), time.monotonic()
+            for i in range(SECONDS // 2):
+                wanted = {name: random_.randrange(100, 2000) for name in names}
+                cores = {f"{n}@{node.name}": m / 1000 for n, m in wanted.items()}
+                if timed:
+                    looking = asyncio.create_task(_look(files, wanted))
+                    await actuator.apply(cores)
+                    delays += await looking
+                else:
+                    await actuator.apply(cores)
+                await asyncio.sleep(max(0.0, began + i + 1 - time.monotonic()))
+            used = (time.process_time() - spent) / (time.monotonic() - began)
+    for name in names:
+        plane.kubectl("delete", "pod", name, "--wait=false", "--now")
+    return delays, used
+
+
+def _quota_file(plane, name):
+    status = plane.get(f"/api/v1/namespaces/default/pods/{name}")["status"]
+    container = status["containerStatuses"][0]["containerID"].partition("://")[2]
+    (found,) = container_hierarchy().roots[0].glob(f"*/kubepods/*/*/{container}")
+    return found / "cpu.cfs_quota_us"
+
+
+async def _look(files, wanted):
+    """Return the seconds until each quota was in the kernel; infinite after two."""
+    began, left, found = time.monotonic(), dict(wanted), []
+    while left and time.monotonic() - began < 2:
+        for name, millis in list(left.items()):
+            if int(files[name].read_text()) == 100 * millis:
+                del left[name]
+                found.append(time.monotonic() - began)
+        await asyncio.sleep(0.001)
+    return found + [math.inf] * len(left)
+
+
+def _be_kubelets(kubeconfig):
+    """Repeat each limit as status, as kubelets do."""
+    asyncio.run(_kubelets(kubeconfig))
+
+
+async def _kubelets(kubeconfig):
+    client = Client(find(kubeconfig))
+    path = f"/api/v1/namespaces/{client.credentials.namespace}/pods"
+    calls = asyncio.Semaphore(16)
+
+    async def repeat(found):
+        meta, spec = found["metadata"], found["spec"]["containers"][0]
+        state = {
+            "name": "model-server",
+            "image": "none",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "resources": spec["resources"],
+        }
+        status = {
+            "phase": "Running",
+            "podIP": "127.0.0.1",
+            "podIPs": [{"ip": "127.0.0.1"}],
+            "observedGeneration": meta["generation"],
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [state],
+        }
+        async with calls:
+            await client.patch(f"{path}/{meta['name']}/status", {"status": status}, 10)
+
+    listed = await client.get(path, 10)
+    seen = {}
+    tasks = set()
+    for item in listed["items"]:
+        tasks.add(asyncio.create_task(repeat(item)))
+    version = listed["metadata"]["resourceVersion"]
+    async for event in client.watch(path, lambda: None, resourceVersion=version):
+        found = event["object"]
+        key = found["metadata"]["name"], found["metadata"]["generation"]
+        if event["type"] in ("ADDED", "MODIFIED") and key not in seen:
+            seen[key] = True
+            task = asyncio.create_task(repeat(found))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+
+async def many_nodes(plane, kubeconfig):
+    """Return the CPU in cores, the longest tick in seconds, ticks, and failures."""
+    nodes = [f"many-{i:02}" for i in range(NODES)]
+    random_ = random.Random(2)
+    failures, longest = 0, 0.0
+    async with acting(kubeconfig, nodes) as found:
+        spent, began = time.process_time(), time.monotonic()
+        for i in range(SECONDS):
+            ticked = time.monotonic()
+            calls = [
+                actuator.apply(
+                    {f"{name}@{node}": random_.randrange(100, 2000) / 1000 for name in watch.pods}
+                )
+                for node, (watch, actuator) in zip(nodes, found, strict=True)
+            ]
+            for results in await asyncio.gather(*calls):
+                failures += sum(isinstance(r, ActuationError) for r in results.values())
+            longest = max(longest, time.monotonic() - ticked)
+            await asyncio.sleep(max(0.0, began + i + 1 - time.monotonic()))
+        used = (time.process_time() - spent) / (time.monotonic() - began)
+    return used, longest, failures
+
+
+def main():
+    """Print both tables; exit 1 if an aim is missed."""
+    if missing := kubernetes.missing((*kubernetes.CONTROL_PLANE, *kubernetes.NODE)):
+        sys.exit(f"kubernetes: {', '.join(missing)} missing (make kubernetes builds them)")
+    failed = False
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="roma-k8s-", dir="/var/tmp", ignore_cleanup_errors=True
+        ) as scratch,
+        kubernetes.control_plane(Path(scratch) / "plane", controllers=True) as plane,
+    ):
+        table = Table(title="one node, each pod changed once a second: from call to kernel")
+        for column in ("pods", "changes", "p50, ms", "p99, ms", "max, ms", "CPU of ROMA, cores"):
+            table.add_column(column, justify="right")
+        with kubernetes.node(Path(scratch) / "node", plane) as node:
+            for pods in PODS:
+                delays, used = asyncio.run(one_node(plane, node, pods))
+                times = [quantile(delays, q) for q in (0.5, 0.99, 1.0)]
+                shown = (f"{1000 * t:.0f}" for t in times)
+                table.add_row(str(pods), str(len(delays)), *shown, f"{used:.3f}")
+                failed |= pods == max(PODS) and (times[1] > LIMIT_CHANGED or used > 0.1)
+        Console().print(table)
+        room = {"cpu": "640", "memory": "64Gi", "pods": "500"}
+        for i in range(NODES):
+            name = f"many-{i:02}"
+            plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+            plane.call(
+                "PATCH",
+                f"/api/v1/nodes/{name}/status",
+                {"status": {"capacity": room, "allocatable": room}},
+                kind="application/merge-patch+json",
+            )
+            plane.apply(*(pod(f"m{i:02}-{j}", name, "none") for j in range(PER_NODE)))
+        kubeconfig = plane.kubeconfig(kubernetes.ADMIN)
+        kubelets = multiprocessing.get_context("spawn").Process(
+            target=_be_kubelets, args=(kubeconfig,), daemon=True
+        )
+        kubelets.start()
+        try:
+            used, longest, failures = asyncio.run(many_nodes(plane, kubeconfig))
+        finally:
+            kubelets.kill()
+        table = Table(title=f"{NODES * PER_NODE} pods on {NODES} nodes, each changed once a second")
+        for column in ("CPU of ROMA, cores", "longest tick, ms", "failed calls"):
+            table.add_column(column, justify="right")
+        table.add_row(f"{used:.2f}", f"{1000 * longest:.0f}", str(failures))
+        Console().print(table)
+        failed |= used > LIMIT_CORES or longest > 1
+    Console().print(
+        f"aims: p99 ≤ {1000 * LIMIT_CHANGED:.0f} ms and ≤ 0.1 core at {max(PODS)} changes a second; "
+        f"≤ {LIMIT_CORES} core and no tick beyond a second with {NODES * PER_NODE} pods"
+    )
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
