@@ -1,7 +1,7 @@
 """Run the named benchmarks, or all but those of BY_NAME.
 
-`peers` needs `make peers`. `kubernetes` needs `make kubernetes` (three minutes; exits 1 if an aim is
-missed).
+`peers` needs `make peers`. `kubernetes` needs `make kubernetes` (three minutes; exits 1 if an aim
+is missed).
 `simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota N`:
 requests of each cell, in all its rounds (18 minutes; exits 1 if kernel and simulator differ).
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.

@@ -28,8 +28,8 @@ LEAST_SHARE: Final = 0.01
 MOST_PER_SECOND: Final = 10
 """Changes per second on one node: with more, a kubelet's tail latency grows beyond a second."""
 
-AT_ONCE: Final = 4
-"""Calls in flight."""
+CALL_LIMIT: Final = 2.0
+"""Seconds that a call may take: longer than a tick waits for it."""
 
 PATIENCE: Final = 2
 """Ticks after which an unconfirmed limit is sent again, 1 m different: a kubelet that was away acts
@@ -85,7 +85,15 @@ class PodActuator:
         self._told: dict[str, int] = {}
         """Millicores last reported as applied."""
         self._tick = 0
-        self._calls = asyncio.Semaphore(AT_ONCE)
+        self._turn = asyncio.Lock()
+        """One call at a time: a kubelet that gets several at once holds some of them for long."""
+        self._pending: dict[str, asyncio.Task[ActuationError | None]] = {}
+
+    async def close(self) -> None:
+        """Give up the calls that are on their way."""
+        for call in self._pending.values():
+            call.cancel()
+        await asyncio.gather(*self._pending.values(), return_exceptions=True)
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read every pod: what its model server has reported since the last tick."""
@@ -99,9 +107,9 @@ class PodActuator:
         self._tick += 1
         pods = self._pods()
         self._forget(pods)
-        failed: dict[str, ActuationError] = {}
-        if cores and self._may_act():
-            failed = await self._change(pods, cores)
+        failed = self._ended()
+        if self._may_act():
+            failed |= await self._change(pods, cores)
         return {**self._confirmed(), **failed}
 
     def _pods(self) -> dict[str, Pod]:
@@ -125,8 +133,8 @@ class PodActuator:
         wanted: list[tuple[float, str, int]] = []
         for name, value in cores.items():
             pod = pods.get(name)
-            if pod is None:
-                continue  # it is gone, or not known yet
+            if pod is None or name in self._pending:
+                continue  # it is gone, or not known yet; or its last change is on its way
             if pod.fault:
                 failed[name] = ActuationError(f"pod {pod.name}: {pod.fault}")
                 continue
@@ -139,15 +147,21 @@ class PodActuator:
                 failed[name] = error
         wanted.sort(key=lambda entry: (entry[0] > 0, -abs(entry[0])))
         chosen = wanted[: self._most]
-        if chosen:
-            calls = [self._set(name, pods[name], millis) for _, name, millis in chosen]
-            results = await asyncio.gather(*calls)
-            failed |= {
-                name: error
-                for (_, name, _), error in zip(chosen, results, strict=True)
-                if error is not None
-            }
-        return failed
+        for _, name, millis in chosen:
+            call = asyncio.create_task(self._set(name, pods[name], millis))
+            self._pending[name] = call
+        if self._pending:
+            # The tick waits so long and no longer; a call that takes longer goes on.
+            await asyncio.wait(self._pending.values(), timeout=self._limit)
+        return failed | self._ended()
+
+    def _ended(self) -> dict[str, ActuationError]:
+        """Forget the calls that have ended; return what failed of them."""
+        ended = {name: call for name, call in self._pending.items() if call.done()}
+        for name in ended:
+            del self._pending[name]
+        results = {name: call.result() for name, call in ended.items()}
+        return {name: error for name, error in results.items() if error is not None}
 
     def _millis(self, name: str, pod: Pod, wanted: int) -> int | None:
         """Return the limit to ask for; None if there is nothing to ask."""
@@ -180,13 +194,13 @@ class PodActuator:
         resources = {"limits": {"cpu": quantity(millis)}}
         body = {"spec": {"containers": [{"name": self._container, "resources": resources}]}}
         try:
+            async with self._turn:
+                answer = await self._watch.client.patch(path, body, CALL_LIMIT)
+            found = self._watch.take(answer)
+            generation = pod.generation if found is None else found.generation
+            self._grants[name] = _LimitGrant(pod.uid, millis, generation, self._tick)
+            self._told.pop(name, None)
             async with asyncio.timeout(self._limit):
-                async with self._calls:
-                    answer = await self._watch.client.patch(path, body, self._limit)
-                found = self._watch.take(answer)
-                generation = pod.generation if found is None else found.generation
-                self._grants[name] = _LimitGrant(pod.uid, millis, generation, self._tick)
-                self._told.pop(name, None)
                 await self._watch.until(lambda: self._is_over(pod, generation))
         except TimeoutError:
             return None  # it is on its way; a later tick looks again

@@ -166,6 +166,7 @@ async def _pods(
         else:
             yield actuator, mode
     finally:
+        await actuator.close()
         await meters.close()
 
 

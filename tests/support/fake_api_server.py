@@ -57,6 +57,7 @@ class FakeApiServer:
         self.down_code = 503
         self.delay = 0.0
         self.patches = []
+        self.at_once = self.most_at_once = 0
         self.lists = 0
         self.watches = 0
         self._events = []
@@ -155,7 +156,10 @@ class FakeApiServer:
         name = request.match_info["name"]
         if self.is_down:
             return _status(self.down_code, "the fake is down")
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(self.delay)
+        self.at_once -= 1
         body = await request.json()
         (container,) = body["spec"]["containers"]
         assert container["name"] == "model-server"

@@ -1,5 +1,7 @@
 """Limits as the actuator sets them: what is sent, confirmed, sent again, or told as refused."""
 
+import asyncio
+
 import pytest
 
 from roma.domain.errors import ActuationError
@@ -180,6 +182,29 @@ async def test_a_limit_that_somebody_else_moved_is_set_again(cluster, actuator):
     await until(lambda: cluster.watch.pods["a"].granted == 3000)
     assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
     assert cluster.api.limit("a") == "500m"
+
+
+async def test_a_node_gets_one_change_at_a_time(cluster, actuator):
+    cluster.api.delay = 0.01
+    await actuator.apply({"a@w": 0.5, "b@w": 0.5, "c@w": 0.5})
+    assert len(cluster.api.patches) == 3
+    assert cluster.api.most_at_once == 1
+
+
+async def test_a_call_that_outlasts_its_tick_goes_on_and_the_next_change_follows(cluster):
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    actuator = made(cluster, period=0.03)
+    cluster.api.delay = 0.1
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 1.0}
+    assert await actuator.apply({"a@w": 0.7}) == {}  # the first one is on its way
+    await until(lambda: cluster.watch.pods["a"].granted == 500)
+    await asyncio.sleep(0.02)
+    cluster.api.delay = 0.0
+    assert (await actuator.apply({"a@w": 0.7}))["a@w"] in (0.5, 0.7)
+    await until(lambda: cluster.watch.pods["a"].granted == 700)
+    assert [limit for _, limit in cluster.api.patches] == ["500m", "700m"]
+    await actuator.close()
 
 
 async def test_an_api_server_that_does_not_answer_holds_no_tick_up(cluster):
