@@ -189,8 +189,16 @@ class KubernetesConfig(Section):
     """Label selector of the pods; the label `roma.dev/model` of each names its model."""
     container: Name = "model-server"
     """Container, of each pod, whose CPU limit is changed."""
+    server: ServerKind = ServerKind.ROMA
+    """Program in the pods. ROMA's reports the CPU accounting of its cgroup; for others the node's
+    kubelet is asked, which knows their use but not their throttling."""
     port: Port = 8501
     """Port of TensorFlow Serving's REST API in each pod."""
+    kubelet_port: Port = 10250
+    """Port of the nodes' kubelets."""
+    kubelet_ca: FilePath | None = None
+    """PEM with the authority of the kubelets' certificates, relative to roma.yaml; default: the
+    cluster's."""
     grpc_port: Port | None = None
     """Port of gRPC in each pod, for clients of gateway.grpc_port; default: none."""
     kubeconfig: FilePath | None = None
@@ -306,9 +314,10 @@ class WorkerConfig(Section):
         }
         if self.docker is not None and self.docker.tls is not None:
             update["docker"] = self.docker.model_copy(update={"tls": base / self.docker.tls})
-        if self.kubernetes is not None and self.kubernetes.kubeconfig is not None:
-            file = base / self.kubernetes.kubeconfig
-            update["kubernetes"] = self.kubernetes.model_copy(update={"kubeconfig": file})
+        if self.kubernetes is not None:
+            named = {key: getattr(self.kubernetes, key) for key in ("kubeconfig", "kubelet_ca")}
+            files = {key: base / file for key, file in named.items() if file is not None}
+            update["kubernetes"] = self.kubernetes.model_copy(update=files)
         return self.model_copy(update=update)
 
     @model_validator(mode="after")

@@ -42,6 +42,8 @@ class Pod:
     request: int | None
     limit: int | None
     granted: int | None
+    host: str = ""
+    """Address of its node."""
     restarts: int = 0
     resize: str = ""
     fault: str = ""
@@ -83,6 +85,7 @@ def parse(found: Mapping[str, Any], container: str) -> Pod:
             request=_cpu(resources, "requests"),
             limit=_cpu(resources, "limits"),
             granted=_cpu(state.get("resources") or {}, "limits"),
+            host=status.get("hostIP") or "",
             restarts=state.get("restartCount") or 0,
             resize=_resize(conditions),
             fault=_fault(ours, container, status.get("qosClass") or ""),

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from roma.config.schema import Config
 from roma.config.sources import Sources
-from roma.config.workers import BackendKind, WorkerConfig
-from roma.domain.errors import ActuationNotPermitted
+from roma.config.workers import BackendKind, ServerKind, WorkerConfig
+from roma.domain.errors import ActuationNotPermitted, ConfigError
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.docker import DockerActuator, Meters
@@ -24,6 +25,11 @@ from supervisor.broker.engine import connected
 from supervisor.broker.server import SUPERVISOR, run_dir
 from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.claims import Claims
+
+if TYPE_CHECKING:
+    from roma.kubernetes.watch import PodWatch
+    from supervisor.actuators.kubelet_meters import KubeletMeters
+    from supervisor.actuators.pod_meters import ServerMeters
 
 VERSION_LIMIT: Final = 5.0
 """Seconds that an API server may take to say its version at the start."""
@@ -126,6 +132,36 @@ def _on_cgroups(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[A
     return actuator, _control
 
 
+def _pod_meters(
+    worker: WorkerConfig, watch: "PodWatch", period: float
+) -> "ServerMeters | KubeletMeters":
+    """Return the meters of a worker's pods; raise ConfigError for an authority that is none."""
+    # Imports that are not used must not delay the start.
+    from supervisor.actuators.kubelet_meters import KubeletMeters  # noqa: PLC0415
+    from supervisor.actuators.pod_meters import ServerMeters  # noqa: PLC0415
+
+    settings = worker.pods
+    if settings.server is ServerKind.ROMA:
+        return ServerMeters(port=settings.port, period=period)
+    credentials, tls = watch.client.credentials, watch.client.credentials.tls
+    if settings.kubelet_ca is not None:
+        try:
+            tls = ssl.create_default_context(cafile=str(settings.kubelet_ca))
+        except OSError as error:  # SSLError is one
+            key = f"workers.{worker.name}.kubernetes.kubelet_ca"
+            raise ConfigError(f"{key} = {settings.kubelet_ca}: {error}") from error
+    assert worker.node is not None
+    return KubeletMeters(
+        credentials,
+        tls,
+        node=worker.node,
+        port=settings.kubelet_port,
+        namespace=watch.namespace,
+        container=settings.container,
+        period=period,
+    )
+
+
 @contextlib.asynccontextmanager
 async def _pods(
     config: Config, worker: WorkerConfig, context: ActuationContext
@@ -133,13 +169,12 @@ async def _pods(
     """Yield an actuator on the pods of a node, whichever there are."""
     # An import that is not used must not delay the start.
     from roma.config.backends.pod_source import PodSource  # noqa: PLC0415
-    from supervisor.actuators.pod_meters import ServerMeters  # noqa: PLC0415
     from supervisor.actuators.pods import PodActuator  # noqa: PLC0415
 
     source = context.sources.of(worker.name)
     assert isinstance(source, PodSource)
     period, watch = config.period(worker), source.watch
-    meters = ServerMeters(port=worker.pods.port, period=period)
+    meters = _pod_meters(worker, watch, period)
     actuator = PodActuator(
         watch,
         meters,

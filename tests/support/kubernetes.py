@@ -271,6 +271,8 @@ class Node:
         self.programs: dict[str, Started] = {}
         self.socket = directory / "c.sock"
         self.cgroup = f"roma-k8s-{os.getpid()}"
+        (self.port,) = free_ports(1)
+        self.ca = directory / "pki" / "kubelet.crt"
 
     def ctr(self, *arguments):
         """Run containerd's client in the kubelet's namespace."""
@@ -369,11 +371,11 @@ bin_dirs = ["/usr/lib/cni"]
 conf_dir = "{network}"
 """
         )
-        api, health = free_ports(2)
+        api, health = self.port, free_ports(1)[0]
         kubelet = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": "127.0.0.1",
+            "address": "0.0.0.0",  # its node's address; who is not authorized is refused
             "port": api,
             "readOnlyPort": 0,
             "healthzPort": health,

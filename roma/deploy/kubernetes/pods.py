@@ -4,6 +4,7 @@ from typing import Any
 
 from roma.config.models import ModelConfig, PodsConfig
 from roma.config.schema import Config
+from roma.config.workers import ServerKind
 from roma.deploy.kubernetes import common
 from roma.deploy.kubernetes.common import Manifest
 from roma.domain.errors import ConfigError
@@ -11,6 +12,9 @@ from roma.kubernetes.pods import MODEL_LABEL
 from roma.kubernetes.quantity import quantity
 
 MODELS = "/models"
+GRPC_PORT = 8500
+"""Port of gRPC that tensorflow_model_server opens in any case."""
+
 START_LIMIT = 600
 """Seconds that a model server may take to listen: loading a framework with little CPU is slow."""
 
@@ -71,7 +75,7 @@ def _deployment(
                 "name": common.settings(config).container,
                 "image": model.kubernetes.image or image,
                 "imagePullPolicy": pull_policy,
-                "args": _arguments(config, name, model),
+                **_program(config, name, model),
                 "env": [{"name": "TF_CPP_MIN_LOG_LEVEL", "value": "2"}],
                 "ports": [
                     {"name": "rest", "containerPort": common.settings(config).port},
@@ -79,7 +83,7 @@ def _deployment(
                 ],
                 "resources": _resources(config, name, model),
                 "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
-                **_probes(name),
+                **_probes(config, name),
                 "lifecycle": common.pre_stop(),
                 "securityContext": common.confined(),
                 "volumeMounts": [scratch_mount, *mounts],
@@ -135,22 +139,32 @@ def _files(name: str, pods: PodsConfig) -> tuple[list[Manifest], list[Manifest]]
     return [{"name": "model", **source}], [mount]
 
 
-def _arguments(config: Config, name: str, model: ModelConfig) -> list[str]:
-    settings = common.settings(config)
-    limit = _limit(config, model)
-    in_flight = model.cpu.in_flight or max(1, -(-limit // (1000 * model.cpu.threads)))
+def _program(config: Config, name: str, model: ModelConfig) -> Manifest:
+    """Return the command line of a model server; a pool of threads is as large as its limit."""
+    settings, threads = common.settings(config), model.cpu.threads
+    pool = model.cpu.in_flight or max(1, -(-_limit(config, model) // (1000 * threads)))
+    if settings.server is ServerKind.TENSORFLOW_SERVING:
+        found = [
+            f"--model_name={name}",
+            f"--model_base_path={MODELS}/{name}",
+            f"--rest_api_port={settings.port}",
+            f"--port={settings.grpc_port or GRPC_PORT}",
+            f"--tensorflow_intra_op_parallelism={threads}",
+            f"--tensorflow_inter_op_parallelism={pool}",
+        ]
+        return {"command": ["tensorflow_model_server"], "args": found}
     found = [
         "serve-model",
         f"--model={name}={MODELS}/{name}",
         "--host=0.0.0.0",
         f"--port={settings.port}",
-        f"--intra-op={model.cpu.threads}",
-        f"--inter-op={in_flight}",
+        f"--intra-op={threads}",
+        f"--inter-op={pool}",
         f"--max-body-bytes={config.gateway.max_body_bytes}",
     ]
     if settings.grpc_port is not None:
         found.append(f"--grpc-port={settings.grpc_port}")
-    return found
+    return {"args": found}
 
 
 def _grpc_ports(config: Config) -> list[Manifest]:
@@ -174,9 +188,11 @@ def _limit(config: Config, model: ModelConfig) -> int:
     return round(1000 * (most if model.cpu.max is None else min(model.cpu.max, most)))
 
 
-def _probes(name: str) -> Manifest:
+def _probes(config: Config, name: str) -> Manifest:
     """Return probes that a server with little CPU passes: it answers late, not never."""
-    ready = {"httpGet": {"path": f"/v2/models/{name}/ready", "port": "rest"}, "timeoutSeconds": 5}
+    is_ours = common.settings(config).server is ServerKind.ROMA
+    path = f"/v2/models/{name}/ready" if is_ours else f"/v1/models/{name}"
+    ready = {"httpGet": {"path": path, "port": "rest"}, "timeoutSeconds": 5}
     alive = {"tcpSocket": {"port": "rest"}, "timeoutSeconds": 5}
     return {
         "startupProbe": {**alive, "periodSeconds": 2, "failureThreshold": START_LIMIT // 2},

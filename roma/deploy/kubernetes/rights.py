@@ -1,6 +1,7 @@
 """Service accounts and their rights: each verb where it is used, by name where possible."""
 
 from roma.config.schema import Config
+from roma.config.workers import ServerKind
 from roma.deploy.kubernetes import common
 from roma.deploy.kubernetes.common import Manifest
 
@@ -17,9 +18,30 @@ def rights(config: Config) -> list[Manifest]:
         "resourceNames": [common.supervisor(config)],
         "verbs": ["get", "update"],
     }
-    return [
+    found = [
         *_account(config, "gateway", common.gateway(config), [look]),
         *_account(config, "supervisor", common.supervisor(config), [look, resize, lease]),
+    ]
+    if common.settings(config).server is not ServerKind.ROMA:
+        found += _node_metrics(config)
+    return found
+
+
+def _node_metrics(config: Config) -> list[Manifest]:
+    """Return the one right beyond the namespace: to read the CPU use that kubelets report."""
+    labels, name = common.labels(config, "supervisor"), common.supervisor(config)
+    rule = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
+    role = f"{common.slug(config.name)}-node-metrics"
+    return [
+        common.manifest("ClusterRole", f"{_GROUP}/v1", role, labels, rules=[rule]),
+        common.manifest(
+            "ClusterRoleBinding",
+            f"{_GROUP}/v1",
+            role,
+            labels,
+            roleRef={"apiGroup": _GROUP, "kind": "ClusterRole", "name": role},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+        ),
     ]
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import ssl
 
 import pytest
 
@@ -12,6 +13,7 @@ from roma.kubernetes.client import Client
 from roma.kubernetes.credentials import find
 from roma.kubernetes.watch import PodWatch
 from roma.tools.demo import inputs, models
+from supervisor.actuators.kubelet_meters import KubeletMeters
 from supervisor.actuators.pods import PodActuator
 from supervisor.cgroups import container_hierarchy
 from tests.support.cluster_models import CHECKOUT, Controlled, deployment
@@ -125,6 +127,40 @@ async def test_a_kubelet_that_is_killed_gets_the_limit_when_it_is_back(
     ((container, restarts),) = containers(plane, namespace).values()
     assert quota(container) == pytest.approx(1.5, abs=0.02)
     assert restarts == 0
+
+
+async def test_the_use_of_servers_of_others_is_read_from_the_kubelet(
+    plane, namespace, node, watched
+):
+    found = sleeping("p")
+    (ours,) = found["spec"]["containers"]
+    mounted = deployment("p", "/tmp/p")["spec"]["template"]["spec"]
+    ours["command"] = ["sh", "-c", "while :; do :; done"]
+    ours["volumeMounts"] = mounted["containers"][0]["volumeMounts"]
+    found["spec"]["volumes"] = mounted["volumes"]
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([found]))
+    await until(lambda: "p" in watched.pods and watched.pods["p"].is_settled)
+    credentials = watched.client.credentials
+    meters = KubeletMeters(
+        credentials,
+        ssl.create_default_context(cafile=node.ca),
+        node=node.name,
+        port=node.port,
+        namespace=namespace,
+        container="model-server",
+        period=1.0,
+    )
+    readings = []
+    try:
+        while len(readings) < 3:
+            if (reading := meters.read({"p@w": watched.pods["p"]})["p@w"]) is not None:
+                readings.append((asyncio.get_running_loop().time() - reading.age, reading))
+            await asyncio.sleep(1)
+    finally:
+        await meters.close()
+    assert {r.cores for _, r in readings} == {0.5}
+    (began, first), *_, (ended, last) = readings
+    assert (last.usage - first.usage) / (ended - began) == pytest.approx(0.5, abs=0.15)
 
 
 def _listed(objects):

@@ -113,6 +113,17 @@ def test_the_pods_read_a_file_that_they_accept(tmp_path):
     assert len(set(found.supervisor_urls.values())) == 1
 
 
+def test_servers_of_others_are_read_through_their_kubelets(tmp_path):
+    text = FILE.replace("{namespace: models}", "{namespace: models, server: tensorflow_serving}")
+    _, objects, _ = rendered(tmp_path, text)
+    (digits,) = containers(objects["Deployment", "roma-model-digits"])
+    assert digits["command"] == ["tensorflow_model_server"]
+    assert "--model_base_path=/models/digits" in digits["args"]
+    assert digits["readinessProbe"]["httpGet"]["path"] == "/v1/models/digits"
+    rules = [o["rules"] for (kind, _), o in objects.items() if kind == "ClusterRole"]
+    assert rules == [[{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}]]
+
+
 def test_secrets_are_made_once_and_kept_out_of_version_control(tmp_path):
     first, _, out = rendered(tmp_path)
     tokens = {p: p.read_text() for p in (out / "base" / "secrets").rglob("token")}
