@@ -40,6 +40,23 @@ clock leaps in Linux; a paused program sees one that does.
 TAIL = """
 More, with whole deployments by `roma up` (restarts, cgroups, safe shares):
 `tests/system/faults/test_faults_live.py`; with containers and an engine that hangs: `tests/system/docker`.
+
+## In a cluster
+`make kubernetes` does these to a real API server, kubelet and containerd (`tests/system/kubernetes`), and to a fake API server
+what a real one does not do on request (`tests/protocol/kubernetes`). In each, every request has exactly one end.
+
+| fault | what is done, under load where requests are named | outcome stated |
+|---|---|---|
+| pod deleted | one of two, at 40 req/s | no request fails; the pod that replaces it is found and served |
+| container killed | SIGKILL to its processes, at 40 req/s | what it computed fails (two requests at most); it serves again, and is controlled |
+| containerd killed | SIGKILL, started again, at 40 req/s | no request fails |
+| node drained | `kubectl drain`, then `uncordon`, at 40 req/s | what cannot be served is refused; the new pods are found and served |
+| kubelet killed | SIGKILL while a limit changes, started again | the API has the limit, the kernel gets it when the kubelet is back; no container restarts |
+| API server killed | SIGKILL, started again | the known pods stay and are served, "holding" is shown; afterwards limits move again |
+| leading supervisor killed | SIGKILL, at 40 req/s | the other one takes the Lease and goes on from the cores in force; no request fails |
+| API server refuses | 401, 403, 409, 422, 429, 500, 503 (fake) | told once in its words; passing ones are tried at the next tick, a refused value after 30 |
+| watch too old, gap | ERROR 410, versions that no watch saw (fake) | everything is listed again; no pod is lost or served after its end |
+| API server does not answer | calls of 30 s (fake) | no tick waits for longer than a third of its period |
 """
 
 
