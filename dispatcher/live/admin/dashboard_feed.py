@@ -18,9 +18,11 @@ from yarl import URL
 from dispatcher import reports
 from dispatcher.live.driver import Driver
 from dispatcher.live.unavailable import Reasons
+from roma.config.backends import registry as backends
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.watched_file import Watched, keep_looking
+from roma.domain.model import Device
 from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry import decision_log, wallclock
@@ -80,6 +82,11 @@ class DashboardFeed:
             Counter()
             if config.control.dry_run
             else Counter(e.spec.worker for e in executables(config) if e.controlled)
+        )
+        self._discovered = (
+            set()
+            if config.control.dry_run
+            else {w.name for w in config.workers if backends.of(w).discovers}
         )
         self._heard = dict.fromkeys(self._supervisors, driver.clock())
         self._fresh = asyncio.Event()
@@ -198,11 +205,20 @@ class DashboardFeed:
         )
         if isinstance(answer, str):
             silent = Worker(worker, url, False, now - self._heard[worker], answer)
-            return judged(silent, {}, self._expected[worker]), {}
+            return judged(silent, {}, self._controllable(worker)), {}
         self._heard[worker] = now
         known = {key: answer[key] for key in _WORKER if key in answer}
         states = answer.get("executables", {})
-        return judged(Worker(worker, url, True, **known), states, self._expected[worker]), states
+        return judged(
+            Worker(worker, url, True, **known), states, self._controllable(worker)
+        ), states
+
+    def _controllable(self, worker: str) -> int:
+        """Return how many executables of a worker should be controlled."""
+        if worker not in self._discovered:
+            return self._expected[worker]
+        found = (e.spec for e in self._driver.core.executors)
+        return sum(spec.worker == worker and spec.device is Device.CPU for spec in found)
 
     async def _get(
         self, url: str, what: str, query: Mapping[str, str], limit: float

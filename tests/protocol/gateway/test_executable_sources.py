@@ -2,6 +2,7 @@
 
 import asyncio
 
+import orjson
 import pytest
 
 from dispatcher.live import app as dispatcher_app
@@ -144,3 +145,19 @@ async def test_a_source_that_fails_ends_the_program(monkeypatch):
     with pytest.raises(ExceptionGroup):
         async with dispatcher_app.running(loaded):
             await asyncio.sleep(10)
+
+
+async def test_discovered_executables_without_a_supervisor_are_said_to_be_uncontrolled(discovered):
+    discovered.source.list(a=discovered.backends[0].url)
+    await discovered.until(lambda: live(discovered) == ["a@discovered"])
+    async with asyncio.timeout(30):
+        while not (worker := await _worker(discovered))["uncontrolled"]:
+            await asyncio.sleep(0.1)
+    assert worker["controllable"] == 1
+    assert "its supervisor does not answer" in worker["uncontrolled"]
+
+
+async def _worker(harness):
+    _, body = await harness.get("/control/v1/dashboard", harness.admin)
+    (worker,) = orjson.loads(body)["workers"]
+    return worker
