@@ -6,6 +6,7 @@ our own clock. The holder stops to act before that: after the renewal deadline, 
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,23 +22,30 @@ DEADLINE: Final = 2.0
 RETRY: Final = 0.5
 """Seconds between two renewals or attempts."""
 
+CALL_LIMIT: Final = 1.0
+"""Seconds that a call may take."""
+
 log = logging.getLogger(__name__)
 
 
 class LeaderLease:
-    """Our part in an election; `identity` names us, `holder` is the identity of the leader."""
+    """Our part in an election.
+
+    `url` is where we are reached; `leader` is where the one that holds the lease is.
+    """
 
     def __init__(
         self,
         client: Client,
         namespace: str,
         name: str,
-        identity: str,
+        url: str,
         *,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.holder = ""
-        self.identity = identity
+        # Two supervisors may have the same address, each on its own host.
+        self.identity = f"{url}#{uuid.uuid4().hex}"
         self._client = client
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         self._wall = wall
@@ -52,6 +60,11 @@ class LeaderLease:
         """True while we may act."""
         return self._clock() < self._renewed + DEADLINE
 
+    @property
+    def leader(self) -> str:
+        """URL of another supervisor that holds the lease; "" if there is none."""
+        return "" if self.holder == self.identity else self.holder.partition("#")[0]
+
     async def acquired(self) -> None:
         """Return once we hold the lease."""
         while not await self._attempt():
@@ -59,11 +72,17 @@ class LeaderLease:
         log.info("%s: this supervisor leads", self._path)
 
     async def keep(self) -> None:
-        """Renew the lease; return when it is lost."""
-        while self.is_held:
+        """Renew the lease; return when another holds it.
+
+        While the API server is away nobody can take it: then we may not act, and try again.
+        """
+        while not self.leader:
             await asyncio.sleep(RETRY)
+            held = self.is_held
             await self._attempt()
-        log.error("%s: the lease is lost, to %s", self._path, self.holder or "nobody yet")
+            if held != self.is_held:
+                log.warning("%s: %s", self._path, "not renewed in time" if held else "renewed")
+        log.error("%s: %s holds the lease now", self._path, self.leader)
 
     async def release(self) -> None:
         """Give the lease back, so that another takes over at once."""
@@ -82,13 +101,13 @@ class LeaderLease:
         """Take or renew the lease; return whether we hold it."""
         sent = self._clock()
         try:
-            found = await self._client.get(self._path, RETRY)
+            found = await self._client.get(self._path, CALL_LIMIT)
             spec = found.get("spec") or {}
             self._look(found, spec)
             if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
                 return False
             found["spec"] = self._claimed(spec)
-            await self._client.put(self._path, found, RETRY)
+            await self._client.put(self._path, found, CALL_LIMIT)
         except ApiServerError as error:
             if error.status != 409 and str(error) != self._said:  # 409: another was faster
                 log.warning("%s", error)

@@ -24,9 +24,9 @@ class Pod:
     """A pod with one model server; CPU in millicores, None where it is not set.
 
     `limit` is what the specification asks for, `granted` what the kubelet reports. `observed` is
-    the generation of the specification that the kubelet has acted on. `resize` says why a change
-    of the limit does not come into force, e.g. `Deferred: …`. `fault` says why limits cannot be
-    changed.
+    the generation of the specification that the kubelet has acted on, None if it does not say.
+    `resize` says why a change of the limit does not come into force, e.g. `Deferred: …`. `fault`
+    says why limits cannot be changed.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Pod:
     is_ready: bool
     is_leaving: bool
     generation: int
-    observed: int
+    observed: int | None
     request: int | None
     limit: int | None
     granted: int | None
@@ -56,7 +56,13 @@ class Pod:
     @property
     def is_settled(self) -> bool:
         """True if the kubelet has put the specified limit into force."""
-        return self.observed >= self.generation and not self.resize and self.granted == self.limit
+        has_seen = self.observed is None or self.observed >= self.generation
+        return has_seen and not self.resize and self.granted == self.limit
+
+    @property
+    def least(self) -> int:
+        """The lowest limit that is accepted: one equal to the request may change the QoS class."""
+        return (self.request or 0) + 1
 
 
 def parse(found: Mapping[str, Any], container: str) -> Pod:
@@ -81,7 +87,8 @@ def parse(found: Mapping[str, Any], container: str) -> Pod:
             is_ready=conditions.get("Ready", {}).get("status") == "True",
             is_leaving=meta.get("deletionTimestamp") is not None,
             generation=meta.get("generation") or 0,
-            observed=status.get("observedGeneration") or 0,
+            # Kubelets report it since 1.34.
+            observed=status.get("observedGeneration"),
             request=_cpu(resources, "requests"),
             limit=_cpu(resources, "limits"),
             granted=_cpu(state.get("resources") or {}, "limits"),

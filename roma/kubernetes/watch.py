@@ -56,19 +56,22 @@ class PodWatch:
         self._container = container
         self._query = {"labelSelector": labels, "fieldSelector": fields}
         self._jitter = jitter
+        self._version = ""
+        """Version from which the next watch goes on; "" after which everything is listed."""
         self._fresh = asyncio.Event()
 
     async def run(self) -> None:
         """Keep the pods up to date until cancelled, whatever the API server does."""
-        pause, version, clock = FIRST_PAUSE, "", asyncio.get_running_loop().time
+        pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:
             began = clock()
             try:
-                version = version or await self._list()
-                version = await self._follow(version)
+                if not self._version:
+                    await self._list()
+                await self._follow()
             except ApiServerError as error:
                 if error.status:  # it has answered: begin anew, in case the version is the reason
-                    version = ""
+                    self._version = ""
                 self._went_away(error)
             # A server that ends every watch at once must not be asked without a pause, either.
             pause = FIRST_PAUSE if clock() - began > LONGEST_PAUSE else pause
@@ -103,12 +106,13 @@ class PodWatch:
         if pod is None:
             return None
         known = self.pods.get(pod.name)
-        if known is None or (known.uid == pod.uid and known.generation <= pod.generation):
+        # One that the watch has removed does not come back by an answer that was on its way.
+        if known and known.uid == pod.uid and known.generation <= pod.generation:
             self.pods[pod.name] = pod
             self._wake()
         return pod
 
-    async def _list(self) -> str:
+    async def _list(self) -> None:
         found = await self.client.get(self._path, LIST_LIMIT, **self._query)
         self.relists += 1
         pods = [self._parsed(item) for item in found.get("items") or ()]
@@ -116,15 +120,14 @@ class PodWatch:
         self.is_listed = True
         self._came_back()
         self._wake()
-        version = (found.get("metadata") or {}).get("resourceVersion")
-        return str(version or "")
+        self._version = str((found.get("metadata") or {}).get("resourceVersion") or "")
 
-    async def _follow(self, version: str) -> str:
-        """Follow a watch to its end; return the version from which the next one goes on."""
+    async def _follow(self) -> None:
+        """Follow a watch to its end."""
         events = self.client.watch(
             self._path,
             self._came_back,
-            resourceVersion=version,
+            resourceVersion=self._version,
             allowWatchBookmarks="true",
             timeoutSeconds=WATCH_SECONDS,
             **self._query,
@@ -133,15 +136,16 @@ class PodWatch:
             kind, found = event.get("type"), event.get("object") or {}
             if kind == "ERROR":
                 if found.get("code") == 410:
-                    log.info("%s: version %s is too old: listing again", self._path, version)
-                    return ""
+                    log.info("%s: version %s is too old", self._path, self._version)
+                    self._version = ""
+                    return
                 raise ApiServerError(
                     f"{self._path}: {found.get('message')}", found.get("code") or 500
                 )
-            version = str((found.get("metadata") or {}).get("resourceVersion") or version)
+            seen = (found.get("metadata") or {}).get("resourceVersion")
+            self._version = str(seen or self._version)
             if kind != "BOOKMARK":
                 self._apply(kind, found)
-        return version
 
     def _apply(self, kind: object, found: Mapping[str, Any]) -> None:
         pod = self._parsed(found)

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import (
+    ClientError,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    StreamReader,
+    TCPConnector,
+)
 
 from roma.kubernetes.credentials import ClusterCredentials
 from roma.kubernetes.pods import Pod
@@ -29,7 +36,8 @@ MOST_BYTES: Final = 4 * 2**20
 """Most bytes of an answer: 200 bytes for each container of the node."""
 
 _USAGE: Final = re.compile(
-    r"^container_cpu_usage_seconds_total\{([^}]*)\} ([0-9.e+-]+)(?: [0-9]+)?$", re.MULTILINE
+    r"^container_cpu_usage_seconds_total\{([^}]*)\} (\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?: \d+)?\n",
+    re.MULTILINE | re.ASCII,
 )
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
@@ -110,7 +118,7 @@ class KubeletMeters:
                 # Its certificate names the node, and its address only where an authority signed it.
                 server_hostname=self._node,
             ) as response:
-                text = (await response.content.read(MOST_BYTES)).decode("utf-8", "replace")
+                text = (await _body(response.content)).decode("utf-8", "replace")
                 why = "" if response.status == 200 else f"status {response.status}: {text[:200]}"
         except (ClientError, TimeoutError, OSError) as error:
             text, why = "", reason(error)
@@ -120,6 +128,16 @@ class KubeletMeters:
         if not why:
             self._newest = usage(text, self._namespace, self._container)
             self._arrived = asyncio.get_running_loop().time()
+
+
+async def _body(content: StreamReader) -> bytes:
+    """Return a body, or its beginning if it is too large."""
+    body = b""
+    async for part in content.iter_any():
+        body += part
+        if len(body) > MOST_BYTES:
+            break
+    return body
 
 
 def usage(text: str, namespace: str, container: str) -> dict[str, float]:

@@ -165,7 +165,7 @@ class PodActuator:
 
     def _millis(self, name: str, pod: Pod, wanted: int) -> int | None:
         """Return the limit to ask for; None if there is nothing to ask."""
-        wanted = max(wanted, pod.request or 0, 1)
+        wanted = max(wanted, pod.least)
         grant, present = self._grants.get(name), pod.limit or 0
         if grant is not None and grant.error is not None:
             is_same = abs(wanted - grant.millis) <= _band(grant.millis)
@@ -195,6 +195,8 @@ class PodActuator:
         body = {"spec": {"containers": [{"name": self._container, "resources": resources}]}}
         try:
             async with self._turn:
+                if not self._may_act():
+                    return None  # another supervisor has begun while this call waited
                 answer = await self._watch.client.patch(path, body, CALL_LIMIT)
             found = self._watch.take(answer)
             generation = pod.generation if found is None else found.generation

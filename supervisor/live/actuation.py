@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from supervisor.actuators.kubelet_meters import KubeletMeters
     from supervisor.actuators.pod_meters import ServerMeters
 
-VERSION_LIMIT: Final = 5.0
+VERSION_LIMIT: Final = 1.0
 """Seconds that an API server may take to say its version at the start."""
 
 log = logging.getLogger(__name__)
@@ -185,12 +185,10 @@ async def _pods(
     )
 
     def mode() -> str:
-        if not context.may_act():
-            return "standby: another supervisor holds the lease"
-        if watch.away_since is None:
-            return "control"
-        away = asyncio.get_running_loop().time() - watch.away_since
-        return f"holding since {away:.0f} s: {watch.trouble}"
+        if watch.away_since is not None:
+            away = asyncio.get_running_loop().time() - watch.away_since
+            return f"holding since {away:.0f} s: {watch.trouble}"
+        return "control" if context.may_act() else "standby: this supervisor holds no lease"
 
     try:
         if config.control.dry_run:

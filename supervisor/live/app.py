@@ -86,7 +86,7 @@ async def run(
             [worker.api for worker in controlled],
             gpus,
             middlewares=[guard_],
-            leader=lambda: "" if lease is None or lease.is_held else lease.holder,
+            leader=lambda: "" if lease is None else lease.leader,
         )
         ports = AdminPorts()
         stack.callback(ports.close)
@@ -219,7 +219,7 @@ async def _leading(lease: "LeaderLease | None", controlled: Sequence[_Controlled
 
 async def _keeping(lease: "LeaderLease") -> None:
     await lease.keep()
-    raise TakenError(f"lease: {lease.holder or 'nobody'} holds it now; this supervisor ends")
+    raise TakenError(f"lease: {lease.leader} holds it now; this supervisor ends")
 
 
 async def _ticking(loop: ControlLoop) -> None:

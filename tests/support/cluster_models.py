@@ -112,8 +112,7 @@ class Controlled:
 
     def _pods(self):
         selector = ("-n", self._namespace, "-l", "roma.dev/managed=true")
-        logs = self._plane.kubectl("logs", *selector, "--tail=5", check=False)
-        return self._plane.kubectl("describe", "pods", *selector) + logs
+        return self._plane.kubectl("describe", "pods", *selector)
 
     def program(self, name):
         return self._programs[name]

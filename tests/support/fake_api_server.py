@@ -170,6 +170,9 @@ class FakeApiServer:
             return _status(404, f'pods "{name}" not found')
         found = self.pods[name]
         own = found["spec"]["containers"][0]["resources"]["limits"]
+        request = found["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+        if container["resources"]["limits"]["cpu"] == request:
+            return _status(422, "Pod QOS Class may not change as a result of resizing")
         if own["cpu"] != container["resources"]["limits"]["cpu"]:
             own["cpu"] = container["resources"]["limits"]["cpu"]
             found["metadata"]["generation"] += 1

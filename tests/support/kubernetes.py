@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def control_plane(directory, *, controllers=False):
     directory.mkdir(parents=True, exist_ok=True)
     caretaker.expect("directory", directory)
     etcd, peer, port = free_ports(3)
-    plane = ControlPlane(directory, f"https://127.0.0.1:{port}")
+    plane = ControlPlane(directory, f"https://{_address()}:{port}")
     _credentials(directory)
     programs = plane.programs
     try:
@@ -205,7 +206,8 @@ def control_plane(directory, *, controllers=False):
             "kube-apiserver",
             PROGRAMS / "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={_address()}",
+            f"--advertise-address={_address()}",
             f"--secure-port={port}",
             f"--cert-dir={certificates}",
             f"--token-auth-file={directory / 'tokens.csv'}",
@@ -247,6 +249,13 @@ def control_plane(directory, *, controllers=False):
             program.stop()
 
 
+def _address():
+    """Return an address of this machine that pods can reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return probe.getsockname()[0]
+
+
 def _answers(plane):
     status, _ = plane.call("GET", "/api/v1/namespaces/default")
     return status == 200
@@ -286,6 +295,7 @@ class Node:
     def start(self):
         """Start containerd and kubelet; return when the node is ready."""
         self._configure()
+        _forwarding("--insert")
         directory = self._directory
         path = {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
         containerd = Started(
@@ -317,9 +327,11 @@ class Node:
         conditions = found.get("status", {}).get("conditions", ()) if status == 200 else ()
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
-    def image(self, name, files, command):
-        """Import an image of these files."""
-        self._import(name, files, command)
+    def logs(self, namespace):
+        """Return the last lines of what the containers of a namespace have said."""
+        files = sorted(Path("/var/log/pods").glob(f"{namespace}_*/*/*.log"))
+        tails = ("\n".join(f.read_text(errors="replace").splitlines()[-12:]) for f in files)
+        return "\n".join(f"{f}:\n{tail}" for f, tail in zip(files, tails, strict=True))
 
     def _import(self, name, files, command):
         archive = self._directory / "image.tar"
@@ -340,6 +352,7 @@ class Node:
                     "type": "bridge",
                     "bridge": BRIDGE,
                     "isGateway": True,
+                    "isDefaultGateway": True,
                     "ipam": {
                         "type": "host-local",
                         "ranges": [[{"subnet": "10.244.77.0/24"}]],
@@ -411,6 +424,7 @@ conf_dir = "{network}"
         for mount in _cgroup_mounts():
             _remove_groups(mount / self.cgroup)
         subprocess.run(["ip", "link", "delete", BRIDGE], check=False, capture_output=True)
+        _forwarding("--delete")
 
 
 @contextlib.contextmanager
@@ -424,6 +438,14 @@ def node(directory, plane, name="node-a"):
         yield found
     finally:
         found.stop()
+
+
+def _forwarding(change):
+    """Let pods reach each other: an engine of this machine may have forbidden forwarding."""
+    rule = ("-i", BRIDGE, "-o", BRIDGE, "-j", "ACCEPT")
+    subprocess.run(
+        ["iptables", "--wait", change, "FORWARD", *rule], check=False, capture_output=True
+    )
 
 
 def _cgroup_mounts():

@@ -38,7 +38,7 @@ class KubernetesBackend(Backend):
                 container=name,
                 name=name,
             )
-            low = max(executable.min_cores, listed.request)
+            low = max(executable.min_cores, listed.least)
             high = max(executable.max_cores, low)
             grpc = None if worker.pods.grpc_port is None else (host, worker.pods.grpc_port)
             found.append(replace(executable, min_cores=low, max_cores=high, grpc=grpc))

@@ -11,10 +11,10 @@ _LONGEST: Final = 63
 class PodExecutable(ExecutableConfig):
     """A pod, listed as the executables of a static worker are.
 
-    `request` is its CPU request in cores: the API server accepts no limit below it.
+    `least` is the lowest limit in cores that the API server accepts.
     """
 
-    request: float = 0.0
+    least: float = 0.0
 
 
 def executable_name(pod: str) -> str:

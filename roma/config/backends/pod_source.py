@@ -58,14 +58,15 @@ class PodSource:
             url=f"http://{host}:{settings.port}",
             model=pod.model,
             device=Device.CPU,
-            request=(pod.request or 0) / 1000,
+            least=pod.least / 1000,
         )
 
     def _tell(self, pods: Collection[Pod]) -> None:
         """Say once what will not be served or controlled, and why."""
         key = f"workers.{self._worker.name}"
         found = {
-            f"pod {pod.name}: label {MODEL_LABEL} = {pod.model or 'absent'}: is no model of ROMA's"
+            f"pod {pod.name}: label {MODEL_LABEL} = {pod.model or 'absent'}: is no model of the "
+            "roma.yaml that this program began with"
             for pod in pods
             if pod.model not in self._models
         }

@@ -11,7 +11,9 @@ from roma.domain.errors import ConfigError
 Manifest = dict[str, Any]
 """An object of the Kubernetes API as JSON."""
 
-CONFIG: Final = "/etc/roma/roma.yaml"
+CONFIG: Final = "/etc/roma/config/roma.yaml"
+"""The file in a directory of its own: nothing can be mounted inside a mounted ConfigMap."""
+
 USER: Final = 10001
 """User of the images (compose/Dockerfile)."""
 
@@ -37,7 +39,8 @@ def server(config: Config, model: str) -> str:
 
 def slug(name: str) -> str:
     """Return a name as a DNS label allows it."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    found = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
+    return found if found[:1].isalpha() else f"m{found}"
 
 
 def distinct_servers(config: Config) -> None:

@@ -1,12 +1,13 @@
 """The gateway, a StatefulSet so that each dispatcher has a name; two supervisors with a Lease."""
 
+from pathlib import Path
 from typing import Any
 
 from roma.config.schema import Config
 from roma.deploy import secrets
 from roma.deploy.kubernetes import common
 from roma.deploy.kubernetes.common import Manifest
-from roma.kubernetes.pods import OWN_ADDRESS
+from roma.kubernetes.pods import MODEL_LABEL, OWN_ADDRESS
 
 SUPERVISORS = 2
 """One controls, the other takes over."""
@@ -129,7 +130,11 @@ def _pod(config: Config, account: str, tokens: list[str], container: Manifest) -
                 "securityContext": common.confined(),
                 "volumeMounts": [
                     scratch_mount,
-                    {"name": "config", "mountPath": "/etc/roma", "readOnly": True},
+                    {
+                        "name": "config",
+                        "mountPath": str(Path(common.CONFIG).parent),
+                        "readOnly": True,
+                    },
                     *(
                         {"name": name, "mountPath": f"{secrets.INSIDE}/{name}", "readOnly": True}
                         for name in tokens
@@ -153,6 +158,8 @@ def _budgets(config: Config) -> list[Manifest]:
     """Return a disruption budget for each program and model: a drain takes one pod at a time."""
     found = [(common.gateway(config), common.labels(config, "gateway"))]
     found.append((common.supervisor(config), common.labels(config, "supervisor")))
+    servers = common.labels(config, "model-server")
+    found += [(common.server(config, m), servers | {MODEL_LABEL: m}) for m in config.models]
     return [
         common.manifest(
             "PodDisruptionBudget",

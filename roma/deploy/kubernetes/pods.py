@@ -173,10 +173,15 @@ def _grpc_ports(config: Config) -> list[Manifest]:
 
 
 def _resources(config: Config, name: str, model: ModelConfig) -> Manifest:
-    """Return a request that protects the minimum, and the limit with which a pod begins."""
-    requests = {"cpu": quantity(round(1000 * config.minimum(name)))}
+    """Return a request that protects the minimum, and the limit with which a pod begins.
+
+    They differ: a pod whose requests equal its limits is Guaranteed, and its limits cannot move.
+    """
+    request = round(1000 * config.minimum(name))
     initial = model.cpu.initial
-    limits = {"cpu": quantity(round(1000 * initial) if initial else _limit(config, model))}
+    limit = round(1000 * initial) if initial else _limit(config, model)
+    requests = {"cpu": quantity(request)}
+    limits = {"cpu": quantity(max(limit, request + 1))}
     if model.memory is not None:
         requests["memory"] = limits["memory"] = str(int(model.memory))
     return {"requests": requests, "limits": limits}

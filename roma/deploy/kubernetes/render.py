@@ -98,6 +98,10 @@ def _check(config: Config, gateways: int) -> None:
         ("control.tls", config.control.tls),
         ("control.decision_log", config.control.decision_log),
         ("gateway.oidc", g.oidc),
+        ("gateway.keys", g.keys),
+        ("gateway.exchange_port", g.exchange_port),
+        ("gateway.metrics_port", g.metrics_port),
+        ("workers.kubernetes.kubelet_ca", common.settings(config).kubelet_ca),
     ):
         if value is not None:
             raise ConfigError(f"{key}: must be absent: `roma render kubernetes` does not mount it")

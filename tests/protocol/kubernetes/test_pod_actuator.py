@@ -54,7 +54,7 @@ async def test_a_limit_is_applied_once_the_watch_shows_it(cluster, actuator):
         ("30m", 0.040, "40m"),
         ("4", 4.039, None),
         ("4", 4.040, "4040m"),
-        ("1", 0.001, "20m"),
+        ("1", 0.001, "21m"),
         ("1", 64.0, "64"),
     ],
 )
@@ -182,6 +182,30 @@ async def test_a_limit_that_somebody_else_moved_is_set_again(cluster, actuator):
     await until(lambda: cluster.watch.pods["a"].granted == 3000)
     assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
     assert cluster.api.limit("a") == "500m"
+
+
+async def test_a_kubelet_that_does_not_report_generations_confirms_by_the_limit(cluster):
+    found = pod("a")
+    del found["status"]["observedGeneration"]
+    cluster.api.put(found, "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    actuator = made(cluster)
+    assert await actuator.apply({}) == {"a@w": 1.0}
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
+
+
+async def test_a_call_that_waited_is_not_made_by_who_no_longer_leads(cluster):
+    for name in "ab":
+        cluster.api.put(pod(name), "ADDED")
+    await until(lambda: set(cluster.watch.pods) == set("ab"))
+    leads = [True]
+    actuator = made(cluster, may_act=lambda: leads[0])
+    cluster.api.delay = 0.05
+    changing = asyncio.create_task(actuator.apply({"a@w": 0.5, "b@w": 0.5}))
+    await until(lambda: cluster.api.at_once == 1)
+    leads[0] = False
+    await changing
+    assert len(cluster.api.patches) == 1
 
 
 async def test_a_node_gets_one_change_at_a_time(cluster, actuator):

@@ -99,7 +99,11 @@ async def test_an_event_that_is_no_pod_harms_nobody(cluster, event, caplog):
 
 
 async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
-    await until(lambda: cluster.watch.is_listed)
+    await until(lambda: cluster.api.watches == 1)
+    cluster.watch.take(pod("a"))
+    assert not cluster.watch.pods  # the watch decides which pods there are
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
     newer, older = pod("a", limit="2"), pod("a", limit="1")
     newer["metadata"]["generation"] = 3
     cluster.watch.take(newer)

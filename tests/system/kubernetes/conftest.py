@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from roma.tools.demo import models
 from tests.support import kubernetes
+from tests.support.cluster_models import CHECKOUT
 
 SCRATCH = "/var/tmp"
 """Short, because a socket's path has 108 bytes; /tmp may be memory."""
@@ -75,3 +77,9 @@ def node(scratch, plane):
         pytest.skip("a kubelet needs root")
     with kubernetes.node(scratch / "node", plane) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def prepared():
+    """The demo's models."""
+    return models.prepare(CHECKOUT / ".cache", download=False)

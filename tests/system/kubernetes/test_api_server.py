@@ -263,7 +263,7 @@ async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendere
     await first.acquired()
     assert first.is_held
     waiting = asyncio.create_task(second.acquired())
-    await until(lambda: second.holder == "http://a:1")
+    await until(lambda: second.leader == "http://a:1")
     assert not second.is_held
     await first.release()
     await waiting

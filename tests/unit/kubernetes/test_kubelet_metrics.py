@@ -18,6 +18,13 @@ def test_the_use_of_our_containers_is_found_and_no_other():
     assert usage(TEXT, "a", "model-server") == {"p-1": 12.5, "p-2": 1e-05}
 
 
+def test_a_text_that_is_cut_short_has_no_wrong_value():
+    whole = usage(TEXT, "a", "model-server")
+    for end in range(len(TEXT)):
+        found = usage(TEXT[:end], "a", "model-server")
+        assert found.items() <= whole.items()
+
+
 def test_what_is_no_metrics_is_no_use():
     assert usage("", "a", "model-server") == {}
     assert usage("container_cpu_usage_seconds_total{pod=", "a", "model-server") == {}

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from roma.cli.app import app
 from roma.config import schema
+from roma.deploy.kubernetes.common import slug
 from roma.domain.errors import ConfigError
 
 FILE = """
@@ -79,6 +80,19 @@ def test_requests_are_minima_and_limits_are_what_a_pod_begins_with(tmp_path):
     assert digits["lifecycle"] == {"preStop": {"sleep": {"seconds": 2}}}
     assert objects["Deployment", "roma-model-digits"]["spec"]["replicas"] == 2
     assert objects["Deployment", "roma-model-photos-2"]["spec"]["replicas"] == 1
+
+
+def test_a_pod_is_never_guaranteed(tmp_path):
+    text = FILE.replace("{max: 1.5, initial: 1}", "{min: 1, initial: 1, max: 1.5}")
+    _, objects, _ = rendered(tmp_path, text)
+    (digits,) = containers(objects["Deployment", "roma-model-digits"])
+    assert digits["resources"]["requests"]["cpu"] == "1"
+    assert digits["resources"]["limits"]["cpu"] == "1001m"
+
+
+def test_names_are_labels_of_dns():
+    assert slug("a" * 39 + "-b") == "a" * 39
+    assert slug("3D_model") == "m3d-model"
 
 
 def containers(workload):
@@ -178,6 +192,9 @@ def test_a_model_on_the_nodes_disks_is_for_dev_alone(tmp_path):
             "control: {decision_log: log}\nworkers:",
             "control.decision_log: must be absent",
         ),
+        ("workers:", "gateway: {keys: k.yaml}\nworkers:", "gateway.keys: must be absent"),
+        ("workers:", "gateway: {metrics_port: 9}\nworkers:", "gateway.metrics_port: must be"),
+        ("{namespace: models}", "{kubelet_ca: ca}", "workers.kubernetes.kubelet_ca: must be"),
         ("  digits:\n", "  digits:\n    path: models/digits\n", None),
     ],
 )
