@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -10,6 +10,7 @@ from roma.kubernetes.client import Client
 from roma.kubernetes.credentials import ClusterCredentials, FixedToken
 from roma.kubernetes.watch import PodWatch
 from roma.tools.demo.ports import free_ports
+from supervisor.actuators.pods import PodActuator
 from tests.support.fake_api_server import FakeApiServer
 
 
@@ -21,6 +22,7 @@ class Cluster:
     client: Client
     watch: PodWatch
     port: int
+    actuators: list[PodActuator] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -35,8 +37,11 @@ async def cluster(monkeypatch):
     watch = PodWatch(client, "models", "model-server", jitter=lambda: 0.5)
     running = asyncio.create_task(watch.run())
     try:
-        yield Cluster(api, client, watch, port)
+        found = Cluster(api, client, watch, port)
+        yield found
     finally:
+        for actuator in found.actuators:
+            await actuator.close()
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

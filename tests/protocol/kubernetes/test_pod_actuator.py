@@ -29,7 +29,8 @@ async def actuator(cluster):
 
 def made(cluster, **changes):
     arguments = {"worker": "w", "container": "model-server", "period": 1.0} | changes
-    return PodActuator(cluster.watch, NoMeters(), **arguments)
+    cluster.actuators.append(PodActuator(cluster.watch, NoMeters(), **arguments))
+    return cluster.actuators[-1]
 
 
 async def test_the_present_limits_are_confirmed_without_a_call(cluster, actuator):
@@ -228,7 +229,6 @@ async def test_a_call_that_outlasts_its_tick_goes_on_and_the_next_change_follows
     assert (await actuator.apply({"a@w": 0.7}))["a@w"] in (0.5, 0.7)
     await until(lambda: cluster.watch.pods["a"].granted == 700)
     assert [limit for _, limit in cluster.api.patches] == ["500m", "700m"]
-    await actuator.close()
 
 
 async def test_an_api_server_that_does_not_answer_holds_no_tick_up(cluster):

@@ -201,19 +201,30 @@ class NoMeters:
         return dict.fromkeys(pods)
 
 
-def actuator(watch, **changes):
-    return PodActuator(
-        watch, NoMeters(), **{"worker": "w", "container": "model-server", "period": 1.0, **changes}
-    )
+@pytest.fixture
+async def acting(watched):
+    """Makes actuators of the watched pods."""
+    _, watch = watched
+    made = []
+
+    def make(period=1.0):
+        made.append(
+            PodActuator(watch, NoMeters(), worker="w", container="model-server", period=period)
+        )
+        return made[-1]
+
+    yield make
+    for actuator in made:
+        await actuator.close()
 
 
-async def test_a_limit_moves_and_counts_once_the_status_shows_it(plane, namespace, watched):
+async def test_a_limit_moves_and_counts_once_the_status_shows_it(plane, namespace, watched, acting):
     _, watch = watched
     created(plane, namespace, described("a"), described("b"))
     for name in "ab":
         runs(plane, namespace, name)
     await until(lambda: len(watch.pods) == 2 and all(p.is_settled for p in watch.pods.values()))
-    acts = actuator(watch, period=0.6)
+    acts = acting(period=0.6)
     assert await acts.apply({}) == {"a@w": 1.0, "b@w": 1.0}
     assert await acts.apply({"a@w": 0.25}) == {}  # no kubelet has seen it
     assert watch.pods["a"].limit == 250
@@ -233,7 +244,7 @@ async def test_a_limit_moves_and_counts_once_the_status_shows_it(plane, namespac
     ],
 )
 async def test_what_the_api_server_refuses_is_told_in_its_words(
-    plane, namespace, watched, made, wanted, words
+    plane, namespace, watched, acting, made, wanted, words
 ):
     bound = {"type": "Container", "max": {"cpu": "2"}, "defaultRequest": {"cpu": "20m"}}
     range_ = {
@@ -247,7 +258,7 @@ async def test_what_the_api_server_refuses_is_told_in_its_words(
     runs(plane, namespace, "a")
     _, watch = watched
     await until(lambda: "a" in watch.pods and watch.pods["a"].is_served)
-    result = (await actuator(watch).apply({"a@w": wanted})).get("a@w")
+    result = (await acting().apply({"a@w": wanted})).get("a@w")
     if words is None:  # below the request nothing is asked: it is a floor
         assert result == 1.0
     else:
@@ -271,14 +282,16 @@ async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendere
     await client.close()
 
 
-async def test_an_api_server_that_is_killed_and_comes_back_loses_nothing(plane, namespace, watched):
+async def test_an_api_server_that_is_killed_and_comes_back_loses_nothing(
+    plane, namespace, watched, acting
+):
     _, watch = watched
     created(plane, namespace, described("a"))
     runs(plane, namespace, "a")
     await until(lambda: "a" in watch.pods and watch.pods["a"].is_settled)
     plane.programs["apiserver"].kill()
     await until(lambda: watch.away_since is not None)
-    acts = actuator(watch)
+    acts = acting()
     results = await acts.apply({"a@w": 0.25})
     assert "not reachable" in str(results["a@w"])
     plane.programs["apiserver"].start()
