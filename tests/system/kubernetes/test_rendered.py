@@ -81,7 +81,7 @@ def test_the_rendered_programs_serve_elect_a_leader_and_move_a_limit(
 
     def wait(condition, what):
         try:
-            return kubernetes.until(condition, what, limit=90)
+            return kubernetes.until(condition, what, limit=240)
         except AssertionError as error:
             shown = plane.kubectl("get", "pods", "-n", namespace, "-o", "wide")
             events = plane.kubectl("get", "events", "-n", namespace)[-3000:]
