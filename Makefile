@@ -28,7 +28,7 @@ QUIET := --quiet --disable-pip-version-check
 # Kubernetes and containerd, built from source, for tests/system/kubernetes. Where the programs are
 # already: KUBEBUILDER_ASSETS.
 KUBERNETES := .cache/kubernetes
-KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v//p' tools/kubernetes/go.mod)
+KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kubernetes/go.mod)
 export KUBEBUILDER_ASSETS ?= $(CURDIR)/$(KUBERNETES)/bin
 
 .PHONY: help install dev demo compare test test-all kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock

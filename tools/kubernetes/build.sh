@@ -16,7 +16,7 @@ build() {
     local program=$out/${package##*/}
     [[ -x $program && ! $here/../$module/go.sum -nt $program ]] && return
     echo "Building ${package##*/}"
-    (cd "$here/../$module" && CGO_ENABLED=0 go build -o "$program" "$@" "$package")
+    (cd "$here/../$module" && go build -o "$program" "$@" "$package")
 }
 
 component=k8s.io/component-base/version
@@ -25,7 +25,7 @@ stamp+=" -X $component.gitMinor=$(cut -d. -f2 <<<"$version")"
 for program in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do
     build kubernetes "k8s.io/kubernetes/cmd/$program" -ldflags "$stamp"
 done
-build kubernetes ./pause
+CGO_ENABLED=0 build kubernetes ./pause  # its image has no libraries
 for program in containerd containerd-shim-runc-v2 ctr; do
     build containerd "github.com/containerd/containerd/v2/cmd/$program" \
         -ldflags "-s -w" -tags no_btrfs,no_zfs,no_devmapper
