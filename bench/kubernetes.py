@@ -1,4 +1,4 @@
-"""What in-place resize takes on a real node, and costs with 200 pods; `make kubernetes` first."""
+"""Time of an in-place resize on a real node, its cost with 200 pods; `make kubernetes` first."""
 
 import subprocess
 import sys

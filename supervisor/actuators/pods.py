@@ -84,9 +84,10 @@ class PodActuator:
         self._grants: dict[str, _LimitGrant] = {}
         self._told: dict[str, int] = {}
         """Millicores last reported as applied."""
+        self._readings: Mapping[str, Reading | None] = {}
         self._tick = 0
         self._turn = asyncio.Lock()
-        """One call at a time: a kubelet that gets several at once holds some of them for long."""
+        """A single call at a time: of several at once a kubelet holds some for long."""
         self._pending: dict[str, asyncio.Task[ActuationError | None]] = {}
 
     async def close(self) -> None:
@@ -97,7 +98,8 @@ class PodActuator:
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read every pod: what its model server has reported since the last tick."""
-        return self._meters.read(self._pods())
+        self._readings = self._meters.read(self._pods())
+        return self._readings
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Set limits; return what the kubelet has confirmed, and what failed.
@@ -224,11 +226,16 @@ class PodActuator:
         """Return, by executable, the cores that have come into force since the last call."""
         found: dict[str, float] = {}
         for name, pod in self._pods().items():
-            granted = pod.granted
-            if granted is not None and pod.is_settled and self._told.get(name) != granted:
+            granted = pod.granted if pod.is_settled else self._measured(name)
+            if granted is not None and self._told.get(name) != granted:
                 self._told[name] = granted
                 found[name] = granted / 1000
         return found
+
+    def _measured(self, name: str) -> int | None:
+        """Return the millicores that the kernel grants, where a kubelet is late to say so."""
+        reading = self._readings.get(name)
+        return None if reading is None or reading.cores is None else round(1000 * reading.cores)
 
 
 def _band(millis: int) -> float:

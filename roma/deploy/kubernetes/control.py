@@ -10,7 +10,7 @@ from roma.deploy.kubernetes.common import Manifest
 from roma.kubernetes.pods import MODEL_LABEL, OWN_ADDRESS
 
 SUPERVISORS = 2
-"""One controls, the other takes over."""
+"""Pods of the supervisor: one controls, the other takes over."""
 
 
 def programs(config: Config, image: str, pull_policy: str) -> list[Manifest]:

@@ -7,6 +7,7 @@ import pytest
 from roma.domain.errors import ActuationError
 from supervisor.actuators import pods as module
 from supervisor.actuators.pods import PodActuator
+from supervisor.executables import Reading
 from tests.support.fake_api_server import pod
 from tests.support.waiting import until
 
@@ -16,6 +17,16 @@ class NoMeters:
 
     def read(self, pods):
         return dict.fromkeys(pods)
+
+
+class Kernel:
+    """Reads a quota of these cores."""
+
+    def __init__(self, cores):
+        self.cores = cores
+
+    def read(self, pods):
+        return {name: Reading(self.cores, 0.0, 0, 0) for name in pods}
 
 
 @pytest.fixture
@@ -92,6 +103,17 @@ async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(cluste
     cluster.api.settle("a")
     await until(lambda: cluster.watch.pods["a"].is_settled)
     assert await actuator.apply({}) == {"a@w": 0.251}
+
+
+async def test_what_the_kernel_grants_counts_where_the_kubelet_is_late_to_say_so(cluster):
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    actuator = made(cluster, period=0.03)
+    cluster.api.kubelet = False
+    actuator._meters = Kernel(0.25)
+    assert await actuator.apply({"a@w": 0.25}) == {}
+    await actuator.read()
+    assert await actuator.apply({}) == {"a@w": 0.25}
 
 
 async def test_a_refused_value_is_told_and_not_asked_for_again_soon(cluster, actuator, monkeypatch):

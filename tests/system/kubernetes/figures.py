@@ -1,4 +1,4 @@
-"""What in-place resize takes and costs: `python -m bench kubernetes` (about three minutes).
+"""Time and cost of in-place resize: `python -m bench kubernetes` (about three minutes).
 
 One node: pods whose limits change once a second, each change timed from its call until the quota is
 in the kernel. Many nodes: the pods of 20 nodes, whose kubelets are a program that repeats every

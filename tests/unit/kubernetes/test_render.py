@@ -1,4 +1,4 @@
-"""What `roma render kubernetes` writes: rights, security, resources, and what it refuses."""
+"""Files of `roma render kubernetes`: rights, security, resources, and what it refuses."""
 
 import re
 
