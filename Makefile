@@ -23,6 +23,8 @@ PARALLEL := --numprocesses 4 --dist loadfile
 DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time/experiments virtual_time/golden properties)
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
+# Many images set it; every process of a run of the tests would then compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 
 # Kubernetes and containerd, built from source, for tests/system/kubernetes. Where the programs are
@@ -65,7 +67,7 @@ demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (
 compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 	$(BIN)/roma demo --compare
 
-test: $(DEV)  ## Tests without an engine, a browser or a framework (4 minutes on two cores).
+test: $(DEV)  ## Tests without an engine, a browser or a framework (3 minutes on two cores).
 	$(BIN)/pytest $(PARALLEL) -m "not long" $(FAST)
 
 test-all: $(DEV) $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.

@@ -38,7 +38,10 @@ def free_ports(count: int) -> tuple[int, ...]:
             continue  # the end of the block and its beginning
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in ports:
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                probe = held.enter_context(socket.socket())
+                # As every server binds: a port is not taken by a closed connection's TIME_WAIT.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
             return ports
 
 

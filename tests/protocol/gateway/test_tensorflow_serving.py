@@ -85,6 +85,7 @@ async def test_the_status_of_a_model_that_loads_is_the_model_servers(harness):
 async def test_without_an_answer_nobody_is_ready(harness, monkeypatch):
     await harness.open(speaks_grpc=True, start=False, timeout=600)
     hanging = harness.stack.enter_context(socket.socket())
+    hanging.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     hanging.bind(("127.0.0.1", harness.backends[0].port))
     for _ in range(2):
         async with asyncio.timeout(60):
