@@ -69,11 +69,13 @@ def captain_step(
 ) -> tuple[Demand, CaptainState]:
     """Return the demand and the next state; see the module docstring."""
     m = measurement
+    # Unknown throttling is refused when roma.yaml is checked; only a first period has none.
+    throttled = m.throttled or 0.0
     past = state or CaptainState(gains.margin)
     history = remember(past.history, Used(dt, m.usage / dt), gains.history)
-    margin = max(0.0, past.margin + m.throttled - gains.target)
-    excess = m.throttled - gains.alpha * gains.target
-    facts = {"throttled": m.throttled, "margin": margin}
+    margin = max(0.0, past.margin + throttled - gains.target)
+    excess = throttled - gains.alpha * gains.target
+    facts = {"throttled": throttled, "margin": margin}
     rollback = None
     if excess > 0 and past.rollback is not None:
         u, why = past.rollback, "the last cut was too much"
@@ -86,7 +88,7 @@ def captain_step(
             u = clip(max(needed, gains.cut_to * m.applied), lo, hi)
             why = f"{needed:.2f} cores would have been enough"
             rollback = 2 * m.applied - u if u < m.applied else None
-    why = f"{why} (throttled in {m.throttled:.0%} of the quota periods)"
+    why = f"{why} (throttled in {throttled:.0%} of the quota periods)"
     demand = Demand(m.applied, why, {"applied": m.applied}, facts).with_adjustment(u, "step")
     return demand.clipped(lo, hi), CaptainState(margin, history, rollback)
 

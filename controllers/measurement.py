@@ -14,8 +14,8 @@ class Measurement:
     executable used, `completed_here` the requests it answered, `in_flight_here` those it runs at
     the end; `workers` how many executables share the model's CPU load. `applied` is what the
     actuator confirmed last. `throttled` is the share of the period's quota periods in which the
-    executable ran out of quota. `profile` is the model's measured cost in core-seconds per
-    request, None if unknown. `violations` counts the requests that broke the
+    executable ran out of quota, None if unknown. `profile` is the model's measured cost in
+    core-seconds per request, None if unknown. `violations` counts the requests that broke the
     promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
     a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
     seconds; one with burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
@@ -38,7 +38,7 @@ class Measurement:
     workers: int = 1
     completed_cpu: float = 0.0
     in_flight_here: int = 0
-    throttled: float = 0.0
+    throttled: float | None = 0.0
     profile: float | None = None
     violations: float = 0.0
     threads: int = 1

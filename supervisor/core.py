@@ -337,8 +337,11 @@ class Supervisor:
             return None
         status.used = max(0.0, reading.usage - previous.usage) / (at - since)
         periods = reading.periods - previous.periods
-        throttled = max(0, reading.throttled - previous.throttled)
-        status.throttled = min(1.0, throttled / periods) if periods > 0 else 0.0
+        if reading.throttled is None or previous.throttled is None:
+            status.throttled = None
+        else:
+            throttled = max(0, reading.throttled - previous.throttled)
+            status.throttled = min(1.0, throttled / periods) if periods > 0 else 0.0
         if reading.waited is not None and previous.waited is not None:
             status.waited = waited_share(reading.waited - previous.waited, at - since)
         return status.used

@@ -78,7 +78,7 @@ class Decision:
             return False
         # Refused and abandoned requests count too: the admitted ones may all be in time.
         late = m.violations > 0 or max(m.response_time or 0.0, m.oldest_age) > m.set_point
-        starved = used < STARVED * m.applied and m.throttled <= THROTTLED
+        starved = used < STARVED * m.applied and (m.throttled or 0.0) <= THROTTLED
         return late and starved and found.matters
 
 

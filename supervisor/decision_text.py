@@ -82,8 +82,12 @@ def contended_by(decision: Decision) -> str:
         waited = f", {waits} waits for one {found.waited:.0%} of the time"
     return (
         f"{who}{waited}: {d.executable} uses {d.used or 0:.2f} of the {m.applied:.2f} cores it "
-        f"has, throttled {m.throttled:.0%}"
+        f"has, throttled {_share(m.throttled)}"
     )
+
+
+def _share(part: float | None) -> str:
+    return "for an unknown time" if part is None else f"{part:.0%}"
 
 
 def _seen(d: Decision) -> str:

@@ -42,16 +42,16 @@ class Managed:
 class Reading:
     """Reading of the kernel: `cores` granted by the quota (None: unlimited).
 
-    `usage` in core-seconds, `periods` and `throttled` in quota periods are cumulative. `burst` is
-    the share of the quota that a period may inherit, None if unknown. `waited` is the cumulative
-    seconds in which one of its tasks waited for a CPU (None: unknown). `age` in seconds is that of
-    a reading from another host.
+    `usage` in core-seconds, `periods` and `throttled` in quota periods (None: unknown) are
+    cumulative. `burst` is the share of the quota that a period may inherit, None if unknown.
+    `waited` is the cumulative seconds in which one of its tasks waited for a CPU (None: unknown).
+    `age` in seconds is that of a reading from another host.
     """
 
     cores: float | None
     usage: float
     periods: int
-    throttled: int
+    throttled: int | None
     age: float = 0.0
     burst: float | None = None
     waited: float | None = None
@@ -70,7 +70,8 @@ class ExecutableStatus:
     """The live state of one executable; `applied` is None until the first reading.
 
     `core_seconds` is the applied cores over time, or the usage where a period exceeded it. `waited`
-    is the share of the last period in which one of its tasks waited for a CPU (None: unknown).
+    is the share of the last period in which one of its tasks waited for a CPU, `throttled` that of
+    its quota periods in which it ran out of quota (None: unknown).
     `lacks_burst` is true if its burst was never set, or was lost with its cgroup. An executable
     that was ready and is lost keeps its normal share for RESTART_PATIENCE, since its clients wait,
     unless it was lost twice within RESTART_LOOP. `lost_at` is the time of the last loss.
@@ -85,7 +86,7 @@ class ExecutableStatus:
     used: float = 0.0
     core_seconds: float = 0.0
     lacks_burst: bool = False
-    throttled: float = 0.0
+    throttled: float | None = 0.0
     changes: int = 0
     failures: int = 0
     cost: Cost = UNKNOWN

@@ -171,6 +171,12 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
+def _throttled(m: Mapping[str, Any]) -> str:
+    """Return the throttled share; not every backend reports that of the cores it controls."""
+    is_unknown = m["applied"] is not None and m["throttled"] is None
+    return "unknown" if is_unknown else _share(m["throttled"])
+
+
 def _response_time(m: Mapping[str, Any]) -> str:
     """Return it, or the age of the oldest request: the time will be more than that."""
     if m["response_time"] is None and (m["waiting"] or m["in_flight"]):
@@ -188,7 +194,7 @@ _NUMBERS: dict[str, Cell] = {
     "allocation": lambda m: _cores(m["allocated"]),
     "applied": lambda m: _cores(m["applied"]),
     "used": lambda m: _cores(m["used"]),
-    "throttled": lambda m: _share(m["throttled"]),
+    "throttled": _throttled,
     "late": lambda m: _share(m["late_share"]),
 }
 

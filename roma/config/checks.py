@@ -6,7 +6,7 @@ Each raises Fault with key, value and bound.
 from roma.config.backends import registry as backends
 from roma.config.scheduling import PLANNED, QUALITY
 from roma.config.topology import Topology
-from roma.config.workers import UNIX, WorkerConfig, check_socket
+from roma.config.workers import UNIX, ServerKind, WorkerConfig, check_socket
 from roma.config.yaml_file import Fault
 from roma.domain import units
 from roma.domain.model import Device
@@ -26,6 +26,7 @@ def check(config: Topology) -> None:
     _check_variants(config)
     _check_served(config)
     _check_several(config)
+    _check_throttling(config)
     for name in config.plant.models if config.plant else ():
         if name not in config.models:
             raise Fault(f"plant.models.{name}", name, "one of " + ", ".join(config.models))
@@ -51,6 +52,15 @@ def _check_models(config: Topology) -> None:
         if model.max_body_bytes is not None and model.max_body_bytes > most:
             bound = f"≤ gateway.max_body_bytes ({most})"
             raise Fault(f"models.{name}.max_body_bytes", model.max_body_bytes, bound)
+
+
+def _check_throttling(config: Topology) -> None:
+    """Refuse the law that sees nothing but throttling where nobody reports it."""
+    for i, worker in enumerate(config.workers):
+        is_unknown = worker.is_discovered and worker.pods.server is not ServerKind.ROMA
+        if is_unknown and config.control.law == "captain":
+            bound = f"another law where workers.{i}.kubernetes.server is {worker.pods.server}: "
+            raise Fault("control.law", "captain", bound + "its throttling is unknown")
 
 
 def _check_served(config: Topology) -> None:

@@ -17,15 +17,14 @@ class ExecutorReading:
     """Supervisor to dispatcher: the kernel's accounting of one executable.
 
     `usage` is cumulative core-seconds. `throttled` is the share of quota periods in the last
-    control
-    period in which it ran out of quota. `share` is the part of `applied` that this dispatcher may
-    count on, because several dispatchers may send to the same executable.
+    control period in which it ran out of quota, None if unknown. `share` is the part of `applied`
+    that this dispatcher may count on, because several dispatchers may send to the same executable.
     """
 
     executor: str
     applied: Annotated[float, Field(ge=0.001, le=4096)]
     usage: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    throttled: Annotated[float, Field(ge=0, le=1)]
+    throttled: Annotated[float, Field(ge=0, le=1)] | None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 

@@ -152,4 +152,4 @@ def usage(text: str, namespace: str, container: str) -> dict[str, float]:
 
 def _reading(used: float, pod: Pod) -> Reading:
     cores = None if pod.granted is None else pod.granted / 1000
-    return Reading(cores=cores, usage=used, periods=0, throttled=0, burst=0.0)
+    return Reading(cores=cores, usage=used, periods=0, throttled=None, burst=0.0)

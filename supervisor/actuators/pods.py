@@ -6,14 +6,16 @@ Nobody but the supervisor core bounds the sum of the limits on a node.
 """
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from roma.config.backends.pod import executable_name
 from roma.domain.errors import ActuationError
 from roma.kubernetes.client import ApiServerError
+from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
 from roma.kubernetes.pods import Pod
 from roma.kubernetes.quantity import quantity
 from roma.kubernetes.watch import PodWatch
@@ -38,6 +40,8 @@ at once on a change, and otherwise only on its next full pass."""
 REFUSED_FOR: Final = 30
 """Ticks for which a refused value is not asked for again."""
 
+log = logging.getLogger(__name__)
+
 
 class PodMeters(Protocol):
     """Source of readings (`supervisor/actuators/pod_meters.py`)."""
@@ -60,7 +64,8 @@ class _LimitGrant:
 class PodActuator:
     """Applies cores through an API server; `worker` is the name after `@` of its executables.
 
-    `period` is the control period in seconds; `may_act` is false while another supervisor leads.
+    `period` is the control period in seconds; `bounds` are those of the namespace; `may_act` is
+    false while another supervisor leads.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class PodActuator:
         worker: str,
         container: str,
         period: float,
+        bounds: CpuBounds = NO_BOUNDS,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watch = watch
@@ -80,8 +86,11 @@ class PodActuator:
         self._limit = period / 3
         """Seconds that a tick waits: a slow API server must not delay the tick after it."""
         self._most = max(1, math.floor(MOST_PER_SECOND * period))
+        self._bounds = bounds
         self._may_act = may_act
         self._grants: dict[str, _LimitGrant] = {}
+        self._asked: dict[str, int] = {}
+        """Millicores last asked for, whether or not an answer came."""
         self._told: dict[str, int] = {}
         """Millicores last reported as applied."""
         self._readings: Mapping[str, Reading | None] = {}
@@ -111,8 +120,9 @@ class PodActuator:
         self._forget(pods)
         failed = self._ended()
         if self._may_act():
+            failed |= self._moved(pods)
             failed |= await self._change(pods, cores)
-        return {**self._confirmed(), **failed}
+        return self._confirmed(failed) | failed
 
     def _pods(self) -> dict[str, Pod]:
         return {
@@ -126,6 +136,7 @@ class PodActuator:
         for name, grant in list(self._grants.items()):
             if name not in pods or pods[name].uid != grant.uid:
                 del self._grants[name]
+                self._asked.pop(name, None)
         self._told = {name: told for name, told in self._told.items() if name in pods}
 
     async def _change(
@@ -157,6 +168,22 @@ class PodActuator:
             await asyncio.wait(self._pending.values(), timeout=self._limit)
         return failed | self._ended()
 
+    def _moved(self, pods: Mapping[str, Pod]) -> dict[str, ActuationError]:
+        """Return, once for each change, the limits that somebody else has moved."""
+        found: dict[str, ActuationError] = {}
+        for name, grant in self._grants.items():
+            pod, asked = pods[name], self._asked.get(name)
+            is_newer = grant.generation and pod.generation > grant.generation
+            if not is_newer or asked is None or pod.limit in (None, grant.millis, asked):
+                continue
+            found[name] = ActuationError(
+                f"pod {pod.name}: somebody else moved its CPU limit from {asked}m to {pod.limit}m, "
+                "as a VerticalPodAutoscaler does; take CPU out of its controlled resources"
+            )
+            log.warning("%s", found[name])
+            self._grants[name] = _LimitGrant(pod.uid, pod.limit, pod.generation, self._tick)
+        return found
+
     def _ended(self) -> dict[str, ActuationError]:
         """Forget the calls that have ended; return what failed of them."""
         ended = {name: call for name, call in self._pending.items() if call.done()}
@@ -167,7 +194,7 @@ class PodActuator:
 
     def _millis(self, name: str, pod: Pod, wanted: int) -> int | None:
         """Return the limit to ask for; None if there is nothing to ask."""
-        wanted = max(wanted, pod.least)
+        wanted = max(self._bounds.clip(wanted, pod.request), pod.least)
         grant, present = self._grants.get(name), pod.limit or 0
         if grant is not None and grant.error is not None:
             is_same = abs(wanted - grant.millis) <= _band(grant.millis)
@@ -199,6 +226,7 @@ class PodActuator:
             async with self._turn:
                 if not self._may_act():
                     return None  # another supervisor has begun while this call waited
+                self._asked[name] = millis
                 answer = await self._watch.client.patch(path, body, CALL_LIMIT)
             found = self._watch.take(answer)
             generation = pod.generation if found is None else found.generation
@@ -222,12 +250,15 @@ class PodActuator:
             return True
         return now.generation >= generation and now.is_settled
 
-    def _confirmed(self) -> dict[str, float]:
-        """Return, by executable, the cores that have come into force since the last call."""
-        found: dict[str, float] = {}
+    def _confirmed(self, failed: Collection[str]) -> dict[str, float | ActuationError]:
+        """Return, by executable, the cores that have come into force since the last call.
+
+        Those of an executable that `failed` are left for a later call.
+        """
+        found: dict[str, float | ActuationError] = {}
         for name, pod in self._pods().items():
             granted = pod.granted if pod.is_settled else self._measured(name)
-            if granted is not None and self._told.get(name) != granted:
+            if name not in failed and granted is not None and self._told.get(name) != granted:
                 self._told[name] = granted
                 found[name] = granted / 1000
         return found

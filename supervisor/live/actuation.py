@@ -27,12 +27,13 @@ from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.claims import Claims
 
 if TYPE_CHECKING:
+    from roma.kubernetes.limit_range import CpuBounds
     from roma.kubernetes.watch import PodWatch
     from supervisor.actuators.kubelet_meters import KubeletMeters
     from supervisor.actuators.pod_meters import ServerMeters
 
-VERSION_LIMIT: Final = 1.0
-"""Seconds that an API server may take to say its version at the start."""
+START_LIMIT: Final = 1.0
+"""Seconds that an API server may take for a question at the start."""
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,25 @@ def _pod_meters(
     )
 
 
+async def _cpu_bounds(config: Config, watch: "PodWatch") -> "CpuBounds":
+    """Return the bounds of the pods' namespace, none if they cannot be read; say what they cost."""
+    # An import that is not used must not delay the start.
+    from roma.kubernetes.client import ApiServerError  # noqa: PLC0415
+    from roma.kubernetes.limit_range import NO_BOUNDS, cpu_bounds  # noqa: PLC0415
+
+    path = f"/api/v1/namespaces/{watch.namespace}/limitranges"
+    try:
+        found = cpu_bounds(await watch.client.get(path, START_LIMIT))
+    except (ApiServerError, ValueError) as error:
+        log.warning("the bounds of namespace %s are unknown: %s", watch.namespace, error)
+        return NO_BOUNDS
+    for name, model in config.models.items():
+        if model.cpu.max is not None and 1000 * model.cpu.max > found.most:
+            bound = f"namespace {watch.namespace} has {found}, and its pods get no more"
+            log.warning("models.%s.cpu.max = %g: %s", name, model.cpu.max, bound)
+    return found
+
+
 @contextlib.asynccontextmanager
 async def _pods(
     config: Config, worker: WorkerConfig, context: ActuationContext
@@ -181,6 +201,7 @@ async def _pods(
         worker=worker.name,
         container=worker.pods.container,
         period=period,
+        bounds=await _cpu_bounds(config, watch),
         may_act=context.may_act,
     )
 
@@ -193,7 +214,7 @@ async def _pods(
     try:
         if config.control.dry_run:
             yield RecordingActuator(actuator), _dry_run
-        elif why := await watch.client.too_old(VERSION_LIMIT):
+        elif why := await watch.client.too_old(START_LIMIT):
             log.warning("observe-only: %s", why)
             yield RecordingActuator(actuator), lambda: f"observe-only: {why}"
         else:

@@ -76,7 +76,7 @@ def collect(loops: Sequence[ControlLoop], gpus: Sequence[GpuReading]) -> Iterato
     yield from _gpus(loops[0].worker, gpus)
 
 
-def _read(status: ExecutableStatus, value: float) -> float | None:
+def _read(status: ExecutableStatus, value: float | None) -> float | None:
     """Return a kernel's value once there is a reading: a 0 would look like a counter reset."""
     return None if status.reading is None else value
 

@@ -35,11 +35,11 @@ def test_ports_are_consecutive_and_none_is_listened_on():
 
 def test_a_closed_connection_does_not_hold_its_port():
     (port,) = free_ports(1)
-    with socket.create_server(("127.0.0.1", port)) as server:
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            accepted, _ = server.accept()
-            accepted.close()  # the end that closes first keeps the port in TIME_WAIT
-            assert client.recv(1) == b""
+    address = "127.0.0.1", port
+    with socket.create_server(address) as server, socket.create_connection(address) as client:
+        accepted, _ = server.accept()
+        accepted.close()  # the end that closes first keeps the port in TIME_WAIT
+        assert client.recv(1) == b""
     assert port in {free_ports(1)[0] for _ in range(BLOCK - 1)}
 
 

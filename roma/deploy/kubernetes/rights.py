@@ -12,6 +12,7 @@ def rights(config: Config) -> list[Manifest]:
     """Return accounts, roles and bindings: the gateway sees pods, the supervisor resizes them."""
     look = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     resize = {"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]}
+    bounds = {"apiGroups": [""], "resources": ["limitranges"], "verbs": ["list"]}
     lease = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
@@ -20,7 +21,7 @@ def rights(config: Config) -> list[Manifest]:
     }
     found = [
         *_account(config, "gateway", common.gateway(config), [look]),
-        *_account(config, "supervisor", common.supervisor(config), [look, resize, lease]),
+        *_account(config, "supervisor", common.supervisor(config), [look, resize, bounds, lease]),
     ]
     if common.settings(config).server is not ServerKind.ROMA:
         found += _node_metrics(config)

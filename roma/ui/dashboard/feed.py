@@ -182,7 +182,7 @@ def _executables(
 
 @dataclass(frozen=True, slots=True)
 class _Cores:
-    """Cores of all executables of a model together, and the highest throttled share."""
+    """Cores of all executables of a model together, and the highest throttled share known."""
 
     demanded: float | None = None
     allocated: float | None = None
@@ -196,7 +196,8 @@ def _cores(executables: Sequence[ExecutableRow], workers: Mapping[str, Worker]) 
 
     A sum over the others is lower, and would look as if cores had been taken away.
     """
-    demanded = allocated = applied = used = throttled = 0.0
+    demanded = allocated = applied = used = 0.0
+    throttled = None
     controlled = False
     for e in executables:
         if e.applied is not None:
@@ -205,7 +206,8 @@ def _cores(executables: Sequence[ExecutableRow], workers: Mapping[str, Worker]) 
             allocated += e.allocation or 0.0
             applied += e.applied
             used += e.used or 0.0
-            throttled = max(throttled, e.throttled or 0.0)
+            if e.throttled is not None:
+                throttled = max(throttled or 0.0, e.throttled)
         elif e.device == Device.CPU and e.worker in workers and not workers[e.worker].answers:
             return _Cores()
     return _Cores(demanded, allocated, applied, used, throttled) if controlled else _Cores()

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from roma.domain.errors import ActuationError
+from roma.kubernetes.client import ApiServerError
+from roma.kubernetes.limit_range import CpuBounds
 from supervisor.actuators import pods as module
 from supervisor.actuators.pods import PodActuator
 from supervisor.executables import Reading
@@ -195,16 +197,52 @@ async def test_another_pod_of_the_same_name_begins_anew(cluster, actuator):
     assert (await actuator.apply({"a@w": 0.5}))["a@w"] == 0.5
 
 
-async def test_a_limit_that_somebody_else_moved_is_set_again(cluster, actuator):
-    await actuator.apply({"a@w": 0.5})
+async def moved(cluster, limit, granted):
+    """Set a limit of pod a as a VerticalPodAutoscaler does."""
     found = cluster.api.pods["a"]
-    found["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "3"
+    found["spec"]["containers"][0]["resources"]["limits"]["cpu"] = limit
     found["metadata"]["generation"] += 1
     cluster.api.put(found)
     cluster.api.settle("a")
-    await until(lambda: cluster.watch.pods["a"].granted == 3000)
-    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
+    await until(lambda: cluster.watch.pods["a"].granted == granted)
+
+
+async def test_a_limit_that_somebody_else_moved_is_said_once_and_set_again(cluster, actuator):
+    await actuator.apply({"a@w": 0.5})
+    await moved(cluster, "3", 3000)
+    said = (await actuator.apply({"a@w": 0.5}))["a@w"]
+    assert str(said).startswith(
+        "pod a: somebody else moved its CPU limit from 500m to 3000m, as a VerticalPodAutoscaler"
+    )
     assert cluster.api.limit("a") == "500m"
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
+    # A move within the dead band is said, too, although nothing is sent.
+    await moved(cluster, "503m", 503)
+    assert isinstance((await actuator.apply({"a@w": 0.5}))["a@w"], ActuationError)
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.503}
+
+
+async def test_a_limit_whose_answer_was_lost_is_ours_all_the_same(cluster, actuator, monkeypatch):
+    await actuator.apply({"a@w": 0.5})
+    monkeypatch.setattr(module, "CALL_LIMIT", 0.05)
+    answered = asyncio.Event()
+    patch = cluster.client.patch
+
+    async def lost(*arguments):
+        await patch(*arguments)
+        answered.set()
+        raise ApiServerError("not reachable")
+
+    monkeypatch.setattr(cluster.client, "patch", lost)
+    assert isinstance((await actuator.apply({"a@w": 0.7}))["a@w"], ApiServerError)
+    await until(lambda: cluster.watch.pods["a"].granted == 700)
+    assert await actuator.apply({"a@w": 0.7}) == {"a@w": 0.7}
+
+
+async def test_a_limit_range_is_kept_without_asking_beyond_it(cluster, actuator):
+    bounded = made(cluster, bounds=CpuBounds(least=100, most=800, ratio=30))
+    await bounded.apply({"a@w": 2.0, "b@w": 0.01})
+    assert sorted(cluster.api.patches) == [("a", "600m"), ("b", "100m")]
 
 
 async def test_a_kubelet_that_does_not_report_generations_confirms_by_the_limit(cluster):

@@ -143,6 +143,11 @@ def test_what_is_unknown_is_a_dash_and_a_silent_supervisor_is_said():
     assert text.count(" - ") >= 3
 
 
+def test_throttling_that_nobody_reports_is_unknown_in_words():
+    assert " unknown " in shown(VIEW | {"models": [MODEL | {"throttled": None}]})
+    assert " unknown " not in shown(VIEW | {"models": [MODEL | {"throttled": 0.0}]})
+
+
 def test_a_small_screen_shows_the_worst_and_counts_the_others():
     models = [MODEL | {"model": f"m{i}"} for i in range(50)]
     text = shown(VIEW | {"models": models}, screen=Screen(height=20))

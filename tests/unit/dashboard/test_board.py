@@ -56,6 +56,11 @@ class Scene:
         return self.board.view.models[0] if self.board.view.models else None
 
 
+@pytest.mark.parametrize("known", [None, 0.0, 0.25])
+def test_throttling_is_the_highest_that_is_known(known):
+    assert Scene(executable=GRANTED | {"throttled": known}).look().throttled == known
+
+
 def test_a_row_has_both_halves():
     row = Scene(specs=(CPU, GPU)).look(
         arrivals=10, answered=8, on_gpu=2, response_time=0.2, waiting=2, in_flight=1, oldest_age=0.1

@@ -60,7 +60,9 @@ def test_the_supervisor_alone_may_resize_and_nobody_may_more(tmp_path):
     lease = {("leases", verb, ("roma-supervisor",)) for verb in ("get", "update")}
     assert rules == {
         "roma-gateway": look,
-        "roma-supervisor": look | lease | {("pods/resize", "patch", ())},
+        "roma-supervisor": look
+        | lease
+        | {("pods/resize", "patch", ()), ("limitranges", "list", ())},
     }
     assert not [kind for kind, _ in objects if kind.startswith("Cluster")]
 
@@ -164,6 +166,14 @@ def test_a_model_on_the_nodes_disks_is_for_dev_alone(tmp_path):
     labels = namespace["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
     assert "hostPath" in namespace["metadata"]["annotations"]["roma.dev/privileged-because"]
+
+
+def test_the_law_of_throttling_needs_servers_that_report_it():
+    text = f"{FILE}control: {{law: captain}}\n"
+    schema.parse(text)
+    foreign = text.replace("{namespace: models}", "{server: tensorflow_serving}")
+    with pytest.raises(ConfigError, match=r"control.law = captain: must be another law where wor"):
+        schema.parse(foreign)
 
 
 @pytest.mark.parametrize(

@@ -425,6 +425,15 @@ def test_throttling_is_a_share_of_the_periods():
     assert core.status["m@w"].used == 0.5
 
 
+def test_throttling_that_nobody_reports_is_unknown_and_not_none():
+    core = build()
+    for now in (1.0, 2.0):
+        seen = replace(reading(1.0, 0.2 * now), throttled=None)
+        core.tick({"d": reply()}, {"m@w": seen}, now=now)
+    (sent,) = core.readings("d")
+    assert (sent.throttled, core.status["m@w"].used) == (None, pytest.approx(0.2))
+
+
 def test_what_was_read_earlier_counts_from_when_it_was_read():
     core = build()
     for now, usage, age in ((1.0, 0.0, 0.0), (2.0, 0.3, 0.4), (3.0, 0.6, 0.9)):

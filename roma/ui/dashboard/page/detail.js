@@ -3,7 +3,7 @@
 import { Chart } from './chart.js';
 import { Decisions, LIMITS } from './decisions.js';
 import { arrange, el, put, say, show } from './dom.js';
-import { clock, cores, covered, duration, percent, rate, whole } from './format.js';
+import { clock, cores, covered, duration, percent, rate, throttled, whole } from './format.js';
 import { onGpu, responseTime } from './row.js';
 import { Series } from './series.js';
 import { Mark, shown } from './states.js';
@@ -62,7 +62,7 @@ const EXECUTABLE = [
   ['Applied', (e) => cores(e.applied, 3)], ['Observed', (e) => cores(e.observed, 3)],
   ['Used', (e) => cores(e.used, 3)],
   ['Bounds', (e) => (e.minimum == null ? '–' : `${e.minimum} to ${e.maximum}`)],
-  ['Throttled', (e) => percent(e.throttled)], ['Running', (e) => String(e.in_flight)],
+  ['Throttled', throttled], ['Running', (e) => String(e.in_flight)],
   ['Limited by', (e) => e.failure || (LIMITS[e.limit] ?? e.limit)],
 ];
 
@@ -199,7 +199,7 @@ export class Detail {
       `${row.waiting} waiting, ${row.in_flight} running${late}`,
       percent(row.gpu_share),
       `${cores(row.demanded)} demanded, ${cores(row.allocated)} allocated, ${cores(row.applied)} applied, ${cores(row.used)} used`,
-      percent(row.applied == null ? null : row.throttled),
+      throttled(row),
     ];
     texts.forEach((text, i) => say(this.facts[i].value, text));
     show(this.facts[GPU].element, onGpu(row));

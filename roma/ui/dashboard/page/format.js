@@ -39,6 +39,12 @@ export function cores(n, digits = 2) {
   return n == null ? NONE : n.toFixed(digits);
 }
 
+/** Throttled share, in words where a backend does not report it. @param {{applied?: Maybe, throttled?: Maybe}} row */
+export function throttled(row) {
+  if (row.applied == null) return NONE;
+  return row.throttled == null ? 'unknown' : percent(row.throttled);
+}
+
 /** @param {Maybe} share */
 export function percent(share) {
   if (share == null) return NONE;

@@ -1,7 +1,7 @@
 /** One model in the overview. */
 
 import { el, put, say } from './dom.js';
-import { cores, covered, duration, percent, rate, whole } from './format.js';
+import { cores, covered, duration, percent, rate, throttled, whole } from './format.js';
 import { Bullet, Cores, Spark } from './glyphs.js';
 import { Mark, shown } from './states.js';
 
@@ -94,7 +94,7 @@ export class Row {
     for (const stage of STAGES) say(this.stages[stage], cores(row[stage]));
     put(this.element, 'data-short', row.executables.some((e) => e.limit === 'worker_short'));
     this.bar.update(row, scale.cores);
-    this.throttled.update(percent(row.applied == null ? null : row.throttled));
+    this.throttled.update(throttled(row));
   }
 }
 
