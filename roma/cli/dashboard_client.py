@@ -1,22 +1,28 @@
 """A dispatcher's admin port, called from the command line."""
 
+import asyncio
+import contextlib
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
 
+from roma.cli.port_forward import ClusterService, forwarded
 from roma.config import schema
-from roma.domain.errors import ExchangeError
+from roma.config.schema import Config
+from roma.deploy.kubernetes import common
+from roma.domain.errors import ConfigError, ExchangeError
 from roma.security import peers, tokens
 from roma.security.tls import client_context
 from roma.security.tokens import Token
 from roma.telemetry.reachability import reason
 
 DEFAULT = "http://127.0.0.1:8500"
+ADMIN_PORT = 8500
 
 LIMIT = 5.0
 """Seconds that a dispatcher may take to answer."""
@@ -24,18 +30,40 @@ LIMIT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
-    """A dispatcher's admin port, and how it is called."""
+    """A dispatcher's admin port, and how it is called; in a cluster by way of `service`."""
 
     url: str
     token: Token | None = None
     tls: ssl.SSLContext | None = None
+    service: ClusterService | None = None
+
+    @contextlib.asynccontextmanager
+    async def reached(self) -> AsyncIterator["AdminTarget"]:
+        """Yield the target at an address of this machine; raise ExchangeError if there is none."""
+        if self.service is None:
+            yield self
+            return
+        async with forwarded(self.service) as url:
+            yield replace(self, url=url)
 
 
 def target(
-    url: str | None, file: Path | None, token_file: Path | None, ca: Path | None
+    url: str | None,
+    file: Path | None,
+    token_file: Path | None,
+    ca: Path | None,
+    kube_context: str | None = None,
+    namespace: str | None = None,
 ) -> AdminTarget:
     """Return what the command line means; a roma.yaml says what its other options do not."""
     config = None if file is None else schema.load(file)
+    service = None
+    if kube_context is not None:
+        if url is not None:
+            raise ConfigError(f"--url = {url}: must be absent where --kube-context is set")
+        service = _service(config, kube_context, namespace)
+    elif namespace is not None:
+        raise ConfigError(f"--namespace = {namespace}: must be absent without --kube-context")
     if url is None:
         url = DEFAULT if config is None else config.gateway.admin_url
     if token_file is None and config is not None:
@@ -45,11 +73,31 @@ def target(
     tls = client_context(ca, key="--ca") if ca is not None else None
     if config is not None and ca is None and url.startswith("https:"):
         tls = peers.to_dispatchers(config)
-    return AdminTarget(url, None if token is None else token.value, tls)
+    return AdminTarget(url, None if token is None else token.value, tls, service)
+
+
+def _service(config: Config | None, context: str, namespace: str | None) -> ClusterService:
+    """Return the Service that `roma render kubernetes` writes for the page."""
+    if config is None:
+        return ClusterService(context, namespace, common.page("roma"), ADMIN_PORT)
+    found = [w.pods.namespace for w in config.workers if w.is_discovered]
+    chosen = namespace or next((n for n in found if n is not None), None)
+    port = config.gateway.admin_port
+    return ClusterService(context, chosen, common.page(config.name), port)
 
 
 def _why(error: Exception) -> str:
     return f"nothing within {LIMIT:g} s" if isinstance(error, TimeoutError) else reason(error)
+
+
+def fetched(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a dispatcher's admin port answers, once."""
+
+    async def once() -> dict[str, Any]:
+        async with at.reached() as reached:
+            return await fetch(reached, what, query)
+
+    return asyncio.run(once())
 
 
 async def fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[str, Any]:

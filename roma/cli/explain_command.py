@@ -1,6 +1,5 @@
 """`roma explain`: decisions and refusals of one model, in words."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from roma.cli.dashboard_client import fetch, target
+from roma.cli.dashboard_client import fetched, target
 from roma.cli.dashboard_table import clock
-from roma.cli.options import AdminConfig, AdminUrl, Authority, TokenFile
+from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
 
 def command(
@@ -20,6 +19,8 @@ def command(
     config: AdminConfig = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    kube_context: KubeContext = None,
+    namespace: KubeNamespace = None,
     seconds: Annotated[
         float, typer.Option(min=1, max=900, help="How far back, at most 15 minutes.")
     ] = 10.0,
@@ -27,7 +28,8 @@ def command(
 ) -> None:
     """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
     query = {"model": model, "seconds": f"{seconds:g}"}
-    decisions = asyncio.run(fetch(target(url, config, token_file, ca), "decisions", query))
+    at = target(url, config, token_file, ca, kube_context, namespace)
+    decisions = fetched(at, "decisions", query)
     if json_output:
         print(json.dumps(decisions, indent=2))
         return

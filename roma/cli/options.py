@@ -21,6 +21,17 @@ TokenFile = Annotated[
 Authority = Annotated[
     Path | None, typer.Option(help="PEM with the authority of the dispatcher's certificate.")
 ]
+KubeContext = Annotated[
+    str | None,
+    typer.Option(
+        help="Context of your kubeconfig: reach the dispatcher by `kubectl port-forward`.",
+        metavar="NAME",
+    ),
+]
+KubeNamespace = Annotated[
+    str | None,
+    typer.Option(help="Namespace there. Default: that of --config, else of the context."),
+]
 Insecure = Annotated[
     bool,
     typer.Option(

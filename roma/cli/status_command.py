@@ -1,15 +1,14 @@
 """`roma status`: the dashboard, once."""
 
-import asyncio
 import json
 from typing import Annotated
 
 import typer
 
 from roma.cli.console import wide_console
-from roma.cli.dashboard_client import fetch, target
+from roma.cli.dashboard_client import fetched, target
 from roma.cli.dashboard_table import Screen, dashboard
-from roma.cli.options import AdminConfig, AdminUrl, Authority, TokenFile
+from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
 
 def command(
@@ -17,10 +16,12 @@ def command(
     config: AdminConfig = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    kube_context: KubeContext = None,
+    namespace: KubeNamespace = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show every model now: its promise, its load, its cores and why; worst first."""
-    view = asyncio.run(fetch(target(url, config, token_file, ca), "dashboard", {}))
+    view = fetched(target(url, config, token_file, ca, kube_context, namespace), "dashboard", {})
     if json_output:
         print(json.dumps(view, indent=2))
     else:

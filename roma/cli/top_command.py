@@ -9,7 +9,7 @@ from rich.live import Live
 
 from roma.cli.dashboard_client import AdminTarget, fetch, target
 from roma.cli.dashboard_table import Screen, clock, dashboard
-from roma.cli.options import AdminConfig, AdminUrl, Authority, TokenFile
+from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 from roma.domain.errors import ExchangeError
 
 PERIOD = 1.0
@@ -21,13 +21,21 @@ def command(
     config: AdminConfig = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    kube_context: KubeContext = None,
+    namespace: KubeNamespace = None,
 ) -> None:
     """Show the same as `roma status` once a second, until Ctrl-C."""
+    at = target(url, config, token_file, ca, kube_context, namespace)
     with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
-        asyncio.run(_top(target(url, config, token_file, ca)))
+        asyncio.run(_top(at))
 
 
-async def _top(at: AdminTarget) -> None:
+async def _top(target: AdminTarget) -> None:
+    async with target.reached() as at:
+        await _show(at)
+
+
+async def _show(at: AdminTarget) -> None:
     view = await fetch(at, "dashboard", {})
     error, since = "", time.time()
     console = Console()

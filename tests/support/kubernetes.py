@@ -217,6 +217,10 @@ def control_plane(directory, *, controllers=False):
             f"--service-account-key-file={directory / 'sa.key'}",
             f"--service-account-signing-key-file={directory / 'sa.key'}",
             "--allow-privileged=true",
+            # For logs, exec and port-forward: there is no DNS that knows a node's name.
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-client-certificate={directory / 'kubelet-client.crt'}",
+            f"--kubelet-client-key={directory / 'kubelet-client.key'}",
         )
         plane.ca = certificates / "apiserver.crt"
         running = list(programs.values())
@@ -265,9 +269,13 @@ def _credentials(directory):
     (directory / "tokens.csv").write_text(
         f'{ADMIN},admin,1,"system:masters"\n{NODE_TOKEN},system:node:node-a,2,"system:nodes"\n'
     )
-    subprocess.run(
-        ["openssl", "genrsa", "-out", directory / "sa.key", "2048"], check=True, capture_output=True
-    )
+    key, certificate = directory / "kubelet-client.key", directory / "kubelet-client.crt"
+    client = ["-keyout", key, "-out", certificate, "-subj", "/O=system:masters/CN=apiserver"]
+    for command in (
+        ["genrsa", "-out", directory / "sa.key", "2048"],
+        ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *client],
+    ):
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
 
 
 class Node:
@@ -392,7 +400,11 @@ conf_dir = "{network}"
             "port": api,
             "readOnlyPort": 0,
             "healthzPort": health,
-            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self.plane.directory / "kubelet-client.crt")},
+            },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",

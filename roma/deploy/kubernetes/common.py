@@ -27,6 +27,11 @@ def gateway(config: Config) -> str:
     return f"{slug(config.name)}-gateway"
 
 
+def page(deployment: str) -> str:
+    """Return the name of the Service of a deployment's page and control API."""
+    return f"{slug(deployment)}-gateway-page"
+
+
 def supervisor(config: Config) -> str:
     """Return the name of the supervisor's objects."""
     return f"{slug(config.name)}-supervisor"

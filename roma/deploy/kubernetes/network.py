@@ -16,7 +16,7 @@ def services(config: Config) -> list[Manifest]:
     return [
         _service(name, found, clients),
         _service(f"{name}-peers", found, [("admin", g.admin_port)], **headless),
-        _service(f"{name}-page", found, [("admin", g.admin_port)]),
+        _service(common.page(config.name), found, [("admin", g.admin_port)]),
         _service(common.supervisor(config), control, [("control", _control_port(config))]),
     ]
 

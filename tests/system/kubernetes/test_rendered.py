@@ -6,6 +6,7 @@ else is as rendered.
 """
 
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -114,6 +115,18 @@ def test_the_rendered_programs_serve_elect_a_leader_and_move_a_limit(
         call.add_header("Authorization", f"Bearer {key}")
         with urllib.request.urlopen(call, timeout=10) as response:
             assert json.load(response)["predictions"]
+
+    at = ["--kube-context=test", f"--config={file}"]
+    token = f"--token-file={out / 'base' / 'secrets' / 'admin' / 'token'}"
+    environment = {
+        "KUBECONFIG": str(plane.kubeconfig(kubernetes.ADMIN)),
+        "PATH": f"{kubernetes.PROGRAMS}:{os.environ['PATH']}",
+    }
+    done = CliRunner().invoke(app, ["status", *at, token, "--json"], env=environment)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert [row["model"] for row in json.loads(done.output)["models"]] == ["digits"]
+    done = CliRunner().invoke(app, ["status", *at], env=environment)
+    assert "asks for its token" in str(done.exception)
 
     def limit():
         (pod,) = [p for p in pods() if "roma.dev/model" in p["metadata"]["labels"]]
