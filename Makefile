@@ -80,7 +80,7 @@ kubernetes: $(DEV) $(KUBERNETES)/.built  ## Tests against a real API server and 
 	$(BIN)/pytest tests/system/kubernetes
 
 # The version is compiled in: a client asks for it, and without one every component says v0.0.0.
-$(KUBERNETES)/.built: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/containerd/go.sum $(wildcard tools/kubernetes/pause/*.go)
+$(KUBERNETES)/.built: $(wildcard tools/*/go.mod tools/*/go.sum tools/kubernetes/build.sh tools/kubernetes/pause/*.go)
 	@tools/kubernetes/build.sh "$(KUBEBUILDER_ASSETS)" "$(KUBERNETES_VERSION)"
 	@mkdir -p $(@D) && touch $@
 

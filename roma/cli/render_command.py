@@ -13,6 +13,7 @@ from roma.cli.options import ConfigFile
 from roma.config.schema import Config
 from roma.deploy import secrets
 from roma.deploy.compose import SETTINGS, render
+from roma.deploy.kubernetes import helm
 from roma.deploy.kubernetes.render import Images, left_out
 from roma.deploy.kubernetes.render import render as render_kubernetes
 from roma.domain.errors import ConfigError
@@ -59,13 +60,14 @@ def kubernetes(
         int, typer.Option(min=1, max=16, help="Pods of the gateway, behind one Service.")
     ] = 2,
 ) -> None:
-    """Write FILE's deployment as a kustomize base with overlays for dev and production."""
+    """Write FILE's deployment as a kustomize base with overlays, and as a Helm chart."""
     loaded = checked(file)
     images = Images(control_image, image, pull_policy.value)
     _write(out, render_kubernetes(loaded, file, images, gateways))
     _write_secrets(loaded, out / "base")
+    _write_values(out / "base" / secrets.FOLDER)
     if why := left_out(loaded):
-        print(f"left out {out / 'overlays' / 'production'}: {why}")
+        print(f"left out {out / 'overlays' / 'production'} and {out / helm.FOLDER}: {why}")
 
 
 def _write(out: Path, files: Mapping[str, str], kept: Collection[str] = ()) -> None:
@@ -83,6 +85,14 @@ def _write_secrets(config: Config, out: Path) -> None:
     with _writable(out):
         for path in secrets.write(config, out):
             print(f"wrote {path}")
+
+
+def _write_values(folder: Path) -> None:
+    """Write the secrets as values of the chart, for their owner alone."""
+    with _writable(folder):
+        file = folder / helm.VALUES
+        file.touch(mode=0o600)
+        file.write_text(helm.values(folder), encoding="ascii")
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from tests.support import caretaker
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(os.environ.get("KUBEBUILDER_ASSETS", ROOT / ".cache" / "kubernetes" / "bin"))
-CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "pause")
 ADMIN = "admin-token-of-a-test-cluster"
 NODE_TOKEN = "node-token-of-a-test-cluster"

@@ -30,3 +30,13 @@ for program in containerd containerd-shim-runc-v2 ctr; do
     build containerd "github.com/containerd/containerd/v2/cmd/$program" \
         -ldflags "-s -w" -tags no_btrfs,no_zfs,no_devmapper
 done
+build helm helm.sh/helm/v3/cmd/helm -ldflags "-s -w"
+
+# The kinds of Prometheus' operator, as an administrator would have installed them.
+crds=$out/crds module=$here/../monitoring
+if [[ ! -d $crds || $module/go.sum -nt $crds ]]; then
+    echo "Generating the kinds of Prometheus' operator"
+    types=github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1
+    (cd "$module" && go tool controller-gen crd paths="$types" output:crd:dir="$crds")
+    touch "$crds"
+fi

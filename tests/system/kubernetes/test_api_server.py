@@ -1,6 +1,8 @@
 """A real API server: what is rendered is accepted, its rights suffice, and no verb more."""
 
 import asyncio
+import re
+import subprocess
 
 import pytest
 import yaml
@@ -110,6 +112,89 @@ def test_the_api_server_accepts_all_that_is_rendered(plane, rendered, overlay):
     assert "statefulset.apps/roma-gateway" in said
     assert "lease.coordination.k8s.io/roma-supervisor" in said
     assert "Warning" not in said
+
+
+def helm(rendered, namespace, *options):
+    """Return the objects that helm makes of the chart."""
+    values = rendered / "base" / "secrets" / "chart-values.yaml"
+    chart = ["template", "roma", rendered / "chart", "--namespace", namespace]
+    done = subprocess.run(
+        [kubernetes.PROGRAMS / "helm", *chart, "--values", values, *options],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [o for o in yaml.safe_load_all(done.stdout) if o]
+
+
+def names(objects):
+    """Return kinds and names, without the hashes that kustomize adds."""
+    hashed = re.compile(r"-[a-z0-9]{10}$")
+    return sorted(
+        (o["kind"], hashed.sub("", o["metadata"]["name"]))
+        for o in objects
+        if o["kind"] != "Namespace"
+    )
+
+
+def test_helm_makes_the_same_objects_and_the_api_server_accepts_them(plane, rendered, namespace):
+    ours = helm(rendered, namespace)
+    overlay = plane.kubectl("kustomize", rendered / "overlays" / "production")
+    assert names(ours) == names(yaml.safe_load_all(overlay))
+    (config,) = [o for o in ours if o["kind"] == "ConfigMap"]
+    assert config["data"]["roma.yaml"] == (rendered / "base" / "roma.yaml").read_text()
+    text = yaml.safe_dump_all(ours)
+    said = plane.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=text)
+    assert "statefulset.apps/roma-gateway" in said
+    assert "Warning" not in said
+
+
+def test_helm_says_which_secret_is_missing(rendered):
+    done = subprocess.run(
+        [kubernetes.PROGRAMS / "helm", "template", "roma", rendered / "chart"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "give --values base/secrets/chart-values.yaml" in done.stderr
+
+
+@pytest.fixture
+def operator(plane):
+    """The kinds of Prometheus' operator."""
+    kinds = [
+        kubernetes.PROGRAMS / "crds" / f"monitoring.coreos.com_{kind}.yaml"
+        for kind in ("podmonitors", "prometheusrules")
+    ]
+    files = [f"--filename={kind}" for kind in kinds]
+    plane.kubectl("create", *files)
+    plane.kubectl("wait", "--for=condition=Established", *files, "--timeout=60s")
+    yield
+    plane.kubectl("delete", *files)
+
+
+def test_the_monitoring_component_is_accepted_by_the_operators_kinds(
+    plane, operator, rendered, namespace, tmp_path
+):
+    own = {
+        "resources": ["k8s/overlays/production"],
+        "components": ["k8s/components/monitoring"],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    found = list(yaml.safe_load_all(plane.kubectl("kustomize", tmp_path)))
+    (monitor,) = [o for o in found if o["kind"] == "PodMonitor"]
+    secrets = {o["metadata"]["name"] for o in found if o["kind"] == "Secret"}
+    endpoints = monitor["spec"]["podMetricsEndpoints"]
+    assert {e["authorization"]["credentials"]["name"] for e in endpoints} <= secrets
+    said = plane.kubectl("apply", "-k", tmp_path, "--dry-run=server")
+    for kind in ("podmonitor.monitoring.coreos.com", "prometheusrule.monitoring.coreos.com"):
+        assert f"{kind}/roma created" in said
+    ours = helm(rendered, namespace, "--set", "monitoring.enabled=true")
+    assert names(ours) == names(found)
+    text = yaml.safe_dump_all(o for o in ours if o["kind"] in ("PodMonitor", "PrometheusRule"))
+    said = plane.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=text)
+    assert "podmonitor.monitoring.coreos.com/roma created" in said
 
 
 def test_what_is_rendered_is_restricted(plane, rendered, namespace):

@@ -157,7 +157,7 @@ def test_a_model_on_the_nodes_disks_is_for_dev_alone(tmp_path):
     text = FILE.replace("persistentVolumeClaim: models", "hostPath: /srv/digits")
     found, _, out = rendered(tmp_path, text)
     assert re.search(
-        r"left out .*production: models.digits.kubernetes.hostPath = /srv/digits: must be image or "
+        r"left out .*production and .*chart: models.digits.kubernetes.hostPath = /srv/digits: must be image or "
         r"persistentVolumeClaim",
         found.output.replace("\n", " "),
     )

@@ -1,0 +1,122 @@
+"""The Helm chart and the monitoring component, as text; tests/system/kubernetes runs helm on them."""
+
+import json
+import re
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from roma.cli.app import app
+from roma.deploy.alerts import rules
+
+FILE = """
+models:
+  digits: {sla: {response_time: 0.1}, kubernetes: {persistentVolumeClaim: models}}
+workers:
+  - {name: a, backend: kubernetes, node: node-a, cores: 2, kubernetes: {server: tensorflow_serving}}
+"""
+
+EXPRESSION = re.compile(r"\{\{-? (.*?) \}\}")
+
+
+@pytest.fixture
+def rendered(tmp_path):
+    """Render a file into a directory, and return it."""
+
+    def render(text=FILE, *options):
+        (tmp_path / "roma.yaml").write_text(text)
+        arguments = ["render", "kubernetes", str(tmp_path / "roma.yaml")]
+        done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "k8s"), *options])
+        assert done.exit_code == 0, done.output
+        return tmp_path / "k8s"
+
+    return render
+
+
+def objects(*paths):
+    return [o for path in paths for o in yaml.safe_load_all(path.read_text()) if o]
+
+
+def test_the_chart_has_the_objects_of_the_base(rendered):
+    out = rendered()
+    for name in ("models", "control", "rights", "network"):
+        text = (out / f"chart/templates/{name}.yaml").read_text()
+        filled = EXPRESSION.sub("x", text)
+        ours, base = list(yaml.safe_load_all(filled)), objects(out / f"base/{name}.yaml")
+        assert [(o["kind"], o["metadata"]) for o in ours] == [
+            (o["kind"], o["metadata"]) for o in base
+        ]
+        assert [set(o) for o in ours] == [set(o) for o in base]
+
+
+def test_what_differs_between_releases_is_an_expression(rendered):
+    out = rendered(FILE, "--image=a/server:1", "--control-image=a/control:2", "--pull-policy=Never")
+    assert yaml.safe_load((out / "chart/values.yaml").read_text()) == {
+        "images": {"control": "a/control:2", "modelServer": "a/server:1", "pullPolicy": "Never"},
+        "monitoring": {"enabled": False},
+        "secrets": {"admin": "", "exchange": "", "metrics": "", "keys": ""},
+    }
+    found = {
+        name: set(EXPRESSION.findall((out / f"chart/templates/{name}.yaml").read_text()))
+        for name in ("models", "control", "rights", "network")
+    }
+    pull = ".Values.images.pullPolicy | quote"
+    assert found == {
+        "models": {".Values.images.modelServer | quote", pull},
+        "control": {
+            ".Values.images.control | quote",
+            pull,
+            '.Files.Get "files/roma.yaml" | sha256sum | quote',
+            ".Values.secrets | toJson | sha256sum | quote",
+        },
+        "rights": {".Release.Namespace | quote"},
+        "network": set(),
+    }
+
+
+def test_an_image_of_the_models_own_is_no_value(rendered):
+    out = rendered(FILE.replace("persistentVolumeClaim: models", "image: 'shop/digits:3'"))
+    assert "image: shop/digits:3" in (out / "chart/templates/models.yaml").read_text()
+
+
+def test_the_secrets_are_values_for_their_owner_alone(rendered):
+    out = rendered()
+    file = out / "base/secrets/chart-values.yaml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    found = yaml.safe_load(file.read_text())["secrets"]
+    assert set(found) == {"admin", "exchange", "metrics", "keys"}
+    assert found["admin"] == (out / "base/secrets/admin/token").read_text()
+    rendered()  # again: secrets are kept
+    assert yaml.safe_load(file.read_text())["secrets"] == found
+
+
+def test_a_file_that_production_refuses_has_no_chart(rendered):
+    out = rendered(FILE.replace("persistentVolumeClaim: models", "hostPath: /srv/m"))
+    assert not (out / "chart").exists()
+
+
+def test_braces_of_ours_are_text(rendered):
+    """Prometheus' templates are in braces, too."""
+    text = (rendered() / "chart/templates/monitoring.yaml").read_text()
+    assert '{{ "{{" }} $labels.model }}' in text
+    assert "{{ $labels" not in text
+
+
+def test_monitoring_has_the_jobs_that_the_alerts_know_and_a_data_source_to_choose(rendered):
+    monitor, alerts, board = objects(rendered() / "components/monitoring/monitoring.yaml")
+    jobs = {e["relabelings"][0]["replacement"] for e in monitor["spec"]["podMetricsEndpoints"]}
+    known = set(re.findall(r'job="(\w+)"', json.dumps(rules()).replace('\\"', '"')))
+    assert jobs == known
+    assert alerts["spec"] == rules()
+    text = board["data"]["roma.json"]
+    assert json.loads(text)["templating"]["list"][0]["name"] == "datasource"
+    assert '"uid": "roma"' in text  # its own
+    assert text.count('"uid": "roma"') == 1
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_nothing_of_it_is_applied_unless_asked_for(rendered):
+    out = rendered()
+    for kustomization in ("base", "overlays/dev", "overlays/production"):
+        assert "components" not in (out / kustomization / "kustomization.yaml").read_text()
