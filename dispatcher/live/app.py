@@ -36,6 +36,7 @@ from dispatcher.live.unavailable import following
 from roma.config.gateway import GatewayConfig, LimitsConfig
 from roma.config.schema import Config
 from roma.config.security import is_loopback
+from roma.config.sources import Sources
 from roma.config.watched_file import keep_looking
 from roma.domain.errors import ConfigError, LaunchError, RomaError
 from roma.security import exposure
@@ -95,8 +96,7 @@ async def running(
     `faults_file` is where a launcher records why model servers cannot run. Without `listens` the
     clients' HTTP port stays closed: another front end passes requests to the server's handler.
     """
-    for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
-        log.warning(warning)
+    sources = _sources(config, insecure=insecure)
     endpoints: dict[str, BackendAddress] = {}
     gateway_config = config.gateway
     tracer = _tracer(gateway_config) if gateway_config.traces else None
@@ -130,7 +130,7 @@ async def running(
         admin_server = Admin(
             driver,
             watch,
-            Supervisors({w.name: config.period(w) for w in config.workers}),
+            Supervisors(config),
             epoch,
             collect,
             program=service.program,
@@ -139,7 +139,15 @@ async def running(
         refused: RomaError | None = None
         # A watcher never ends by itself: if a bug ends one, the program ends too and is restarted.
         async with asyncio.TaskGroup() as watchers:
-            registry = ModelRegistry(config, driver, service, endpoints, watchers)
+            registry = ModelRegistry(
+                config,
+                driver,
+                service,
+                endpoints,
+                watchers,
+                sources=sources,
+                on_workers=admin_server.know,
+            )
             if config.dispatcher_count > 1:
                 await _first_look(driver, admin_server, len(config.workers))
             try:
@@ -359,6 +367,13 @@ def _tracer(config: GatewayConfig) -> "OtelTracer":
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
     return OtelTracer(config.host, config.port, config.grpc_port)
+
+
+def _sources(config: Config, *, insecure: bool) -> Sources:
+    """Return the sources of executables, after warnings; raise ConfigError for what is unusable."""
+    for warning in exposure.check(exposure.of_dispatcher(config), insecure=insecure):
+        log.warning(warning)
+    return Sources(config)
 
 
 async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> None:

@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 class ModelRegistry:
     """The executables of one driver.
 
-    `endpoints` is filled, and a task of `watchers` monitors each of them.
+    `endpoints` is filled, and a task of `watchers` monitors each of them. `on_workers` is called
+    when workers have come or gone.
     """
 
     def __init__(
@@ -44,10 +45,14 @@ class ModelRegistry:
         service: Service,
         endpoints: dict[str, BackendAddress],
         watchers: asyncio.TaskGroup,
+        *,
+        sources: Sources,
+        on_workers: Callable[[Config], None] = lambda _: None,
     ) -> None:
         self._file = self._started = config
-        self._sources = Sources(config)
+        self._sources = sources
         self._config = self._sources.applied(config)
+        self._on_workers = on_workers
         self._turn = asyncio.Lock()
         self._driver = driver
         self._service = service
@@ -91,6 +96,8 @@ class ModelRegistry:
         for model in change.added:
             self._driver.handle(ModelAdded(specs[model]))
             self._service.warming_up.add(model)
+        if config.supervisor_urls != self._config.supervisor_urls:
+            self._on_workers(config)
         self._config = config
         self._service.max_body = max_body(config)
         self._add(e for e in new if e not in old)

@@ -1,14 +1,14 @@
-"""Executables that come and go without a change of roma.yaml: those that backends discover.
+"""Workers and executables that come and go without a change of roma.yaml: what backends discover.
 
-A source lists a worker's executables as the file would. So what follows a changed file follows a
-source, too: its programs go on with the configuration that `Sources.applied` returns.
+A source lists them as the file would. So what follows a changed file follows a source, too: its
+programs go on with the configuration that `Sources.applied` returns.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from roma.config.backends import registry as backends
-from roma.config.backends.base import ExecutableSource
+from roma.config.backends.base import ExecutableSource, WorkerSource
 from roma.config.schema import Config
 from roma.config.workers import ExecutableConfig, WorkerConfig
 
@@ -17,33 +17,36 @@ class Sources:
     """The sources of a deployment's workers, and what each listed last."""
 
     def __init__(self, config: Config) -> None:
-        self._sources = {
-            worker.name: source
-            for worker in config.workers
-            if (source := backends.of(worker).source(config, worker)) is not None
+        found = {
+            w.name: backends.of(w).source(config, w) or backends.of(w).pool(config, w)
+            for w in config.workers
         }
-        self._listed: dict[str, tuple[ExecutableConfig, ...]] = {}
+        self._sources = {name: source for name, source in found.items() if source is not None}
+        self._listed: dict[str, tuple[ExecutableConfig | WorkerConfig, ...]] = {}
 
     def applied(self, config: Config) -> Config:
-        """Return a configuration with the executables that are known now; others are absent."""
+        """Return a configuration with what is known now; other executables are absent.
+
+        The workers for which an entry stands follow the entries of the file, which stay.
+        """
         if not self._sources:
             return config
-        workers = tuple(self._applied(config, worker) for worker in config.workers)
-        return config.model_copy(update={"workers": workers})
+        workers = [self._applied(config, worker) for worker in config.workers]
+        for worker in config.workers:
+            listed = self._listed.get(worker.name, ())
+            nodes = [one for one in listed if isinstance(one, WorkerConfig)]
+            workers += [_served(config, node, node.executables) for node in nodes]
+        return config.model_copy(update={"workers": tuple(workers)})
 
     def _applied(self, config: Config, worker: WorkerConfig) -> WorkerConfig:
         if worker.name not in self._sources:
             return worker
-        known = tuple(
-            e
-            for e in self._listed.get(worker.name, ())
-            if e.model is None or e.model in config.models
-        )
-        return worker.model_copy(update={"executables": known})
+        listed = self._listed.get(worker.name, ())
+        return _served(config, worker, [e for e in listed if isinstance(e, ExecutableConfig)])
 
-    def of(self, worker: str) -> ExecutableSource | None:
+    def of(self, worker: WorkerConfig) -> ExecutableSource | WorkerSource | None:
         """Return the source of a worker; None if the file determines its executables."""
-        return self._sources.get(worker)
+        return self._sources.get(worker.entry)
 
     async def follow(self, apply: Callable[[], Awaitable[object]]) -> None:
         """Follow the sources and call `apply` after changes, for ever; return if there are none."""
@@ -65,8 +68,17 @@ class Sources:
                 changed.set()
 
 
+def _served(
+    config: Config, worker: WorkerConfig, listed: Iterable[ExecutableConfig]
+) -> WorkerConfig:
+    """Return a worker with those executables whose models the file has."""
+    known = tuple(e for e in listed if e.model is None or e.model in config.models)
+    return worker.model_copy(update={"executables": known})
+
+
 def fixed(config: Config) -> Iterator[WorkerConfig]:
     """Yield the workers as the file determines them: without what sources list."""
     for worker in config.workers:
-        is_discovered = backends.of(worker).discovers
-        yield worker.model_copy(update={"executables": ()}) if is_discovered else worker
+        if worker.entry == worker.name:
+            discovers = backends.of(worker).discovers
+            yield worker.model_copy(update={"executables": ()}) if discovers else worker

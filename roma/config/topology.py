@@ -174,7 +174,8 @@ class Topology(Section):
         """URL of each worker's supervisor, by worker."""
         control, named = self.control, self.gateway.supervisors
         return {
-            w.name: named.get(w.name)
+            w.name: named.get(w.entry)
             or reachable(control.host, self.control_port(w), tls=control.tls is not None)
             for w in self.workers
+            if not w.is_pool
         }

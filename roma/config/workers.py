@@ -38,6 +38,8 @@ CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")]
 Selector = Annotated[str, Field(pattern=r"^[A-Za-z0-9!][A-Za-z0-9._/=!,() -]{0,1000}$")]
 
 
@@ -215,6 +217,7 @@ _SECTIONS: Final = {
     "docker": BackendKind.DOCKER,
     "kubernetes": BackendKind.KUBERNETES,
     "node": BackendKind.KUBERNETES,
+    "nodeSelector": BackendKind.KUBERNETES,
     "sockets": BackendKind.PROCESS,
 }
 """Keys of a worker that belong to one kind of backend."""
@@ -247,6 +250,9 @@ class WorkerConfig(Section):
     """Docker settings. Backend `docker` only; default: the local engine with TensorFlow Serving."""
     node: NodeName | None = None
     """Name of the node whose pods are the worker's model servers. Backend `kubernetes` only."""
+    nodeSelector: Annotated[dict[LabelKey, LabelValue], Field(min_length=1)] | None = None  # noqa: N815 - the API's own name
+    """In place of `node`, labels of nodes: each node that has them is a worker with `cores` of its
+    own, as nodes come and go. Its name is the node's. Backend `kubernetes` only."""
     kubernetes: KubernetesConfig | None = None
     """Kubernetes settings. Backend `kubernetes` only; default: this pod's namespace and service
     account."""
@@ -268,6 +274,16 @@ class WorkerConfig(Section):
     def is_discovered(self) -> bool:
         """True if its executables come and go without a change of the file."""
         return self.backend is BackendKind.KUBERNETES
+
+    @property
+    def is_pool(self) -> bool:
+        """True if it stands for the nodes that match it, each of which is a worker."""
+        return self.nodeSelector is not None
+
+    @property
+    def entry(self) -> str:
+        """Name of the entry of roma.yaml that the worker comes from."""
+        return self.name
 
     @property
     def is_local(self) -> bool:
@@ -327,8 +343,9 @@ class WorkerConfig(Section):
         if self.gpus and self.backend in (BackendKind.PROCESS, BackendKind.KUBERNETES):
             bound = f"0 for backend {self.backend} (use docker or static)"
             raise Fault("gpus", self.gpus, bound)
-        if self.backend is BackendKind.KUBERNETES and self.node is None:
-            raise Fault("node", None, "the name of a node for backend kubernetes")
+        if self.backend is BackendKind.KUBERNETES and (self.node is None) != self.is_pool:
+            bound = "the name of a node, or absent beside nodeSelector, for backend kubernetes"
+            raise Fault("node", self.node, bound)
         for key, kind in _SECTIONS.items():
             if getattr(self, key) is not None and self.backend is not kind:
                 value = getattr(self, key)

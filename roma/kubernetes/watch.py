@@ -1,4 +1,4 @@
-"""The pods of a namespace, kept up to date by list and watch.
+"""Pods and nodes, kept up to date by list and watch.
 
 The API's rules: a watch goes on from the version of the list; bookmarks move that version; one that
 is too old is answered by an ERROR event with code 410, and then everything is listed again
@@ -8,10 +8,11 @@ is too old is answered by an ERROR event with code 410, and then everything is l
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from roma.kubernetes.client import ApiServerError, Client
+from roma.kubernetes.nodes import Node, parse_node
 from roma.kubernetes.pods import Pod, parse
 
 LIST_LIMIT: Final = 10.0
@@ -28,9 +29,22 @@ LONGEST_PAUSE: Final = 5.0
 log = logging.getLogger(__name__)
 
 
-class PodWatch:
-    """The pods that a selector finds, by name.
+class Named(Protocol):
+    """An object of the API, reduced; names are unique in what is watched."""
 
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class ObjectWatch(Generic[T]):
+    """The objects at a path that selectors find, by name.
+
+    `parse` raises ValueError for an object of another kind.
     `away_since` is the event loop's time since which the API server does not answer, None while it
     does; `trouble` is its last error.
     """
@@ -38,30 +52,30 @@ class PodWatch:
     def __init__(
         self,
         client: Client,
-        namespace: str,
-        container: str,
+        path: str,
+        parse: Callable[[Mapping[str, Any]], T],
         *,
         labels: str = "",
         fields: str = "",
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self.pods: dict[str, Pod] = {}
+        self.objects: dict[str, T] = {}
         self.client = client
-        self.namespace = namespace
         self.away_since: float | None = None
         self.trouble = ""
         self.relists = 0
         self.is_listed = False
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
-        self._container = container
+        self._path = path
+        self._parse = parse
         self._query = {"labelSelector": labels, "fieldSelector": fields}
         self._jitter = jitter
         self._version = ""
         """Version from which the next watch goes on; "" after which everything is listed."""
-        self._fresh = asyncio.Event()
+        self.fresh = asyncio.Event()
+        """Set at the next change, and then replaced."""
 
     async def run(self) -> None:
-        """Keep the pods up to date until cancelled, whatever the API server does."""
+        """Keep the objects up to date until cancelled, whatever the API server does."""
         pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:
             began = clock()
@@ -78,45 +92,16 @@ class PodWatch:
             await asyncio.sleep(pause * (0.5 + self._jitter()))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def changes(self, running: "asyncio.Task[None]") -> AsyncIterator[Mapping[str, Pod]]:
-        """Yield the pods once they are listed, and again after changes; many count as one.
-
-        `running` is the task of `run`, whose failure this raises.
-        """
-        while True:
-            fresh = self._fresh
-            if self.is_listed:
-                yield self.pods
-            waiting = asyncio.create_task(fresh.wait())
-            try:
-                await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-            if running.done():
-                running.result()
-
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition on the pods holds."""
+        """Wait until a condition on the objects holds."""
         while not condition():
-            await self._fresh.wait()
-
-    def take(self, found: Mapping[str, Any]) -> Pod | None:
-        """Take over a pod from an answer, unless a newer state is known; return it."""
-        pod = self._parsed(found)
-        if pod is None:
-            return None
-        known = self.pods.get(pod.name)
-        # One that the watch has removed does not come back by an answer that was on its way.
-        if known and known.uid == pod.uid and known.generation <= pod.generation:
-            self.pods[pod.name] = pod
-            self._wake()
-        return pod
+            await self.fresh.wait()
 
     async def _list(self) -> None:
         found = await self.client.get(self._path, LIST_LIMIT, **self._query)
         self.relists += 1
-        pods = [self._parsed(item) for item in found.get("items") or ()]
-        self.pods = {pod.name: pod for pod in pods if pod is not None}
+        listed = [self._parsed(item) for item in found.get("items") or ()]
+        self.objects = {one.name: one for one in listed if one is not None}
         self.is_listed = True
         self._came_back()
         self._wake()
@@ -148,24 +133,24 @@ class PodWatch:
                 self._apply(kind, found)
 
     def _apply(self, kind: object, found: Mapping[str, Any]) -> None:
-        pod = self._parsed(found)
-        if pod is None:
+        one = self._parsed(found)
+        if one is None:
             return
         if kind == "DELETED":
-            self.pods.pop(pod.name, None)
+            self.objects.pop(one.name, None)
         else:
-            self.pods[pod.name] = pod
+            self.objects[one.name] = one
         self._wake()
 
-    def _parsed(self, found: Mapping[str, Any]) -> Pod | None:
+    def _parsed(self, found: Mapping[str, Any]) -> T | None:
         try:
-            return parse(found, self._container)
+            return self._parse(found)
         except ValueError as error:
             log.warning("%s: %s", self._path, error)
             return None
 
     def _wake(self) -> None:
-        woken, self._fresh = self._fresh, asyncio.Event()
+        woken, self.fresh = self.fresh, asyncio.Event()
         woken.set()
 
     def _came_back(self) -> None:
@@ -179,3 +164,71 @@ class PodWatch:
         if self.trouble != str(error):  # once per reason, not once per attempt
             log.warning("%s; what is known stays in force", error)
         self.trouble = str(error)
+
+
+class PodWatch(ObjectWatch[Pod]):
+    """The pods of a namespace; `container` is the name of the one that serves."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        container: str,
+        *,
+        labels: str = "",
+        fields: str = "",
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        super().__init__(
+            client,
+            f"/api/v1/namespaces/{namespace}/pods",
+            lambda found: parse(found, container),
+            labels=labels,
+            fields=fields,
+            jitter=jitter,
+        )
+        self.namespace = namespace
+
+    @property
+    def pods(self) -> dict[str, Pod]:
+        """The pods by name."""
+        return self.objects
+
+    def take(self, found: Mapping[str, Any]) -> Pod | None:
+        """Take over a pod from an answer, unless a newer state is known; return it."""
+        pod = self._parsed(found)
+        if pod is None:
+            return None
+        known = self.objects.get(pod.name)
+        # One that the watch has removed does not come back by an answer that was on its way.
+        if known and known.uid == pod.uid and known.generation <= pod.generation:
+            self.objects[pod.name] = pod
+            self._wake()
+        return pod
+
+
+def node_watch(client: Client, labels: str) -> ObjectWatch[Node]:
+    """Return a watch of the nodes with these labels."""
+    return ObjectWatch(client, "/api/v1/nodes", parse_node, labels=labels)
+
+
+async def changes(
+    watches: Sequence[ObjectWatch[Any]], running: Sequence["asyncio.Task[None]"]
+) -> AsyncIterator[None]:
+    """Yield once all watches have listed, and again after changes; many count as one.
+
+    `running` are the tasks of their `run`, whose failure this raises.
+    """
+    while True:
+        fresh = [watch.fresh for watch in watches]
+        if all(watch.is_listed for watch in watches):
+            yield
+        waiting = [asyncio.create_task(event.wait()) for event in fresh]
+        try:
+            await asyncio.wait([*waiting, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        for watching in running:
+            if watching.done():
+                watching.result()

@@ -64,6 +64,7 @@ class _LimitGrant:
 class PodActuator:
     """Applies cores through an API server; `worker` is the name after `@` of its executables.
 
+    It controls the pods on `node`, all of the watch by default.
     `period` is the control period in seconds; `bounds` are those of the namespace; `may_act` is
     false while another supervisor leads.
     """
@@ -74,6 +75,7 @@ class PodActuator:
         meters: PodMeters,
         *,
         worker: str,
+        node: str | None = None,
         container: str,
         period: float,
         bounds: CpuBounds = NO_BOUNDS,
@@ -82,6 +84,7 @@ class PodActuator:
         self._watch = watch
         self._meters = meters
         self._worker = worker
+        self._node = node
         self._container = container
         self._limit = period / 3
         """Seconds that a tick waits: a slow API server must not delay the tick after it."""
@@ -128,7 +131,7 @@ class PodActuator:
         return {
             f"{executable_name(pod.name)}@{self._worker}": pod
             for pod in self._watch.pods.values()
-            if pod.is_served
+            if pod.is_served and self._node in (None, pod.node)
         }
 
     def _forget(self, pods: Mapping[str, Pod]) -> None:

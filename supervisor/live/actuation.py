@@ -188,17 +188,18 @@ async def _pods(
 ) -> AsyncIterator[tuple[Actuator, Mode]]:
     """Yield an actuator on the pods of a node, whichever there are."""
     # An import that is not used must not delay the start.
-    from roma.config.backends.pod_source import PodSource  # noqa: PLC0415
+    from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
     from supervisor.actuators.pods import PodActuator  # noqa: PLC0415
 
-    source = context.sources.of(worker.name)
-    assert isinstance(source, PodSource)
+    source = context.sources.of(worker)
+    assert isinstance(source, PodSource | NodePool)
     period, watch = config.period(worker), source.watch
     meters = _pod_meters(worker, watch, period)
     actuator = PodActuator(
         watch,
         meters,
         worker=worker.name,
+        node=worker.node,
         container=worker.pods.container,
         period=period,
         bounds=await _cpu_bounds(config, watch),

@@ -47,18 +47,21 @@ class Controlled:
 
 
 def application(
-    workers: Sequence[Controlled],
+    workers: Callable[[], Sequence[Controlled]],
     gpus: Gpus,
     *,
     middlewares: Sequence[Middleware] = (),
     leader: Callable[[], str] = str,
 ) -> web.Application:
-    """Return the API of some workers; `leader` returns the URL of another supervisor that leads."""
+    """Return the API of the workers of now; `leader` returns the URL of another supervisor.
+
+    That one leads; it is "" while this one does.
+    """
 
     def asked(request: web.Request) -> Controlled:
         if url := leader():
             raise web.HTTPTemporaryRedirect(f"{url}{request.rel_url}")
-        return _chosen(workers, request.query.get("worker"))
+        return _chosen(workers(), request.query.get("worker"))
 
     async def state(request: web.Request) -> web.Response:
         found = asked(request)
@@ -78,7 +81,6 @@ def application(
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    loops = [found.loop for found in workers]
     pending_readings: asyncio.Task[Sequence[GpuReading]] | None = None
 
     async def scrape(request: web.Request) -> web.Response:
@@ -89,6 +91,7 @@ def application(
             pending_readings = asyncio.create_task(asyncio.to_thread(gpus.read))
         await asyncio.wait([pending_readings], timeout=GPU_LIMIT)
         readings = pending_readings.result() if pending_readings.done() else ()
+        loops = [found.loop for found in workers()]
         return await prometheus.response(request, metrics.collect(loops, readings))
 
     app = web.Application(middlewares=middlewares)

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,16 +23,13 @@ from roma.security.admin_guard import TokenGuard, guard
 from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
-from roma.telemetry.decision_log import DecisionLog
-from supervisor.actuators.host import read_host
-from supervisor.assembly import build_core, managed
 from supervisor.claims import Claims
 from supervisor.live import api
-from supervisor.live.actuation import ActuationContext, actuation
+from supervisor.live.actuation import ActuationContext
 from supervisor.live.gpus import Gpus
 from supervisor.live.identity import is_gone
-from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
+from supervisor.live.worker_set import WorkerSet, controlling
 
 if TYPE_CHECKING:
     from roma.kubernetes.lease import LeaderLease
@@ -72,18 +68,17 @@ async def run(
                 Peer(session, url, limit, shared, may_replace) for url in config.dispatcher_urls
             ]
 
-        controlled = [
-            await stack.enter_async_context(_controlled(config, worker, context, dispatchers))
-            for worker in workers
-        ]
-        following = asyncio.create_task(_follow(controlled, file, config, context))
+        names = [worker.name for worker in workers]
+        known = context.sources.applied(config)
+        found = await stack.enter_async_context(controlling(names, known, context, dispatchers))
+        following = asyncio.create_task(_follow(found, file, config, context))
         stack.push_async_callback(_ended, following)
         tls = None if control.tls is None else server_context(control.tls, "control.tls")
         files = [f for f in (shared, scraping, tls, calling_tls) if f is not None]
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
         guard_ = guard(peers.names(config), {"/metrics": TokenGuard(scraping)}, TokenGuard(shared))
         app = api.application(
-            [worker.api for worker in controlled],
+            lambda: found.controlled,
             gpus,
             middlewares=[guard_],
             leader=lambda: "" if lease is None else lease.leader,
@@ -92,15 +87,8 @@ async def run(
         stack.callback(ports.close)
         address = control.host, port
         await stack.enter_async_context(ports.listening(app, address, "control.port", tls))
-        for worker in controlled:
-            log.info(
-                "supervisor of worker %s controls %s cores (%s)",
-                worker.name,
-                worker.loop.core.capacity,
-                worker.api.mode(),
-            )
         tasks = [
-            asyncio.create_task(_leading(lease, controlled)),
+            asyncio.create_task(_leading(lease, found)),
             asyncio.create_task(stop.wait()),
             following,
         ]
@@ -110,62 +98,6 @@ async def run(
         await asyncio.gather(*pending, return_exceptions=True)
         for task in done:
             task.result()  # raise the bug that ended the loop, so that the launcher restarts us
-
-
-@dataclass(slots=True)
-class _ControlledWorker:
-    """A worker's loop; `held` keeps its present actuator open."""
-
-    name: str
-    loop: ControlLoop
-    api: api.Controlled
-    held: contextlib.AsyncExitStack
-
-    async def switch(self, config: Config, context: ActuationContext) -> bool:
-        """Control the executables of `config`; return False if another supervisor has some."""
-        here = config.worker(self.name)
-        if here.is_discovered:  # its actuator finds the executables itself
-            await self.loop.follow(managed(config, here))
-            return True
-        async with contextlib.AsyncExitStack() as fresh:
-            try:
-                actuator, _ = await fresh.enter_async_context(actuation(config, here, context))
-            except TakenError as error:
-                log.error("%s; what was controlled before still is, and nothing else", error)
-                return False
-            await self.loop.follow(managed(config, here), actuator)
-            old = self.held.pop_all()
-            await self.held.enter_async_context(fresh.pop_all())
-        await old.aclose()
-        return True
-
-
-@contextlib.asynccontextmanager
-async def _controlled(
-    config: Config,
-    worker: WorkerConfig,
-    context: ActuationContext,
-    dispatchers: Callable[[float], list[Peer]],
-) -> AsyncIterator[_ControlledWorker]:
-    """Yield a worker with an actuator, not ticking yet."""
-    control, period = config.control, config.period(worker)
-    async with contextlib.AsyncExitStack() as held:
-        known = context.sources.applied(config)
-        here = known.worker(worker.name)
-        actuator, mode = await held.enter_async_context(actuation(known, here, context))
-        loop = ControlLoop(
-            build_core(known, here),
-            actuator,
-            dispatchers(period),
-            worker=worker.name,
-            period=period,
-            law=control.law,
-            decision_log=None
-            if control.decision_log is None
-            else DecisionLog(control.decision_log),
-            host=_unknown_host if worker.is_remote else read_host,
-        )
-        yield _ControlledWorker(worker.name, loop, api.Controlled(loop, mode), held)
 
 
 @contextlib.asynccontextmanager
@@ -203,18 +135,21 @@ def _replaced_by_lease(leads: Callable[[], bool]) -> Callable[[SupervisorId], bo
     return may_replace
 
 
-async def _leading(lease: "LeaderLease | None", controlled: Sequence[_ControlledWorker]) -> None:
+async def _leading(lease: "LeaderLease | None", workers: WorkerSet) -> None:
     """Control, once we lead; raise TakenError if the lease is lost."""
     if lease is not None:
         await lease.acquired()
     try:
         async with asyncio.TaskGroup() as group:
-            for worker in controlled:
-                group.create_task(_ticking(worker.loop))
+            group.create_task(workers.run())
             if lease is not None:
                 group.create_task(_keeping(lease))
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed  # what people can mend is told in one line
+        raise _first(failed) from failed  # what people can mend is told in one line
+
+
+def _first(failed: BaseException) -> BaseException:
+    return _first(failed.exceptions[0]) if isinstance(failed, ExceptionGroup) else failed
 
 
 async def _keeping(lease: "LeaderLease") -> None:
@@ -222,26 +157,14 @@ async def _keeping(lease: "LeaderLease") -> None:
     raise TakenError(f"lease: {lease.leader} holds it now; this supervisor ends")
 
 
-async def _ticking(loop: ControlLoop) -> None:
-    await loop.introduce()
-    await loop.run()
-
-
-def _unknown_host() -> None:
-    """Read nothing: this host's CPUs are not those of the executables."""
-
-
 async def _follow(
-    controlled: Sequence[_ControlledWorker], file: Path, config: Config, context: ActuationContext
+    workers: WorkerSet, file: Path, config: Config, context: ActuationContext
 ) -> None:
     """Switch to other models or executables as the file and the sources change."""
-    turn, in_force = asyncio.Lock(), config
+    in_force = config
 
     async def switch() -> bool:
-        async with turn:
-            changed = context.sources.applied(in_force)
-            switched = [worker.switch(changed, context) for worker in controlled]
-            return all(await asyncio.gather(*switched))
+        return await workers.switch(context.sources.applied(in_force))
 
     try:
         async with asyncio.TaskGroup() as following:
@@ -250,7 +173,7 @@ async def _follow(
                 if await switch():
                     log.info("models: %s", ", ".join(in_force.models))
     except ExceptionGroup as group:
-        raise group.exceptions[0] from group  # what people can mend is told in one line
+        raise _first(group) from group  # what people can mend is told in one line
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

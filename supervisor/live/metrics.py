@@ -73,7 +73,8 @@ def collect(loops: Sequence[ControlLoop], gpus: Sequence[GpuReading]) -> Iterato
         ),
     )
     yield from _workers(loops)
-    yield from _gpus(loops[0].worker, gpus)
+    if loops:
+        yield from _gpus(loops[0].worker, gpus)
 
 
 def _read(status: ExecutableStatus, value: float | None) -> float | None:

@@ -25,9 +25,8 @@ def test_a_port_comes_again_only_after_the_others():
 
 
 def test_ports_are_consecutive_and_none_is_listened_on():
-    with socket.socket() as taken:
-        (port,) = free_ports(1)
-        taken.bind(("127.0.0.1", port))
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
         found = [free_ports(7) for _ in range(BLOCK // 7)]
     assert all(p == tuple(range(p[0], p[0] + 7)) for p in found)
     assert not any(port in p for p in found)

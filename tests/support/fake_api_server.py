@@ -11,6 +11,7 @@ import json
 from aiohttp import web
 
 PODS = "/api/v1/namespaces/{namespace}/pods"
+NODES = "/api/v1/nodes"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
 
 
@@ -46,6 +47,7 @@ class FakeApiServer:
 
     def __init__(self):
         self.pods = {}
+        self.nodes = {}
         self.lease = {"metadata": {"name": "l", "resourceVersion": "1"}, "spec": {}}
         self.version = 1
         self.oldest = 0
@@ -67,6 +69,7 @@ class FakeApiServer:
         """Listen on a port of this machine."""
         app = web.Application()
         app.router.add_get(PODS, self._get)
+        app.router.add_get(NODES, self._get)
         app.router.add_patch(PODS + "/{name}/resize", self._patch)
         app.router.add_get("/version", self._get_version)
         app.router.add_get(LEASE, self._get_lease)
@@ -93,6 +96,20 @@ class FakeApiServer:
         found["metadata"]["resourceVersion"] = str(self.version)
         self._tell({"type": "DELETED", "object": found})
 
+    def put_node(self, name, **labels):
+        """Add a node."""
+        self.version += 1
+        meta = {"name": name, "labels": labels, "resourceVersion": str(self.version)}
+        self.nodes[name] = {"metadata": meta}
+        self._tell({"type": "ADDED", "object": self.nodes[name]}, NODES)
+
+    def delete_node(self, name):
+        """Remove a node."""
+        self.version += 1
+        found = self.nodes.pop(name)
+        found["metadata"]["resourceVersion"] = str(self.version)
+        self._tell({"type": "DELETED", "object": found}, NODES)
+
     def tell(self, event):
         """Send an event to the watches."""
         self._tell(event)
@@ -114,8 +131,8 @@ class FakeApiServer:
         """Return the specified limit of a pod."""
         return self.pods[name]["spec"]["containers"][0]["resources"]["limits"]["cpu"]
 
-    def _tell(self, event):
-        self._events.append(event)
+    def _tell(self, event, path=PODS):
+        self._events.append((path, event))
         woken, self._news = self._news, asyncio.Event()
         woken.set()
 
@@ -126,7 +143,9 @@ class FakeApiServer:
             return await self._watch(request)
         self.lists += 1
         listed = {"metadata": {"resourceVersion": str(self.version)}}
-        return web.json_response({**listed, "items": list(self.pods.values())})
+        stored = self.nodes if request.path == NODES else self.pods
+        items = [one for one in stored.values() if _selected(one, request)]
+        return web.json_response({**listed, "items": items})
 
     async def _watch(self, request):
         self.watches += 1
@@ -141,9 +160,13 @@ class FakeApiServer:
         while True:
             news, events = self._news, list(enumerate(self._events))[seen:]
             seen = len(self._events)
-            for number, event in events:
+            for number, (path, event) in events:
                 if event is None and number < began:
                     continue  # it ended the watches of its time
+                if event is not None and (path == NODES) != (request.path == NODES):
+                    continue
+                if event is not None and not _selected(event["object"], request):
+                    continue
                 if event is None or self.is_down:
                     return response
                 version = event["object"].get("metadata", {}).get("resourceVersion")
@@ -198,6 +221,13 @@ class FakeApiServer:
         self.lease = body
         self.lease["metadata"]["resourceVersion"] = str(version)
         return web.json_response(self.lease)
+
+
+def _selected(found, request):
+    """Return whether an object has the labels that are asked for, all as KEY=VALUE."""
+    asked = filter(None, request.query.get("labelSelector", "").split(","))
+    labels = found.get("metadata", {}).get("labels")
+    return labels is None or all(labels.get(k) == v for k, v in (one.split("=") for one in asked))
 
 
 async def _send(response, event):

@@ -77,23 +77,24 @@ class DashboardFeed:
         self._session = session
         self._token = token
         self._reasons = reasons or Reasons(driver.core)
-        self._supervisors = config.supervisor_urls
-        self._expected = (
-            Counter()
-            if config.control.dry_run
-            else Counter(e.spec.worker for e in executables(config) if e.controlled)
-        )
-        self._discovered = (
-            set()
-            if config.control.dry_run
-            else {w.name for w in config.workers if backends.of(w).discovers}
-        )
-        self._heard = dict.fromkeys(self._supervisors, driver.clock())
+        self._heard: dict[str, float] = {}
+        self.know(config)
         self._fresh = asyncio.Event()
         directory = config.control.decision_log
         self._decision_log = None if directory is None else DecisionLog(directory)
         self._told = driver.clock()
         self._json: bytes | None = None
+
+    def know(self, config: Config) -> None:
+        """Show the workers of `config` from the next update on."""
+        self._supervisors = config.supervisor_urls
+        is_dry = config.control.dry_run
+        controlled = [] if is_dry else [e for e in executables(config) if e.controlled]
+        self._expected = Counter(e.spec.worker for e in controlled)
+        discovered = (w.name for w in config.workers if backends.of(w).discovers and not is_dry)
+        self._discovered = set(discovered)
+        now = self._driver.clock()
+        self._heard = {name: self._heard.get(name, now) for name in self._supervisors}
 
     @property
     def view(self) -> DashboardView:
@@ -204,9 +205,10 @@ class DashboardFeed:
             self._driver.clock(),
         )
         if isinstance(answer, str):
-            silent = Worker(worker, url, False, now - self._heard[worker], answer)
+            silent = Worker(worker, url, False, now - self._heard.get(worker, now), answer)
             return judged(silent, {}, self._controllable(worker)), {}
-        self._heard[worker] = now
+        if worker in self._heard:  # it may have gone meanwhile
+            self._heard[worker] = now
         known = {key: answer[key] for key in _WORKER if key in answer}
         states = answer.get("executables", {})
         return judged(

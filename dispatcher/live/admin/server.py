@@ -65,6 +65,7 @@ class Admin:
     ) -> None:
         """Take the parts of the dispatcher; `epoch` names the dispatcher's start."""
         self._supervisors = supervisors
+        self._watch = watch
         self._driver = driver
         self._page = Page(watch)
         self._epoch = epoch
@@ -76,6 +77,11 @@ class Admin:
         self._program = program
         self.ports: AdminPorts | None = None
         """The listeners and their connections; None while the port is closed."""
+
+    def know(self, config: Config) -> None:
+        """Take over the workers of `config`, some of which have come or gone."""
+        self._supervisors.know(config)
+        self._watch.know(config)
 
     @contextlib.asynccontextmanager
     async def listening(self, config: Config) -> AsyncIterator[None]:

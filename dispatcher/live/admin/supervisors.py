@@ -1,7 +1,6 @@
 """Supervisors that a dispatcher accepts: one for each worker that it knows."""
 
-from collections.abc import Mapping
-
+from roma.config.schema import Config
 from roma.domain.errors import RomaError
 from roma.domain.exchange import ExchangeRequest, SupervisorId, silence
 
@@ -19,11 +18,16 @@ class WorkerTaken(RomaError):
 
 
 class Supervisors:
-    """The supervisor of each worker; `periods` are their control periods in seconds, by worker."""
+    """The supervisor of each worker."""
 
-    def __init__(self, periods: Mapping[str, float]) -> None:
-        self._silence = {worker: silence(period) for worker, period in periods.items()}
+    def __init__(self, config: Config) -> None:
         self._heard: dict[str, tuple[SupervisorId, float]] = {}
+        self.know(config)
+
+    def know(self, config: Config) -> None:
+        """Accept supervisors of the workers of `config` and of no others from now on."""
+        workers = [worker for worker in config.workers if not worker.is_pool]
+        self._silence = {worker.name: silence(config.period(worker)) for worker in workers}
 
     def admit(self, message: ExchangeRequest, now: float) -> None:
         """Raise UnknownWorker or WorkerTaken if a message must be refused.

@@ -28,6 +28,17 @@ class ExecutableSource(Protocol):
         ...
 
 
+class WorkerSource(Protocol):
+    """Lists the workers for which one entry of roma.yaml stands, as they come and go."""
+
+    def lists(self) -> AsyncIterator[tuple[WorkerConfig, ...]]:
+        """Yield the workers of now with their executables, and again after each change; for ever.
+
+        Faults as in `ExecutableSource.lists`.
+        """
+        ...
+
+
 class Backend(ABC):
     """Place where the model servers of a worker run; stateless."""
 
@@ -45,6 +56,10 @@ class Backend(ABC):
 
     def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | None:
         """Return the source of a worker's executables; None unless the backend `discovers` them."""
+        return None
+
+    def pool(self, config: Topology, worker: WorkerConfig) -> WorkerSource | None:
+        """Return the source of the workers that an entry stands for; None if it is a worker."""
         return None
 
     def check_model(self, key: str, model: ModelConfig) -> None:  # noqa: B027 - no check by default

@@ -1,4 +1,4 @@
-"""Backend `kubernetes`: model servers in pods of one node, found by their labels.
+"""Backend `kubernetes`: model servers in pods of nodes, found by their labels.
 
 A worker is a node, an executable is a pod. Deployments start the pods and replace them; ROMA finds
 them, sends them requests and moves their CPU limits.
@@ -6,7 +6,7 @@ them, sends them requests and moves their CPU limits.
 
 from dataclasses import replace
 
-from roma.config.backends.base import Backend, ExecutableSource
+from roma.config.backends.base import Backend, ExecutableSource, WorkerSource
 from roma.config.backends.pod import PodExecutable
 from roma.config.executable import Executable, on_cpu
 from roma.config.topology import Topology
@@ -44,9 +44,19 @@ class KubernetesBackend(Backend):
             found.append(replace(executable, min_cores=low, max_cores=high, grpc=grpc))
         return found
 
-    def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource:
+    def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | None:
         """Return the source that watches the pods; raise ConfigError for unusable credentials."""
+        if worker.is_pool:
+            return None
         # An import that is not used must not delay the start.
         from roma.config.backends.pod_source import PodSource  # noqa: PLC0415
 
         return PodSource(config, worker)
+
+    def pool(self, config: Topology, worker: WorkerConfig) -> WorkerSource | None:
+        """Return the source that watches nodes and pods; None where the file names one node."""
+        if not worker.is_pool:
+            return None
+        from roma.config.backends.pod_source import NodePool  # noqa: PLC0415 - as above
+
+        return NodePool(config, worker)

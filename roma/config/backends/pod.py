@@ -1,11 +1,11 @@
-"""A pod as an executable of roma.yaml's form."""
+"""Pods and nodes as executables and workers of roma.yaml's form."""
 
 from typing import Final
 
-from roma.config.workers import ExecutableConfig
+from roma.config.workers import ExecutableConfig, WorkerConfig
 
 _LONGEST: Final = 63
-"""Most characters of an executable's name; a pod's random part is at its end."""
+"""Most characters of a name of ours; a pod's random part is at its end."""
 
 
 class PodExecutable(ExecutableConfig):
@@ -17,6 +17,22 @@ class PodExecutable(ExecutableConfig):
     least: float = 0.0
 
 
+class NodeWorker(WorkerConfig):
+    """A node that matches the labels of the entry `pool` of roma.yaml."""
+
+    pool: str
+
+    @property
+    def entry(self) -> str:
+        """Name of that entry."""
+        return self.pool
+
+
 def executable_name(pod: str) -> str:
     """Return the executable's name for a pod's, which may be longer than a name can be."""
     return pod[-_LONGEST:].lstrip("-.")
+
+
+def worker_name(node: str) -> str:
+    """Return the worker's name for a node's, likewise."""
+    return node[-_LONGEST:].lstrip("-.")

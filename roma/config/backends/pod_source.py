@@ -1,10 +1,12 @@
-"""The pods of one worker, as an executable source."""
+"""The pods of one node, or of all nodes with some labels, as sources of executables."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Any
 
-from roma.config.backends.pod import PodExecutable, executable_name
+from roma.config.backends.pod import NodeWorker, PodExecutable, executable_name, worker_name
 from roma.config.topology import Topology
 from roma.config.workers import ExecutableConfig, WorkerConfig
 from roma.domain.errors import naming
@@ -12,58 +14,87 @@ from roma.domain.model import Device
 from roma.kubernetes.client import Client
 from roma.kubernetes.credentials import find
 from roma.kubernetes.pods import MODEL_LABEL, Pod
-from roma.kubernetes.watch import PodWatch
+from roma.kubernetes.watch import ObjectWatch, PodWatch, changes, node_watch
 
 log = logging.getLogger(__name__)
 
 
 class PodSource:
-    """The pods of one worker, as an executable source; `watch` has them as they are."""
+    """The pods of a worker's node, as an executable source; `watch` has them as they are."""
 
     def __init__(self, config: Topology, worker: WorkerConfig) -> None:
-        settings = worker.pods
-        with naming(f"workers.{worker.name}.kubernetes.kubeconfig"):
-            credentials = find(settings.kubeconfig, settings.context)
         assert worker.node is not None
-        self._models = frozenset(config.models)
         self._worker = worker
-        self._said: set[str] = set()
-        self.watch = PodWatch(
-            Client(credentials),
-            settings.namespace or credentials.namespace,
-            settings.container,
-            labels=settings.selector,
-            fields=f"spec.nodeName={worker.node}",
-        )
+        self._notices = _Notices(config, worker)
+        self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
 
     async def lists(self) -> AsyncIterator[tuple[ExecutableConfig, ...]]:
         """Yield the pods that can be served, in the order of their names, for ever."""
-        running = asyncio.create_task(self.watch.run())
-        try:
-            async for pods in self.watch.changes(running):
-                served = sorted((p for p in pods.values() if p.is_served), key=lambda p: p.name)
-                self._tell(pods.values())
-                yield tuple(self._executable(pod) for pod in served)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await self.watch.client.close()
+        async with _running([self.watch]) as running:
+            async for _ in changes([self.watch], running):
+                pods = self.watch.pods.values()
+                self._notices.tell(pods, f"node {self._worker.node}")
+                yield _executables(pods, self._worker)
 
-    def _executable(self, pod: Pod) -> PodExecutable:
-        settings = self._worker.pods
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-        # Not validated: an address of the API server's is no text that a person wrote.
-        return PodExecutable.model_construct(
-            name=executable_name(pod.name),
-            url=f"http://{host}:{settings.port}",
-            model=pod.model,
-            device=Device.CPU,
-            least=pod.least / 1000,
+
+class NodePool:
+    """The nodes that match a worker's labels, as workers with their pods."""
+
+    def __init__(self, config: Topology, worker: WorkerConfig) -> None:
+        assert worker.nodeSelector is not None
+        self._worker = worker
+        self._taken = frozenset(w.name for w in config.workers)
+        self._notices = _Notices(config, worker)
+        self.watch = _pods(worker)
+        self._labels = ",".join(f"{key}={value}" for key, value in worker.nodeSelector.items())
+        self._nodes = node_watch(self.watch.client, self._labels)
+
+    async def lists(self) -> AsyncIterator[tuple[WorkerConfig, ...]]:
+        """Yield a worker for each node, in the order of their names, for ever."""
+        watches: Sequence[ObjectWatch[Any]] = (self.watch, self._nodes)
+        async with _running(watches) as running:
+            async for _ in changes(watches, running):
+                pods, nodes = self.watch.pods.values(), sorted(self._nodes.objects)
+                self._notices.tell(pods, f"the nodes with {self._labels}", self._strays(nodes))
+                yield tuple(self._node_worker(node, pods) for node in self._usable(nodes))
+
+    def _usable(self, nodes: Iterable[str]) -> list[str]:
+        return [node for node in nodes if worker_name(node) not in self._taken]
+
+    def _node_worker(self, node: str, pods: Iterable[Pod]) -> NodeWorker:
+        own = _executables((pod for pod in pods if pod.node == node), self._worker)
+        named = {"name": worker_name(node), "node": node, "nodeSelector": None}
+        # Not validated: a node's name is no text that a person wrote.
+        return NodeWorker.model_construct(
+            **{**dict(self._worker), **named, "executables": own, "pool": self._worker.name}
         )
 
-    def _tell(self, pods: Collection[Pod]) -> None:
-        """Say once what will not be served or controlled, and why."""
-        key = f"workers.{self._worker.name}"
+    def _strays(self, nodes: Collection[str]) -> set[str]:
+        """Return what is wrong with nodes, in words."""
+        found = {
+            f"pod {pod.name} is on node {pod.node}, which has not the labels {self._labels}"
+            for pod in self.watch.pods.values()
+            if pod.node and pod.node not in nodes
+        }
+        found |= {
+            f"node {node} is left out: a worker of roma.yaml has its name"
+            for node in set(nodes) - set(self._usable(nodes))
+        }
+        if not nodes:
+            key = f"workers.{self._worker.name}.nodeSelector"
+            found.add(f"{key} = {self._labels}: no node has these labels")
+        return found
+
+
+class _Notices:
+    """Says once what will not be served or controlled, and why."""
+
+    def __init__(self, config: Topology, worker: WorkerConfig) -> None:
+        self._models = frozenset(config.models)
+        self._selector = f"workers.{worker.name}.kubernetes.selector = {worker.pods.selector}"
+        self._said: set[str] = set()
+
+    def tell(self, pods: Collection[Pod], where: str, more: Iterable[str] = ()) -> None:
         found = {
             f"pod {pod.name}: label {MODEL_LABEL} = {pod.model or 'absent'}: is no model of the "
             "roma.yaml that this program began with"
@@ -71,10 +102,55 @@ class PodSource:
             if pod.model not in self._models
         }
         if not pods:
-            found = {
-                f"{key}.kubernetes.selector = {self._worker.pods.selector}: no pod of namespace "
-                f"{self.watch.namespace} on node {self._worker.node} has these labels"
-            }
+            found = {f"{self._selector}: no pod on {where} has these labels"}
+        found |= set(more)
         for line in sorted(found - self._said):
             log.warning("%s", line)
         self._said = found
+
+
+def _pods(worker: WorkerConfig, fields: str = "") -> PodWatch:
+    """Return a watch of a worker's pods; raise ConfigError for unusable credentials."""
+    settings = worker.pods
+    with naming(f"workers.{worker.name}.kubernetes.kubeconfig"):
+        credentials = find(settings.kubeconfig, settings.context)
+    return PodWatch(
+        Client(credentials),
+        settings.namespace or credentials.namespace,
+        settings.container,
+        labels=settings.selector,
+        fields=fields,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    watches: Sequence[ObjectWatch[Any]],
+) -> AsyncIterator[list["asyncio.Task[None]"]]:
+    """Run watches of one client until the block ends, and close the client."""
+    running = [asyncio.create_task(watch.run()) for watch in watches]
+    try:
+        yield running
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await watches[0].client.close()
+
+
+def _executables(pods: Iterable[Pod], worker: WorkerConfig) -> tuple[ExecutableConfig, ...]:
+    """Return the pods that can be served, in the order of their names."""
+    served = sorted((pod for pod in pods if pod.is_served), key=lambda pod: pod.name)
+    return tuple(_executable(pod, worker) for pod in served)
+
+
+def _executable(pod: Pod, worker: WorkerConfig) -> PodExecutable:
+    host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+    # Not validated: an address of the API server's is no text that a person wrote.
+    return PodExecutable.model_construct(
+        name=executable_name(pod.name),
+        url=f"http://{host}:{worker.pods.port}",
+        model=pod.model,
+        device=Device.CPU,
+        least=pod.least / 1000,
+    )

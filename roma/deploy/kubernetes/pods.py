@@ -4,7 +4,7 @@ from typing import Any
 
 from roma.config.models import ModelConfig, PodsConfig
 from roma.config.schema import Config
-from roma.config.workers import ServerKind
+from roma.config.workers import ServerKind, WorkerConfig
 from roma.deploy.kubernetes import common
 from roma.deploy.kubernetes.common import Manifest
 from roma.domain.errors import ConfigError
@@ -36,7 +36,6 @@ def _deployment(
         raise ConfigError(f"models.{name}.kubernetes = None: must be {bound}")
     found = common.labels(config, "model-server")
     selected = found | {MODEL_LABEL: name}
-    nodes = [worker.node for worker in config.workers]
     scratch, scratch_mount = common.scratch()
     volumes, mounts = _files(name, model.kubernetes)
     pod: dict[str, Any] = {
@@ -46,10 +45,7 @@ def _deployment(
         "affinity": {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [n]}]}
-                        for n in nodes
-                    ]
+                    "nodeSelectorTerms": [_nodes(worker) for worker in config.workers]
                 }
             },
             # A replica that needs more gets more cores, not a second pod beside it (paper §2.2).
@@ -97,7 +93,7 @@ def _deployment(
         common.server(config, name),
         selected,
         spec={
-            "replicas": model.replicas or len(nodes),
+            "replicas": model.replicas or len(config.workers),
             "selector": {"matchLabels": selected},
             # Two pods of a model do not fit one node: the old one goes first.
             "strategy": {
@@ -110,6 +106,15 @@ def _deployment(
             },
         },
     )
+
+
+def _nodes(worker: WorkerConfig) -> Manifest:
+    """Return the term of a node affinity that matches a worker's nodes."""
+    if worker.nodeSelector is None:
+        named = {"key": "metadata.name", "operator": "In", "values": [worker.node]}
+        return {"matchFields": [named]}
+    labels = worker.nodeSelector.items()
+    return {"matchExpressions": [{"key": k, "operator": "In", "values": [v]} for k, v in labels]}
 
 
 def _managed(config: Config) -> dict[str, str]:

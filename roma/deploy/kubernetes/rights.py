@@ -23,16 +23,19 @@ def rights(config: Config) -> list[Manifest]:
         *_account(config, "gateway", common.gateway(config), [look]),
         *_account(config, "supervisor", common.supervisor(config), [look, resize, bounds, lease]),
     ]
+    accounts = [common.gateway(config), common.supervisor(config)]
+    if any(worker.is_pool for worker in config.workers):
+        nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+        found += _beyond(config, "nodes", nodes, accounts)
     if common.settings(config).server is not ServerKind.ROMA:
-        found += _node_metrics(config)
+        use = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
+        found += _beyond(config, "node-metrics", use, [common.supervisor(config)])
     return found
 
 
-def _node_metrics(config: Config) -> list[Manifest]:
-    """Return the one right beyond the namespace: to read the CPU use that kubelets report."""
-    labels, name = common.labels(config, "supervisor"), common.supervisor(config)
-    rule = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
-    role = f"{common.slug(config.name)}-node-metrics"
+def _beyond(config: Config, name: str, rule: Manifest, accounts: list[str]) -> list[Manifest]:
+    """Return a right beyond the namespace, since nodes are in none."""
+    labels, role = common.labels(config, "supervisor"), f"{common.slug(config.name)}-{name}"
     return [
         common.manifest("ClusterRole", f"{_GROUP}/v1", role, labels, rules=[rule]),
         common.manifest(
@@ -41,7 +44,10 @@ def _node_metrics(config: Config) -> list[Manifest]:
             role,
             labels,
             roleRef={"apiGroup": _GROUP, "kind": "ClusterRole", "name": role},
-            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+            subjects=[
+                {"kind": "ServiceAccount", "name": account, "namespace": "default"}
+                for account in accounts
+            ],
         ),
     ]
 

@@ -3,9 +3,18 @@
 import pytest
 
 from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
+from roma.config import schema
 from roma.domain.exchange import ExchangeRequest, SupervisorId, silence
 
 PERIODS = {"quick": 0.2, "slow": 2.0}
+CONFIG = schema.parse(
+    """
+models: {m: {sla: {response_time: 1}, path: m}}
+workers:
+- {name: quick, cores: 1, period: 0.2}
+- {name: slow, cores: 1, period: 2, base_port: 8700}
+"""
+)
 
 
 def message(worker, pid):
@@ -14,7 +23,7 @@ def message(worker, pid):
 
 @pytest.mark.parametrize("worker", PERIODS)
 def test_a_silent_one_is_replaced_after_its_own_periods(worker):
-    supervisors = Supervisors(PERIODS)
+    supervisors = Supervisors(CONFIG)
     supervisors.admit(message(worker, 1), 0.0)
     limit = silence(PERIODS[worker])
     with pytest.raises(WorkerTaken):
@@ -24,4 +33,4 @@ def test_a_silent_one_is_replaced_after_its_own_periods(worker):
 
 def test_a_worker_that_nobody_knows_is_refused():
     with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
-        Supervisors(PERIODS).admit(message("other", 1), 0.0)
+        Supervisors(CONFIG).admit(message("other", 1), 0.0)

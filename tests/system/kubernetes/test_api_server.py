@@ -1,6 +1,7 @@
 """A real API server: what is rendered is accepted, its rights suffice, and no verb more."""
 
 import asyncio
+import contextlib
 import re
 import subprocess
 
@@ -235,6 +236,7 @@ def test_each_right_is_there_and_none_more(plane, rendered, namespace):
         ("GET", f"{core}/pods/p"): {"roma-gateway", "roma-supervisor"},
         ("GET", f"{core}/pods?watch=1&timeoutSeconds=1"): {"roma-gateway", "roma-supervisor"},
         ("PATCH", f"{core}/pods/p/resize"): {"roma-supervisor"},
+        ("GET", f"{core}/limitranges"): {"roma-supervisor"},
         ("GET", f"{leases}/roma-supervisor"): {"roma-supervisor"},
         ("PUT", f"{leases}/roma-supervisor"): {"roma-supervisor"},
     }
@@ -267,6 +269,36 @@ def test_each_right_is_there_and_none_more(plane, rendered, namespace):
     for method, path in refused:
         for account in accounts:
             assert asked(account, method, path, bodies.get(method)) == 403, (account, method, path)
+
+
+async def test_nodes_are_workers_by_their_labels_with_the_rendered_rights(
+    plane, namespace, tmp_path
+):
+    file, out = tmp_path / "roma.yaml", tmp_path / "k8s"
+    text = FILE.format(namespace=namespace)
+    file.write_text(text.replace("node: node-a", f"nodeSelector: {{pool: {namespace}}}"))
+    done = CliRunner().invoke(app, ["render", "kubernetes", str(file), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    plane.kubectl("apply", "-k", out / "overlays" / "production")
+    created(plane, namespace, described("p", node=f"other-{namespace}"))
+    for account in ("roma-gateway", "roma-supervisor"):
+        kubeconfig = plane.kubeconfig(plane.token(namespace, account), namespace)
+        config = load(file)
+        settings = config.workers[0].pods.model_copy(update={"kubeconfig": kubeconfig})
+        entry = config.workers[0].model_copy(update={"kubernetes": settings})
+        source = BACKENDS[BackendKind.KUBERNETES].pool(config, entry)
+        listed = contextlib.aclosing(source.lists())
+        async with asyncio.timeout(60), listed as lists:
+            assert await anext(lists) == ()
+            plane.kubectl("label", "node", "without-kubelet", f"pool={namespace}")
+            (found,) = await anext(lists)
+            assert (found.name, found.entry, found.executables) == (
+                "without-kubelet",
+                "node-a",
+                (),
+            )
+            plane.kubectl("label", "node", "without-kubelet", "pool-")
+            assert await anext(lists) == ()
 
 
 @pytest.fixture

@@ -176,7 +176,9 @@ async def deployment(tmp_path):
         core = build_core(loaded, loaded.workers[0])
         peer = Peer(session, admin, PERIOD)
         loop = ControlLoop(core, Kernel(core.status), [peer], worker="w", period=PERIOD)
-        runner = web.AppRunner(api.application([api.Controlled(loop, lambda: "control")], OneGpu()))
+        runner = web.AppRunner(
+            api.application(lambda: [api.Controlled(loop, lambda: "control")], OneGpu())
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", supervisor).start()

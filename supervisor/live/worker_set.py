@@ -1,0 +1,165 @@
+"""The workers that one supervisor program controls, as they come and go."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from roma.config.schema import Config
+from roma.config.workers import WorkerConfig
+from roma.domain.errors import TakenError
+from roma.telemetry.decision_log import DecisionLog
+from supervisor.actuators.host import read_host
+from supervisor.assembly import build_core, managed
+from supervisor.live import api
+from supervisor.live.actuation import ActuationContext, actuation
+from supervisor.live.loop import ControlLoop
+from supervisor.live.peer import Peer
+
+Peers = Callable[[float], list[Peer]]
+"""Returns the dispatchers for a loop of this period in seconds."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _ControlledWorker:
+    """A worker's loop; `held` keeps its present actuator open, `opened` the worker."""
+
+    name: str
+    loop: ControlLoop
+    api: api.Controlled
+    held: contextlib.AsyncExitStack
+    opened: contextlib.AsyncExitStack
+    ticking: "asyncio.Task[None] | None" = None
+
+    async def switch(self, config: Config, context: ActuationContext) -> bool:
+        """Control the executables of `config`; return False if another supervisor has some."""
+        here = config.worker(self.name)
+        if here.is_discovered:  # its actuator finds the executables itself
+            await self.loop.follow(managed(config, here))
+            return True
+        async with contextlib.AsyncExitStack() as fresh:
+            try:
+                actuator, _ = await fresh.enter_async_context(actuation(config, here, context))
+            except TakenError as error:
+                log.error("%s; what was controlled before still is, and nothing else", error)
+                return False
+            await self.loop.follow(managed(config, here), actuator)
+            old = self.held.pop_all()
+            await self.held.enter_async_context(fresh.pop_all())
+        await old.aclose()
+        return True
+
+
+class WorkerSet:
+    """The workers of `entries` of roma.yaml: those that it lists, and the nodes that match."""
+
+    def __init__(self, entries: Sequence[str], context: ActuationContext, peers: Peers) -> None:
+        self._entries = frozenset(entries)
+        self._context = context
+        self._peers = peers
+        self._workers: dict[str, _ControlledWorker] = {}
+        self._turn = asyncio.Lock()
+        self._latest: Config | None = None
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def controlled(self) -> list[api.Controlled]:
+        """The workers of now, for the API."""
+        return [worker.api for worker in self._workers.values()]
+
+    async def close(self) -> None:
+        """Give up all actuators."""
+        for name in list(self._workers):
+            await self._remove(name)
+
+    async def switch(self, config: Config) -> bool:
+        """Control what `config` says; return False if another supervisor has some of it."""
+        async with self._turn:
+            self._latest = config
+            return await self._switch(config)
+
+    async def _switch(self, config: Config) -> bool:
+        wanted = [w for w in config.workers if w.entry in self._entries and not w.is_pool]
+        names = {worker.name for worker in wanted}
+        for name in [name for name in self._workers if name not in names]:
+            log.info("worker %s is gone", name)
+            await self._remove(name)
+        known = [self._workers[w.name] for w in wanted if w.name in self._workers]
+        for worker in wanted:
+            if worker.name not in self._workers:
+                await self._add(config, worker)
+        # One that does not tick yet, since another supervisor leads, follows once it does.
+        following = [w.switch(config, self._context) for w in known if w.ticking is not None]
+        return all(await asyncio.gather(*following))
+
+    async def run(self) -> None:
+        """Tick, and let workers that come tick, until one ends with an error."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for worker in self._workers.values():
+                self._begin(worker, group)
+            if self._latest is not None:
+                await self.switch(self._latest)
+            await asyncio.Event().wait()
+
+    def _begin(self, worker: _ControlledWorker, group: asyncio.TaskGroup) -> None:
+        worker.ticking = group.create_task(_ticking(worker.loop))
+
+    async def _add(self, config: Config, worker: WorkerConfig) -> None:
+        opened = contextlib.AsyncExitStack()
+        held = await opened.enter_async_context(contextlib.AsyncExitStack())
+        actuator, mode = await held.enter_async_context(actuation(config, worker, self._context))
+        control, period = config.control, config.period(worker)
+        directory = control.decision_log
+        loop = ControlLoop(
+            build_core(config, worker),
+            actuator,
+            self._peers(period),
+            worker=worker.name,
+            period=period,
+            law=control.law,
+            decision_log=None if directory is None else DecisionLog(directory),
+            host=_unknown_host if worker.is_remote else read_host,
+        )
+        found = _ControlledWorker(worker.name, loop, api.Controlled(loop, mode), held, opened)
+        self._workers[worker.name] = found
+        log.info(
+            "supervisor of worker %s controls %s cores (%s)",
+            worker.name,
+            loop.core.capacity,
+            mode(),
+        )
+        if self._group is not None:
+            self._begin(found, self._group)
+
+    async def _remove(self, name: str) -> None:
+        worker = self._workers.pop(name)
+        if worker.ticking is not None:
+            worker.ticking.cancel()
+            await asyncio.gather(worker.ticking, return_exceptions=True)
+        await worker.opened.aclose()
+
+
+@contextlib.asynccontextmanager
+async def controlling(
+    entries: Sequence[str], config: Config, context: ActuationContext, peers: Peers
+) -> AsyncIterator[WorkerSet]:
+    """Yield the workers of a configuration with their actuators, not ticking yet."""
+    found = WorkerSet(entries, context, peers)
+    try:
+        await found.switch(config)
+        yield found
+    finally:
+        await found.close()
+
+
+async def _ticking(loop: ControlLoop) -> None:
+    await loop.introduce()
+    await loop.run()
+
+
+def _unknown_host() -> None:
+    """Read nothing: this host's CPUs are not those of the executables."""

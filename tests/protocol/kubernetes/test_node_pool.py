@@ -1,0 +1,228 @@
+"""`nodeSelector`: nodes that come and go are workers, for the dispatcher and for one supervisor."""
+
+import asyncio
+import contextlib
+import logging
+
+import aiohttp
+import pytest
+import yaml
+
+from dispatcher.live import app as dispatcher_app
+from roma.config import schema
+from roma.config.sources import Sources, fixed
+from roma.domain.errors import ConfigError
+from roma.tools.demo.ports import free_ports
+from supervisor.claims import Claims
+from supervisor.live.actuation import ActuationContext
+from supervisor.live.worker_set import controlling
+from tests.protocol.gateway.conftest import FakeModelServer
+from tests.support.fake_api_server import pod
+from tests.support.waiting import until
+
+FILE = """
+models: {{m: {{sla: {{response_time: 1}}, cpu: {{min: 0.1}}}}}}
+workers:
+- name: pool
+  backend: kubernetes
+  nodeSelector: {{disk: ssd}}
+  cores: 4
+  kubernetes: {{namespace: models, port: {port}, kubeconfig: {kubeconfig}}}
+gateway: {{port: {gateway}, admin_port: {admin}}}
+control: {{port: {control}, period: 0.2, host: 127.0.0.1}}
+"""
+
+
+@pytest.fixture
+def config(cluster, tmp_path):
+    """A file with one pool, whose API server is the fake."""
+    named = {"server": cluster.api.url}
+    kubeconfig = {
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": named}],
+        "users": [{"name": "c", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    names = ("port", "gateway", "admin", "control")
+    ports = dict(zip(names, free_ports(4), strict=True))
+    text = FILE.format(kubeconfig=tmp_path / "kubeconfig", **ports)
+    return schema.parse(text)
+
+
+@contextlib.asynccontextmanager
+async def followed(config, apply):
+    """Follow the sources of a configuration until the block ends."""
+    sources = Sources(config)
+    following = asyncio.create_task(sources.follow(apply(sources)))
+    try:
+        yield sources
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+@pytest.fixture
+async def pool(config):
+    """Sources of the file that are followed; `applied` is what they say now."""
+    async with followed(config, lambda _: ignored) as sources:
+        yield lambda: sources.applied(config).workers
+
+
+async def ignored():
+    pass
+
+
+async def test_each_node_with_the_labels_is_a_worker_with_its_pods(cluster, pool, config):
+    api = cluster.api
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    api.put(pod("b-1", node="node-b"), "ADDED")
+    api.put_node("node-b", disk="ssd")
+    api.put_node("node-a", disk="ssd")
+    api.put_node("node-c", disk="hdd")
+    await until(lambda: [w.name for w in pool()] == ["pool", "node-a", "node-b"])
+    entry, a, b = pool()
+    assert (entry.executables, a.node, a.entry, a.cores) == ((), "node-a", "pool", 4)
+    assert [e.name for e in a.executables + b.executables] == ["a-1", "b-1"]
+    api.delete_node("node-a")
+    await until(lambda: [w.name for w in pool()] == ["pool", "node-b"])
+    assert list(fixed(config)) == list(fixed(config.model_copy(update={"workers": pool()})))
+
+
+async def test_a_pod_that_moves_is_its_new_nodes(cluster, pool):
+    api = cluster.api
+    for name in ("node-a", "node-b"):
+        api.put_node(name, disk="ssd")
+    api.put(pod("p", node="node-a"), "ADDED")
+    await until(lambda: len(pool()) == 3 and [e.name for e in pool()[1].executables] == ["p"])
+    api.delete("p")
+    api.put(pod("p", node="node-b"), "ADDED")
+    await until(lambda: [e.name for e in pool()[2].executables] == ["p"])
+    assert pool()[1].executables == ()
+
+
+async def test_what_matches_nothing_is_said_once(cluster, pool, caplog):
+    caplog.set_level(logging.WARNING)
+    cluster.api.put(pod("p", node="node-x"), "ADDED")
+    await until(lambda: "node-x" in caplog.text)
+    cluster.api.put_node("pool", disk="ssd")
+    await until(lambda: "node pool is left out" in caplog.text)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "pod p is on node node-x, which has not the labels disk=ssd",
+        "workers.pool.nodeSelector = disk=ssd: no node has these labels",
+        "node pool is left out: a worker of roma.yaml has its name",
+    ]
+
+
+async def test_while_the_api_server_is_away_the_nodes_stay(cluster, pool):
+    cluster.api.put_node("node-a", disk="ssd")
+    await until(lambda: len(pool()) == 2)
+    cluster.api.is_down = True
+    cluster.api.forget()
+    await until(lambda: cluster.watch.away_since is not None)
+    assert [w.name for w in pool()] == ["pool", "node-a"]
+
+
+async def test_one_supervisor_controls_the_nodes_that_come_and_leaves_those_that_go(
+    cluster, config
+):
+    api = cluster.api
+    api.put_node("node-a", disk="ssd")
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    sources = Sources(config)
+    context = ActuationContext(Claims(), sources)
+    async with controlling(["pool"], sources.applied(config), context, lambda _: []) as workers:
+
+        async def switch():
+            await workers.switch(sources.applied(config))
+
+        following = asyncio.create_task(sources.follow(switch))
+        running = asyncio.create_task(workers.run())
+
+        def found():
+            return {w.loop.worker: set(w.loop.core.status) for w in workers.controlled}
+
+        await until(lambda: found() == {"node-a": {"a-1@node-a"}})
+        (a,) = workers.controlled
+        await until(lambda: a.loop.core.status["a-1@node-a"].applied == 1.0)
+        api.put_node("node-b", disk="ssd")
+        api.put(pod("b-1", node="node-b", limit="2"), "ADDED")
+        await until(lambda: found().get("node-b") == {"b-1@node-b"})
+        b = workers.controlled[1]
+        await until(lambda: b.loop.core.status["b-1@node-b"].applied == 2.0)
+        assert found()["node-a"] == {"a-1@node-a"}
+        api.delete_node("node-a")
+        await until(lambda: set(found()) == {"node-b"})
+        ticks = b.loop.ticks
+        await until(lambda: b.loop.ticks > ticks + 1)
+        for task in (following, running):
+            task.cancel()
+        await asyncio.gather(following, running, return_exceptions=True)
+
+
+async def test_one_that_stands_by_follows_once_it_leads(cluster, config):
+    api = cluster.api
+    api.put_node("node-a", disk="ssd")
+    sources = Sources(config)
+    context = ActuationContext(Claims(), sources)
+    async with controlling(["pool"], sources.applied(config), context, lambda _: []) as workers:
+
+        async def switch():
+            await workers.switch(sources.applied(config))
+
+        following = asyncio.create_task(sources.follow(switch))
+        await until(lambda: [w.loop.worker for w in workers.controlled] == ["node-a"])
+        api.put(pod("a-1", node="node-a"), "ADDED")
+        await until(lambda: sources.applied(config).workers[1].executables)
+        api.put_node("node-b", disk="ssd")  # also while it stands by
+        await until(lambda: len(workers.controlled) == 2)
+        running = asyncio.create_task(workers.run())
+        a = workers.controlled[0]
+        await until(lambda: set(a.loop.core.status) == {"a-1@node-a"})
+        for task in (following, running):
+            task.cancel()
+        await asyncio.gather(following, running, return_exceptions=True)
+
+
+async def test_a_kubeconfig_that_is_none_is_one_line(config, tmp_path):
+    (tmp_path / "kubeconfig").unlink()
+    with pytest.raises(
+        ConfigError, match=r"^workers\.pool\.kubernetes\.kubeconfig: .*cannot be read"
+    ):
+        async with dispatcher_app.running(config):
+            pass
+
+
+async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_supervisors(cluster, config):
+    api, port = cluster.api, config.workers[0].pods.port
+    server = FakeModelServer(port)
+    await server.start()
+    try:
+        async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{config.gateway.admin_port}/control/v1/dashboard"
+
+            async def shown():
+                async with session.get(url) as response:
+                    view = await response.json()
+                workers = {w["worker"]: w["url"] for w in view["workers"]}
+                return workers, [e["executable"] for m in view["models"] for e in m["executables"]]
+
+            api.put_node("node-a", disk="ssd")
+            api.put(pod("a-1", node="node-a"), "ADDED")
+            core = running.service.driver.core
+            await until(lambda: [e.spec.name for e in core.executors if e.live] == ["a-1@node-a"])
+            control = f"http://127.0.0.1:{config.control.port}"
+            while await shown() != ({"node-a": control}, ["a-1@node-a"]):
+                await asyncio.sleep(0.05)
+            predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
+            async with session.post(predict, data=b'{"instances": [1]}') as response:
+                assert response.status == 200
+            api.delete("a-1")
+            api.delete_node("node-a")
+            await until(lambda: not list(core.executors))
+            while await shown() != ({}, []):
+                await asyncio.sleep(0.05)
+    finally:
+        await server.stop()
