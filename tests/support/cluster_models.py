@@ -20,7 +20,9 @@ from tests.support.kubernetes import ADMIN, SANDBOX
 MOUNTED = ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", sys.base_prefix, str(CHECKOUT))
 
 
-def deployment(name, directory, *, replicas=1, node="node-a", limit="1", request="20m"):
+def deployment(
+    name, directory, *, replicas=1, node="node-a", limit="1", request="20m", memory=None
+):
     """Return a Deployment of model servers for one model."""
     labels = {"roma.dev/managed": "true", "roma.dev/model": name}
     mounted = sorted({*MOUNTED, str(Path(directory).parent)})
@@ -49,6 +51,8 @@ def deployment(name, directory, *, replicas=1, node="node-a", limit="1", request
             {"name": f"v{i}", "mountPath": path, "readOnly": True} for i, path in enumerate(mounted)
         ],
     }
+    if memory is not None:
+        container["resources"]["limits"]["memory"] = memory
     volumes = [{"name": f"v{i}", "hostPath": {"path": path}} for i, path in enumerate(mounted)]
     return {
         "apiVersion": "apps/v1",

@@ -7,6 +7,10 @@ import os
 import random
 import signal
 import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -246,6 +250,69 @@ async def test_faults_of_pods_under_load_lose_no_request(
         restarted = await under(lambda: _restart(node, "containerd"))
         assert restarted.failed == 0, restarted
         await under(lambda: _drain(plane))  # what comes meanwhile is refused, and then it serves
+
+
+async def test_a_server_that_is_out_of_memory_costs_what_it_computed_and_one_restart(
+    plane, namespace, node, prepared, bodies, tmp_path
+):
+    found = deployment("digits", prepared["digits"].path, replicas=2, memory="1Gi")
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([found]))
+    with Controlled(tmp_path, plane, namespace, described(["digits"])) as controlled:
+        await controlled.until(lambda: controlled.ready(2))
+        before = containers(plane, namespace)
+        victim = min(before)
+        loading = asyncio.create_task(controlled.load({"digits": [40]}, bodies, 12, SLAS))
+        await asyncio.sleep(2)
+        await asyncio.to_thread(_exhaust, before[victim][0])
+        report = await loading
+        await controlled.until(lambda: containers(plane, namespace)[victim][1] == 1)
+        await controlled.until(lambda: controlled.ready(2))
+        pods = plane.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    (state,) = [
+        p["status"]["containerStatuses"][0] for p in pods if p["metadata"]["name"] == victim
+    ]
+    assert state["lastState"]["terminated"]["reason"] == "OOMKilled"
+    after = containers(plane, namespace)
+    assert {name: restarts for name, (_, restarts) in after.items()} == {
+        name: int(name == victim) for name in before
+    }
+    assert report.total.lost == 0
+    assert report.total.failed <= 2, report.total
+
+
+HOG = """
+import sys
+open("/proc/self/oom_score_adj", "w").write("-999")
+sys.stdin.readline()
+held = []
+while True:
+    held.append(b"x" * 2**24)
+"""
+
+
+def _exhaust(container):
+    """Use up a container's memory from outside, until the kernel ends its server."""
+    below = f"*/kubepods/*/*/{container}"
+    first = [*Path("/sys/fs/cgroup/memory").glob(below), *Path("/sys/fs/cgroup").glob(below)]
+    group_ = first[0]
+    (server, *_) = [int(pid) for pid in (group_ / "cgroup.procs").read_text().split()]
+    hog = subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE)
+    try:
+        (group_ / "cgroup.procs").write_text(str(hog.pid))
+        hog.stdin.write(b"now\n")
+        hog.stdin.close()
+        _gone(server)
+    finally:
+        hog.kill()
+        hog.wait()
+
+
+def _gone(pid, limit=60):
+    """Wait until a process has ended."""
+    ends = time.monotonic() + limit
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < ends, f"process {pid} is still there"
+        time.sleep(0.02)
 
 
 def _restart(node, name):
