@@ -8,6 +8,7 @@ from typing import Any
 from controllers.cost import UNKNOWN, Cost
 from roma.domain.model import ModelSpec
 from supervisor.decision_log import Decision
+from supervisor.sharing import GRID
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +99,11 @@ class ExecutableStatus:
     read_at: float | None = None
     waited: float | None = None
     decisions: deque[Decision] = field(default_factory=deque)
+
+    @property
+    def available(self) -> float | None:
+        """The most cores that it could have now: its maximum, or what a shortage leaves it."""
+        if self.demand is None or self.allocation is None:
+            return None
+        is_short = self.allocation < self.demand - GRID
+        return self.allocation if is_short else self.managed.maximum

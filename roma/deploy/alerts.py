@@ -6,7 +6,7 @@ its burn rate. The long window shows that the burn is significant, the short one
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 BUDGET = "max by (model) (roma_sla_budget_ratio)"
 """The share of requests that may be late, by model; promises on a mean have no budget."""
@@ -163,10 +163,21 @@ ALERTS = (
 )
 
 
+DEMAND: Final = "model:roma_demand:ratio"
+"""Name under which the demand of each model is recorded, as a share of the cores that its replicas
+could have: what an autoscaler of replicas should follow."""
+
+
 def rules() -> dict[str, Any]:
     """Return Prometheus' rule file as plain data."""
+    demand = "sum by (model) (roma_cores_demanded) / sum by (model) (roma_cores_available)"
     return {
         "groups": [
+            {
+                "name": "roma-demand",
+                "interval": "15s",
+                "rules": [{"record": DEMAND, "expr": demand}],
+            },
             {
                 "name": "roma-promises",
                 "interval": "30s",

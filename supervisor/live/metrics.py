@@ -15,6 +15,11 @@ Value = Callable[[ExecutableStatus], float | None]
 _CORES: Sequence[tuple[str, str, Value]] = (
     ("demanded", "Cores that the controller asks for.", lambda s: s.demand),
     ("allocated", "Cores that fit the worker.", lambda s: s.allocation),
+    (
+        "available",
+        "Cores that it could have: its maximum, or what a shortage leaves it.",
+        lambda s: s.available,
+    ),
     ("applied", "Cores that the actuator confirmed.", lambda s: s.applied),
     ("observed", "Cores that the kernel grants.", lambda s: s.observed),
     ("used", "Cores used over the last period.", lambda s: _read(s, s.used)),

@@ -269,7 +269,7 @@ async def test_prometheus_adds_up_to_what_the_load_generator_counted(deployment)
     assert not await prometheus.ask(session, "roma_executable_starts_total != 1")
     rules = (await prometheus.get(session, "rules"))["groups"]
     found = [rule for group in rules for rule in group["rules"]]
-    assert len(found) == len(alerts.ALERTS) + len(alerts.WINDOWS)
+    assert len(found) == len(alerts.ALERTS) + len(alerts.WINDOWS) + 1
     assert {(rule["health"], rule.get("lastError")) for rule in found} == {("ok", None)}
     firing = await prometheus.ask(session, "sum by (alertname) (ALERTS{alertstate='firing'})")
     assert {name for (name,) in firing} <= {"RomaPromiseBurns"}

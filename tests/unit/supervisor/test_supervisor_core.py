@@ -425,6 +425,17 @@ def test_throttling_is_a_share_of_the_periods():
     assert core.status["m@w"].used == 0.5
 
 
+def test_what_is_available_is_the_maximum_or_what_a_shortage_leaves():
+    core = build("static", {"level": "max"}, capacity=8.0)
+    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0)}, now=1.0)
+    status = core.status["m@w"]
+    assert status.available == status.managed.maximum
+    short = build("static", {"level": "max"}, capacity=0.5)
+    short.tick({"d": reply()}, {"m@w": reading(1.0, 0.0)}, now=1.0)
+    assert short.status["m@w"].available == short.status["m@w"].allocation == 0.5
+    assert build().status["m@w"].available is None
+
+
 def test_throttling_that_nobody_reports_is_unknown_and_not_none():
     core = build()
     for now in (1.0, 2.0):

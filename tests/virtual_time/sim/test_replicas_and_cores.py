@@ -1,0 +1,74 @@
+"""An autoscaler of replicas above the control of cores: the two loops do not fight.
+
+The autoscaler is HPA's rule (kubernetes.io, Horizontal Pod Autoscaling, "Algorithm details") on an
+external metric: replicas times metric over target, rounded up, and nothing within a tolerance. The
+metric is the demand over the cores that the replicas could have. HPA waits minutes between two
+decisions, so each number of replicas is simulated until it is steady.
+"""
+
+import functools
+import math
+
+import pytest
+
+from roma.config.schema import Config
+from roma.lab.sim.scenario import from_config
+from roma.lab.sim.simulation import Simulation
+
+TARGET = 0.7
+TOLERANCE = 0.1
+MOST = 6
+SECONDS = 200
+
+
+@functools.cache
+def ratio(replicas, load, cost, sla):
+    """Return demand over available cores once steady; `load` in cores of one replica's maximum."""
+    node = {"cores": 2, "period": 1}
+    file = {
+        "models": {"m": {"path": "m", "sla": {"response_time": sla}, "cpu": {"max": 1.0}}},
+        "workers": [
+            {"name": f"node-{i}", "base_port": 8600 + 10 * i, **node} for i in range(replicas)
+        ],
+        "plant": {
+            "duration": SECONDS,
+            "models": {"m": {"cost": cost, "noise": 0.2, "load": {"profile": f"{load / cost:g}"}}},
+        },
+    }
+    simulation = Simulation(from_config(Config.model_validate(file), seed=1))
+    seen = []
+
+    def look(_):
+        found = [s for w in simulation.workers.values() for s in w.core.status.values()]
+        if all(s.available for s in found):
+            seen.append(sum(s.demand for s in found) / sum(s.available for s in found))
+
+    simulation.run(look)
+    return sum(seen[-40:]) / 40
+
+
+def desired(replicas, value):
+    """Return HPA's number of replicas for a value of its metric."""
+    if abs(value / TARGET - 1) <= TOLERANCE:
+        return replicas
+    return max(1, min(MOST, math.ceil(replicas * value / TARGET)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("load", [0.2, 0.9, 1.6, 2.4])
+@pytest.mark.parametrize(("cost", "sla"), [(0.01, 0.1), (0.06, 0.3)])
+def test_replicas_settle_from_below_and_from_above(load, cost, sla):
+    settled = []
+    for replicas in (1, MOST):
+        path = [replicas]
+        while len(path) < 8:
+            path.append(desired(path[-1], ratio(path[-1], load, cost, sla)))
+        assert len(set(path[-4:])) == 1, path  # no cycle
+        settled.append(path[-1])
+    assert settled[0] <= settled[1] <= settled[0] + 1, settled
+    assert load <= settled[0] <= math.ceil(2.5 * load / TARGET), settled
+
+
+def test_one_replica_more_is_asked_for_where_one_has_no_more_to_get():
+    assert desired(1, ratio(1, 0.9, 0.01, 0.1)) > 1
+    assert ratio(2, 0.9, 0.01, 0.1) < ratio(1, 0.9, 0.01, 0.1)
