@@ -6,7 +6,6 @@ engine of the machine's own, and ends with the block that started it.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -15,19 +14,17 @@ import socket
 import ssl
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 
 import yaml
 
 from roma.tools.demo.ports import free_ports
-from tests.support import caretaker
+from tests.support import caretaker, node_host
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(os.environ.get("KUBEBUILDER_ASSETS", ROOT / ".cache" / "kubernetes" / "bin"))
@@ -303,7 +300,7 @@ class Node:
     def start(self):
         """Start containerd and kubelet; return when the node is ready."""
         self._configure()
-        _forwarding("--insert")
+        node_host.forwarding("--insert", BRIDGE)
         directory = self._directory
         path = {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
         containerd = Started(
@@ -343,14 +340,14 @@ class Node:
 
     def _import(self, name, files, command):
         archive = self._directory / "image.tar"
-        _docker_archive(archive, name, files, command)
+        node_host.docker_archive(archive, name, files, command)
         self.ctr("images", "import", str(archive))
 
     def _configure(self):
         directory = self._directory
         network = directory / "cni"
         network.mkdir(exist_ok=True)
-        for mount in _cgroup_mounts():
+        for mount in node_host.cgroup_mounts():
             (mount / self.cgroup).mkdir(exist_ok=True)
         bridge = {
             "cniVersion": "1.0.0",
@@ -432,11 +429,11 @@ conf_dir = "{network}"
                     with contextlib.suppress(subprocess.CalledProcessError):
                         self.ctr("tasks", "delete", "--force", task)
             self.programs["containerd"].stop()
-        _unmount(self._directory)
-        for mount in _cgroup_mounts():
-            _remove_groups(mount / self.cgroup)
+        node_host.unmount(self._directory)
+        for mount in node_host.cgroup_mounts():
+            node_host.remove_groups(mount / self.cgroup)
         subprocess.run(["ip", "link", "delete", BRIDGE], check=False, capture_output=True)
-        _forwarding("--delete")
+        node_host.forwarding("--delete", BRIDGE)
 
 
 @contextlib.contextmanager
@@ -450,68 +447,6 @@ def node(directory, plane, name="node-a"):
         yield found
     finally:
         found.stop()
-
-
-def _forwarding(change):
-    """Let pods reach each other: an engine of this machine may have forbidden forwarding."""
-    rule = ("-i", BRIDGE, "-o", BRIDGE, "-j", "ACCEPT")
-    subprocess.run(
-        ["iptables", "--wait", change, "FORWARD", *rule], check=False, capture_output=True
-    )
-
-
-def _cgroup_mounts():
-    """Return the mount points of all cgroup hierarchies."""
-    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [Path(line[1]) for line in lines if line[2] in ("cgroup", "cgroup2")]
-
-
-def _remove_groups(directory):
-    """Remove a cgroup and all below it, once their processes are gone."""
-    for below in sorted(directory.rglob("*"), reverse=True) if directory.exists() else ():
-        if below.is_dir():
-            with contextlib.suppress(OSError):
-                below.rmdir()
-    with contextlib.suppress(OSError):
-        directory.rmdir()
-
-
-def _unmount(directory):
-    """Unmount what containers left below a directory, the deepest first."""
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in sorted((m for m in mounts if m.startswith(f"{directory}/")), reverse=True):
-        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
-
-
-def _docker_archive(path, name, files, command):
-    """Write an image of one layer in the format of `docker save`."""
-    layer = BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        for directory in ("dev", "etc", "proc", "sys", "tmp", "usr", "lib", "lib64", "bin", "app"):
-            entry = tarfile.TarInfo(directory)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        for inside, outside in files.items():
-            tar.add(outside, inside)
-    digest = hashlib.sha256(layer.getvalue()).hexdigest()
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Cmd": command, "WorkingDir": "/"},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-        }
-    ).encode()
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-    with tarfile.open(path, "w") as tar:
-        for inside, content in (
-            ("layer.tar", layer.getvalue()),
-            ("config.json", config),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            entry = tarfile.TarInfo(inside)
-            entry.size = len(content)
-            tar.addfile(entry, BytesIO(content))
 
 
 def main():
