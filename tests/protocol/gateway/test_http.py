@@ -525,6 +525,29 @@ async def test_connections_are_bounded_in_all_and_by_address(harness, connect):
     assert (await fourth.answer())[0] == 200
 
 
+async def test_connections_that_end_leave_nothing_to_the_garbage_collector(harness, connect):
+    await harness.open()
+
+    def alive():
+        return sum(type(found).__name__ == "Connection" for found in gc.get_objects())
+
+    gc.collect()
+    before = alive()
+    gc.disable()
+    try:
+        for sent in (post(b"{}"), HEAD, b"nonsense\r\n\r\n", post(b"[1]")[:-1], b""):
+            for _ in range(5):
+                client = await connect()
+                client.send(sent)
+                if sent == post(b"{}"):
+                    assert (await client.answer())[0] == 200
+                client.writer.transport.abort()
+        await harness.until(lambda: not harness.server.connections)
+        await harness.until(lambda: alive() <= before)
+    finally:
+        gc.enable()
+
+
 async def test_a_flood_of_connections_holds_few_beyond_the_limit(harness, connect):
     await harness.open(limits="{connections: 1}")
     first = await connect()
