@@ -146,7 +146,7 @@ async def running(
                 endpoints,
                 watchers,
                 sources=sources,
-                on_workers=admin_server.know,
+                on_workers=admin_server.set_workers,
             )
             if config.dispatcher_count > 1:
                 await _first_look(driver, admin_server, len(config.workers))

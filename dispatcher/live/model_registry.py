@@ -61,7 +61,7 @@ class ModelRegistry:
         self._watching: dict[str, asyncio.Task[None]] = {}
         service.max_body = max_body(config)
         self._discovering = watchers.create_task(self._sources.follow(self._discover))
-        self._add(executables(self._config))
+        self._add(executables(self._config), self._config)
 
     def stop(self) -> None:
         """Stop all monitoring."""
@@ -85,6 +85,12 @@ class ModelRegistry:
     async def _follow(self, config: Config) -> None:
         change = compare(self._config, config, self._started)
         old, new = executables(self._config), executables(config)
+        known, kept = {e.name for e in old}, self._config.models.keys() & config.models.keys()
+        if config.supervisor_urls != self._config.supervisor_urls:
+            self._on_workers(config)
+        # What is new for models that stay serves before what goes is drained, which takes a while.
+        early = [e for e in new if e.name not in known and kept.issuperset(e.spec.models)]
+        self._add(early, config)
         specs = {spec.name: spec for spec in config.model_specs}
         self._service.closing.update(change.removed)
         await asyncio.gather(*(self._drained(model) for model in change.removed))
@@ -96,21 +102,19 @@ class ModelRegistry:
         for model in change.added:
             self._driver.handle(ModelAdded(specs[model]))
             self._service.warming_up.add(model)
-        if config.supervisor_urls != self._config.supervisor_urls:
-            self._on_workers(config)
         self._config = config
         self._service.max_body = max_body(config)
-        self._add(e for e in new if e not in old)
+        self._add((e for e in new if e not in old and e not in early), config)
         if self._service.planned_devices is not None:
             self._service.planned_devices.max_body = config.gateway.max_body_bytes
 
-    def _add(self, placed: Iterable[Executable]) -> None:
+    def _add(self, placed: Iterable[Executable], config: Config) -> None:
         for executable in placed:
             name = executable.name
             if executable.spec.is_planned:
                 self._add_device(executable)
                 continue
-            endpoint = self._endpoint(executable)
+            endpoint = self._endpoint(executable, config)
             self._endpoints[name] = endpoint
             self._driver.handle(ExecutorAdded(executable.spec))
             if (part := self._first_part(executable)) < 1:
@@ -140,14 +144,13 @@ class ModelRegistry:
         mine = 1 if executable.controlled else max(1, slots // count)
         return mine / slots
 
-    def _endpoint(self, executable: Executable) -> BackendAddress:
-        config = self._config
+    def _endpoint(self, executable: Executable, config: Config) -> BackendAddress:
         most = max(
             config.models[model].max_answer_bytes or config.gateway.max_answer_bytes
             for model in executable.spec.models
         )
         channel: Channel | None = None
-        if executable.grpc is not None and self._config.gateway.has_grpc:
+        if executable.grpc is not None and config.gateway.has_grpc:
             # An import that is not used must not delay the start.
             from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
 

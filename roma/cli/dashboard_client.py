@@ -61,6 +61,8 @@ def target(
     if kube_context is not None:
         if url is not None:
             raise ConfigError(f"--url = {url}: must be absent where --kube-context is set")
+        if ca is not None:
+            raise ConfigError(f"--ca = {ca}: must be absent where --kube-context is set")
         service = _service(config, kube_context, namespace)
     elif namespace is not None:
         raise ConfigError(f"--namespace = {namespace}: must be absent without --kube-context")
@@ -80,8 +82,7 @@ def _service(config: Config | None, context: str, namespace: str | None) -> Clus
     """Return the Service that `roma render kubernetes` writes for the page."""
     if config is None:
         return ClusterService(context, namespace, common.page("roma"), ADMIN_PORT)
-    found = [w.pods.namespace for w in config.workers if w.is_discovered]
-    chosen = namespace or next((n for n in found if n is not None), None)
+    chosen = namespace or common.namespace(config)
     port = config.gateway.admin_port
     return ClusterService(context, chosen, common.page(config.name), port)
 
@@ -90,7 +91,7 @@ def _why(error: Exception) -> str:
     return f"nothing within {LIMIT:g} s" if isinstance(error, TimeoutError) else reason(error)
 
 
-def fetched(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[str, Any]:
+def fetch_once(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what a dispatcher's admin port answers, once."""
 
     async def once() -> dict[str, Any]:

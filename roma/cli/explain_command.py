@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from roma.cli.dashboard_client import fetched, target
+from roma.cli.dashboard_client import fetch_once, target
 from roma.cli.dashboard_table import clock
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
@@ -29,7 +29,7 @@ def command(
     """Say why MODEL got the cores it got, and which requests were refused, oldest first."""
     query = {"model": model, "seconds": f"{seconds:g}"}
     at = target(url, config, token_file, ca, kube_context, namespace)
-    decisions = fetched(at, "decisions", query)
+    decisions = fetch_once(at, "decisions", query)
     if json_output:
         print(json.dumps(decisions, indent=2))
         return

@@ -5,6 +5,7 @@ programs go on with the configuration that `Sources.applied` returns.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from roma.config.backends import registry as backends
@@ -12,30 +13,46 @@ from roma.config.backends.base import ExecutableSource, WorkerSource
 from roma.config.schema import Config
 from roma.config.workers import ExecutableConfig, WorkerConfig
 
+log = logging.getLogger(__name__)
+
 
 class Sources:
     """The sources of a deployment's workers, and what each listed last."""
 
     def __init__(self, config: Config) -> None:
+        """Make the sources of a file's workers; raise ConfigError for unusable credentials."""
         found = {
             w.name: backends.of(w).source(config, w) or backends.of(w).pool(config, w)
             for w in config.workers
         }
         self._sources = {name: source for name, source in found.items() if source is not None}
         self._listed: dict[str, tuple[ExecutableConfig | WorkerConfig, ...]] = {}
+        self._left_out: set[str] = set()
 
     def applied(self, config: Config) -> Config:
         """Return a configuration with what is known now; other executables are absent.
 
-        The workers for which an entry stands follow the entries of the file, which stay.
+        The workers for which an entry stands follow the entries of the file, which stay. A node is
+        that of the entry that names it, else of the first that matches it.
         """
         if not self._sources:
             return config
         workers = [self._applied(config, worker) for worker in config.workers]
-        for worker in config.workers:
-            listed = self._listed.get(worker.name, ())
-            nodes = [one for one in listed if isinstance(one, WorkerConfig)]
-            workers += [_served(config, node, node.executables) for node in nodes]
+        names, nodes = {w.name for w in workers}, {w.node for w in workers}
+        left_out = set()
+        for entry in config.workers:
+            for one in self._listed.get(entry.name, ()):
+                if not isinstance(one, WorkerConfig):
+                    continue
+                if one.name in names or one.node in nodes:
+                    left_out.add(f"workers.{entry.name}: node {one.node} is another worker's")
+                    continue
+                names.add(one.name)
+                nodes.add(one.node)
+                workers.append(_served(config, one, one.executables))
+        for line in sorted(left_out - self._left_out):
+            log.warning("%s", line)
+        self._left_out = left_out
         return config.model_copy(update={"workers": tuple(workers)})
 
     def _applied(self, config: Config, worker: WorkerConfig) -> WorkerConfig:

@@ -170,7 +170,8 @@ could have: what an autoscaler of replicas should follow."""
 
 def rules() -> dict[str, Any]:
     """Return Prometheus' rule file as plain data."""
-    demand = "sum by (model) (roma_cores_demanded) / sum by (model) (roma_cores_available)"
+    by = "sum by (namespace, model)"  # a namespace is a cluster's; elsewhere there is none
+    demand = f"{by} (roma_cores_demanded) / {by} (roma_cores_available)"
     return {
         "groups": [
             {

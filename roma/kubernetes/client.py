@@ -42,14 +42,21 @@ class Client:
 
     def __init__(self, credentials: ClusterCredentials) -> None:
         self.credentials = credentials
-        tls = credentials.tls
-        self._session = ClientSession(
-            connector=TCPConnector(ssl=True if tls is None else tls, limit=0)
-        )
+        self._opened: ClientSession | None = None
+
+    @property
+    def _session(self) -> ClientSession:
+        """The connections, opened by the first call: a client that makes none holds nothing."""
+        if self._opened is None:
+            tls = self.credentials.tls
+            connector = TCPConnector(ssl=True if tls is None else tls, limit=0)
+            self._opened = ClientSession(connector=connector)
+        return self._opened
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._session.close()
+        if self._opened is not None:
+            await self._opened.close()
 
     async def get(self, path: str, timeout: float, **query: str) -> dict[str, Any]:
         """Return the object at a path; `timeout` in seconds."""

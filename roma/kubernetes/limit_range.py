@@ -13,7 +13,7 @@ from roma.kubernetes.quantity import millicores
 
 @dataclass(frozen=True, slots=True)
 class CpuBounds:
-    """Lowest and highest CPU limit of a container in millicores; `ratio` is limit over request.
+    """Lowest and highest CPU limit of a container in millicores; `ratio` bounds limit over request.
 
     `names` are the LimitRanges that they come from.
     """
@@ -23,10 +23,9 @@ class CpuBounds:
     ratio: float = math.inf
     names: tuple[str, ...] = ()
 
-    def clip(self, wanted: int, request: int | None) -> int:
-        """Return the nearest limit that is admitted, for a container with this CPU request."""
-        most = self.most if request is None else min(self.most, self.ratio * request)
-        return int(min(max(wanted, self.least), most))
+    def highest(self, request: int | None) -> float:
+        """Return the highest limit of a container with this CPU request, both in millicores."""
+        return self.most if request is None else min(self.most, self.ratio * request)
 
     def __str__(self) -> str:
         parts = [f"≥ {self.least}m"] if self.least else []
@@ -58,13 +57,9 @@ def _bounds(limits: Mapping[str, Any]) -> CpuBounds:
         return NO_BOUNDS
     low, high, ratio = (limits.get(key) or {} for key in ("min", "max", "maxLimitRequestRatio"))
     most = millicores(str(high["cpu"])) if "cpu" in high else math.inf
-    if limits["type"] == "Pod":
-        return CpuBounds(most=most)
-    return CpuBounds(
-        least=millicores(str(low["cpu"])) if "cpu" in low else 0,
-        most=most,
-        ratio=millicores(str(ratio["cpu"])) / 1000 if "cpu" in ratio else math.inf,
-    )
+    least = millicores(str(low["cpu"])) if "cpu" in low and limits["type"] == "Container" else 0
+    factor = millicores(str(ratio["cpu"])) / 1000 if "cpu" in ratio else math.inf
+    return CpuBounds(least, most, factor)
 
 
 def _tightest(a: CpuBounds, b: CpuBounds, name: str) -> CpuBounds:

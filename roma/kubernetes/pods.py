@@ -44,6 +44,8 @@ class Pod:
     granted: int | None
     host: str = ""
     """Address of its node."""
+    is_up: bool = True
+    """True if its container runs now; a pod that runs may have one that crashed."""
     restarts: int = 0
     resize: str = ""
     fault: str = ""
@@ -93,6 +95,7 @@ def parse(found: Mapping[str, Any], container: str) -> Pod:
             limit=_cpu(resources, "limits"),
             granted=_cpu(state.get("resources") or {}, "limits"),
             host=status.get("hostIP") or "",
+            is_up="running" in (state.get("state") or {"running": None}),
             restarts=state.get("restartCount") or 0,
             resize=_resize(conditions),
             fault=_fault(ours, container, status.get("qosClass") or ""),

@@ -15,7 +15,6 @@ from typing import Final, Protocol
 from roma.config.backends.pod import executable_name
 from roma.domain.errors import ActuationError
 from roma.kubernetes.client import ApiServerError
-from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
 from roma.kubernetes.pods import Pod
 from roma.kubernetes.quantity import quantity
 from roma.kubernetes.watch import PodWatch
@@ -65,8 +64,7 @@ class PodActuator:
     """Applies cores through an API server; `worker` is the name after `@` of its executables.
 
     It controls the pods on `node`, all of the watch by default.
-    `period` is the control period in seconds; `bounds` are those of the namespace; `may_act` is
-    false while another supervisor leads.
+    `period` is the control period in seconds; `may_act` is false while another supervisor leads.
     """
 
     def __init__(
@@ -78,7 +76,6 @@ class PodActuator:
         node: str | None = None,
         container: str,
         period: float,
-        bounds: CpuBounds = NO_BOUNDS,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watch = watch
@@ -89,11 +86,13 @@ class PodActuator:
         self._limit = period / 3
         """Seconds that a tick waits: a slow API server must not delay the tick after it."""
         self._most = max(1, math.floor(MOST_PER_SECOND * period))
-        self._bounds = bounds
         self._may_act = may_act
         self._grants: dict[str, _LimitGrant] = {}
-        self._asked: dict[str, int] = {}
-        """Millicores last asked for, whether or not an answer came."""
+        self._asked: dict[str, list[int]] = {}
+        """Millicores asked for, whether or not an answer came, since the last of them came into
+        force."""
+        self._in_force: dict[str, int] = {}
+        """Millicores of the last limit that was in force while the container ran."""
         self._told: dict[str, int] = {}
         """Millicores last reported as applied."""
         self._readings: Mapping[str, Reading | None] = {}
@@ -139,7 +138,14 @@ class PodActuator:
         for name, grant in list(self._grants.items()):
             if name not in pods or pods[name].uid != grant.uid:
                 del self._grants[name]
+                self._in_force.pop(name, None)
                 self._asked.pop(name, None)
+        self._asked = {name: asked for name, asked in self._asked.items() if name in pods}
+        for name, pod in pods.items():
+            if pod.is_up and pod.is_settled and pod.granted is not None:
+                self._in_force[name] = pod.granted
+                if self._asked.get(name, [None])[-1] == pod.granted:
+                    self._asked[name] = [pod.granted]
         self._told = {name: told for name, told in self._told.items() if name in pods}
 
     async def _change(
@@ -154,7 +160,10 @@ class PodActuator:
             if pod.fault:
                 failed[name] = ActuationError(f"pod {pod.name}: {pod.fault}")
                 continue
-            millis = self._millis(name, pod, round(1000 * value))
+            if pod.is_up:
+                millis = self._millis(name, pod, round(1000 * value))
+            else:
+                millis = self._taken_back(name, pod)
             if millis is not None:
                 change = millis - (pod.limit or 0)
                 # The largest decreases first: their cores are given to others.
@@ -175,12 +184,14 @@ class PodActuator:
         """Return, once for each change, the limits that somebody else has moved."""
         found: dict[str, ActuationError] = {}
         for name, grant in self._grants.items():
-            pod, asked = pods[name], self._asked.get(name)
+            pod, asked = pods[name], self._asked.get(name, ())
             is_newer = grant.generation and pod.generation > grant.generation
-            if not is_newer or asked is None or pod.limit in (None, grant.millis, asked):
+            if not is_newer or not asked or pod.limit is None:
+                continue
+            if pod.limit == grant.millis or pod.limit in asked:
                 continue
             found[name] = ActuationError(
-                f"pod {pod.name}: somebody else moved its CPU limit from {asked}m to {pod.limit}m, "
+                f"pod {pod.name}: somebody else moved its CPU limit to {pod.limit}m, "
                 "as a VerticalPodAutoscaler does; take CPU out of its controlled resources"
             )
             log.warning("%s", found[name])
@@ -197,7 +208,7 @@ class PodActuator:
 
     def _millis(self, name: str, pod: Pod, wanted: int) -> int | None:
         """Return the limit to ask for; None if there is nothing to ask."""
-        wanted = max(self._bounds.clip(wanted, pod.request), pod.least)
+        wanted = max(wanted, pod.least)
         grant, present = self._grants.get(name), pod.limit or 0
         if grant is not None and grant.error is not None:
             is_same = abs(wanted - grant.millis) <= _band(grant.millis)
@@ -214,6 +225,15 @@ class PodActuator:
             return present + 1
         return None
 
+    def _taken_back(self, name: str, pod: Pod) -> int | None:
+        """Return the limit to ask for while the container is down: none above the last in force.
+
+        A kubelet resizes the pod's own cgroup with a running container only, and on cgroup v1 a
+        container that starts with more than that one has fails with EINVAL, again and again.
+        """
+        known = self._in_force.get(name)
+        return known if known is not None and known < (pod.limit or 0) else None
+
     def _error(self, name: str, pod: Pod) -> ActuationError | None:
         """Return why a limit that was asked for is not in force."""
         if pod.resize:
@@ -229,7 +249,7 @@ class PodActuator:
             async with self._turn:
                 if not self._may_act():
                     return None  # another supervisor has begun while this call waited
-                self._asked[name] = millis
+                self._asked.setdefault(name, []).append(millis)
                 answer = await self._watch.client.patch(path, body, CALL_LIMIT)
             found = self._watch.take(answer)
             generation = pod.generation if found is None else found.generation

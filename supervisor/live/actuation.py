@@ -27,7 +27,6 @@ from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.claims import Claims
 
 if TYPE_CHECKING:
-    from roma.kubernetes.limit_range import CpuBounds
     from roma.kubernetes.watch import PodWatch
     from supervisor.actuators.kubelet_meters import KubeletMeters
     from supervisor.actuators.pod_meters import ServerMeters
@@ -163,23 +162,33 @@ def _pod_meters(
     )
 
 
-async def _cpu_bounds(config: Config, watch: "PodWatch") -> "CpuBounds":
-    """Return the bounds of the pods' namespace, none if they cannot be read; say what they cost."""
-    # An import that is not used must not delay the start.
+async def prepare(config: Config, sources: Sources) -> None:
+    """Learn what sources must know of executables before they list any."""
+    for worker in config.workers:
+        if worker.backend is BackendKind.KUBERNETES:
+            await _learn_bounds(config, sources.of(worker))
+
+
+async def _learn_bounds(config: Config, source: object) -> None:
+    """Read the LimitRanges of the pods' namespace; say what they bound."""
+    # Imports that are not used must not delay the start.
+    from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
     from roma.kubernetes.client import ApiServerError  # noqa: PLC0415
     from roma.kubernetes.limit_range import NO_BOUNDS, cpu_bounds  # noqa: PLC0415
 
-    path = f"/api/v1/namespaces/{watch.namespace}/limitranges"
+    assert isinstance(source, PodSource | NodePool)
+    namespace = source.watch.namespace
+    path = f"/api/v1/namespaces/{namespace}/limitranges"
     try:
-        found = cpu_bounds(await watch.client.get(path, START_LIMIT))
+        found = source.bounds = cpu_bounds(await source.watch.client.get(path, START_LIMIT))
     except (ApiServerError, ValueError) as error:
-        log.warning("the bounds of namespace %s are unknown: %s", watch.namespace, error)
-        return NO_BOUNDS
+        log.warning("the LimitRanges of namespace %s are unknown: %s", namespace, error)
+        return
+    if found != NO_BOUNDS:
+        log.info("namespace %s: a CPU limit must be %s, and no pod gets another", namespace, found)
     for name, model in config.models.items():
         if model.cpu.max is not None and 1000 * model.cpu.max > found.most:
-            bound = f"namespace {watch.namespace} has {found}, and its pods get no more"
-            log.warning("models.%s.cpu.max = %g: %s", name, model.cpu.max, bound)
-    return found
+            log.warning("models.%s.cpu.max = %g: must be %s", name, model.cpu.max, found)
 
 
 @contextlib.asynccontextmanager
@@ -202,7 +211,6 @@ async def _pods(
         node=worker.node,
         container=worker.pods.container,
         period=period,
-        bounds=await _cpu_bounds(config, watch),
         may_act=context.may_act,
     )
 

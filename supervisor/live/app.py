@@ -25,7 +25,7 @@ from roma.security.tls import server_context
 from roma.security.tokens import watched
 from supervisor.claims import Claims
 from supervisor.live import api
-from supervisor.live.actuation import ActuationContext
+from supervisor.live.actuation import ActuationContext, prepare
 from supervisor.live.gpus import Gpus
 from supervisor.live.identity import is_gone
 from supervisor.live.peer import Peer
@@ -59,6 +59,7 @@ async def run(
         lease = await stack.enter_async_context(_lease(config, workers[0]))
         leads: Callable[[], bool] = (lambda: True) if lease is None else (lambda: lease.is_held)
         context = ActuationContext(claims, Sources(config), leads)
+        await prepare(config, context.sources)
 
         def dispatchers(period: float) -> list[Peer]:
             # Half a period: a late answer must not delay the tick after it.
@@ -70,15 +71,17 @@ async def run(
 
         names = [worker.name for worker in workers]
         known = context.sources.applied(config)
-        found = await stack.enter_async_context(controlling(names, known, context, dispatchers))
-        following = asyncio.create_task(_follow(found, file, config, context))
+        worker_set = await stack.enter_async_context(
+            controlling(names, known, context, dispatchers)
+        )
+        following = asyncio.create_task(_follow(worker_set, file, config, context))
         stack.push_async_callback(_ended, following)
         tls = None if control.tls is None else server_context(control.tls, "control.tls")
         files = [f for f in (shared, scraping, tls, calling_tls) if f is not None]
         stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
         guard_ = guard(peers.names(config), {"/metrics": TokenGuard(scraping)}, TokenGuard(shared))
         app = api.application(
-            lambda: found.controlled,
+            lambda: worker_set.controlled,
             gpus,
             middlewares=[guard_],
             leader=lambda: "" if lease is None else lease.leader,
@@ -88,7 +91,7 @@ async def run(
         address = control.host, port
         await stack.enter_async_context(ports.listening(app, address, "control.port", tls))
         tasks = [
-            asyncio.create_task(_leading(lease, found)),
+            asyncio.create_task(_leading(lease, worker_set)),
             asyncio.create_task(stop.wait()),
             following,
         ]

@@ -10,6 +10,7 @@ from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import TakenError
 from roma.telemetry.decision_log import DecisionLog
+from supervisor.actuators.base import Actuator
 from supervisor.actuators.host import read_host
 from supervisor.assembly import build_core, managed
 from supervisor.live import api
@@ -63,6 +64,8 @@ class WorkerSet:
         self._workers: dict[str, _ControlledWorker] = {}
         self._turn = asyncio.Lock()
         self._latest: Config | None = None
+        self._is_behind = False
+        """True if workers have not followed the latest configuration, since they did not tick."""
         self._group: asyncio.TaskGroup | None = None
 
     @property
@@ -76,7 +79,13 @@ class WorkerSet:
             await self._remove(name)
 
     async def switch(self, config: Config) -> bool:
-        """Control what `config` says; return False if another supervisor has some of it."""
+        """Control what `config` says; return False if another supervisor has some of it.
+
+        Raises:
+            TakenError: if another one has all of a worker that is new.
+            ConfigError: for a key that its actuator cannot use.
+
+        """
         async with self._turn:
             self._latest = config
             return await self._switch(config)
@@ -91,39 +100,35 @@ class WorkerSet:
         for worker in wanted:
             if worker.name not in self._workers:
                 await self._add(config, worker)
-        # One that does not tick yet, since another supervisor leads, follows once it does.
-        following = [w.switch(config, self._context) for w in known if w.ticking is not None]
-        return all(await asyncio.gather(*following))
+        ticking = [worker for worker in known if worker.ticking is not None]
+        self._is_behind = len(ticking) < len(known)
+        return all(await asyncio.gather(*(w.switch(config, self._context) for w in ticking)))
 
     async def run(self) -> None:
-        """Tick, and let workers that come tick, until one ends with an error."""
+        """Tick, and let workers that come tick, until one ends with an error; only while leading.
+
+        Errors come in a group.
+        """
         async with asyncio.TaskGroup() as group:
             self._group = group
             for worker in self._workers.values():
                 self._begin(worker, group)
-            if self._latest is not None:
-                await self.switch(self._latest)
+            async with self._turn:
+                if self._latest is not None and self._is_behind:
+                    await self._switch(self._latest)
             await asyncio.Event().wait()
 
     def _begin(self, worker: _ControlledWorker, group: asyncio.TaskGroup) -> None:
         worker.ticking = group.create_task(_ticking(worker.loop))
 
     async def _add(self, config: Config, worker: WorkerConfig) -> None:
-        opened = contextlib.AsyncExitStack()
-        held = await opened.enter_async_context(contextlib.AsyncExitStack())
-        actuator, mode = await held.enter_async_context(actuation(config, worker, self._context))
-        control, period = config.control, config.period(worker)
-        directory = control.decision_log
-        loop = ControlLoop(
-            build_core(config, worker),
-            actuator,
-            self._peers(period),
-            worker=worker.name,
-            period=period,
-            law=control.law,
-            decision_log=None if directory is None else DecisionLog(directory),
-            host=_unknown_host if worker.is_remote else read_host,
-        )
+        async with contextlib.AsyncExitStack() as opening:
+            held = await opening.enter_async_context(contextlib.AsyncExitStack())
+            actuator, mode = await held.enter_async_context(
+                actuation(config, worker, self._context)
+            )
+            loop = self._loop(config, worker, actuator)
+            opened = opening.pop_all()
         found = _ControlledWorker(worker.name, loop, api.Controlled(loop, mode), held, opened)
         self._workers[worker.name] = found
         log.info(
@@ -134,6 +139,20 @@ class WorkerSet:
         )
         if self._group is not None:
             self._begin(found, self._group)
+
+    def _loop(self, config: Config, worker: WorkerConfig, actuator: Actuator) -> ControlLoop:
+        control, period = config.control, config.period(worker)
+        directory = control.decision_log
+        return ControlLoop(
+            build_core(config, worker),
+            actuator,
+            self._peers(period),
+            worker=worker.name,
+            period=period,
+            law=control.law,
+            decision_log=None if directory is None else DecisionLog(directory),
+            host=_unknown_host if worker.is_remote else read_host,
+        )
 
     async def _remove(self, name: str) -> None:
         worker = self._workers.pop(name)

@@ -105,7 +105,10 @@ def test_a_dispatcher_of_a_cluster_that_is_away_is_one_line(kubectl, tmp_path):
     assert ended(pid)
 
 
-@pytest.mark.parametrize("options", [["--namespace=a"], ["--kube-context=a", "--url=http://b:1"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--namespace=a"], ["--kube-context=a", "--url=http://b:1"], ["--kube-context=a", "--ca=b"]],
+)
 def test_options_that_contradict_each_other_are_refused(options):
     done = CliRunner().invoke(app, ["status", *options])
     assert isinstance(done.exception, ConfigError)

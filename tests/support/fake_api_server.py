@@ -12,6 +12,7 @@ from aiohttp import web
 
 PODS = "/api/v1/namespaces/{namespace}/pods"
 NODES = "/api/v1/nodes"
+LIMITS = "/api/v1/namespaces/{namespace}/limitranges"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
 
 
@@ -48,6 +49,7 @@ class FakeApiServer:
     def __init__(self):
         self.pods = {}
         self.nodes = {}
+        self.limit_ranges = []
         self.lease = {"metadata": {"name": "l", "resourceVersion": "1"}, "spec": {}}
         self.version = 1
         self.oldest = 0
@@ -70,6 +72,7 @@ class FakeApiServer:
         app = web.Application()
         app.router.add_get(PODS, self._get)
         app.router.add_get(NODES, self._get)
+        app.router.add_get(LIMITS, self._get_limits)
         app.router.add_patch(PODS + "/{name}/resize", self._patch)
         app.router.add_get("/version", self._get_version)
         app.router.add_get(LEASE, self._get_lease)
@@ -204,6 +207,9 @@ class FakeApiServer:
         if self.kubelet:
             self.settle(name)
         return web.json_response(answer)
+
+    async def _get_limits(self, _):
+        return web.json_response({"items": self.limit_ranges})
 
     async def _get_version(self, _):
         return _status(503, "the fake is down") if self.is_down else web.json_response(self.release)

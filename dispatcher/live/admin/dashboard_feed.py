@@ -78,14 +78,14 @@ class DashboardFeed:
         self._token = token
         self._reasons = reasons or Reasons(driver.core)
         self._heard: dict[str, float] = {}
-        self.know(config)
+        self.set_workers(config)
         self._fresh = asyncio.Event()
         directory = config.control.decision_log
         self._decision_log = None if directory is None else DecisionLog(directory)
         self._told = driver.clock()
         self._json: bytes | None = None
 
-    def know(self, config: Config) -> None:
+    def set_workers(self, config: Config) -> None:
         """Show the workers of `config` from the next update on."""
         self._supervisors = config.supervisor_urls
         is_dry = config.control.dry_run

@@ -78,10 +78,10 @@ class Admin:
         self.ports: AdminPorts | None = None
         """The listeners and their connections; None while the port is closed."""
 
-    def know(self, config: Config) -> None:
+    def set_workers(self, config: Config) -> None:
         """Take over the workers of `config`, some of which have come or gone."""
-        self._supervisors.know(config)
-        self._watch.know(config)
+        self._supervisors.set_workers(config)
+        self._watch.set_workers(config)
 
     @contextlib.asynccontextmanager
     async def listening(self, config: Config) -> AsyncIterator[None]:

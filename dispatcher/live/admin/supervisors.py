@@ -22,9 +22,9 @@ class Supervisors:
 
     def __init__(self, config: Config) -> None:
         self._heard: dict[str, tuple[SupervisorId, float]] = {}
-        self.know(config)
+        self.set_workers(config)
 
-    def know(self, config: Config) -> None:
+    def set_workers(self, config: Config) -> None:
         """Accept supervisors of the workers of `config` and of no others from now on."""
         workers = [worker for worker in config.workers if not worker.is_pool]
         self._silence = {worker.name: silence(config.period(worker)) for worker in workers}

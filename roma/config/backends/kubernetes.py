@@ -39,7 +39,7 @@ class KubernetesBackend(Backend):
                 name=name,
             )
             low = max(executable.min_cores, listed.least)
-            high = max(executable.max_cores, low)
+            high = max(min(executable.max_cores, listed.most), low)
             grpc = None if worker.pods.grpc_port is None else (host, worker.pods.grpc_port)
             found.append(replace(executable, min_cores=low, max_cores=high, grpc=grpc))
         return found

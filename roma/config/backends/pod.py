@@ -1,5 +1,6 @@
 """Pods and nodes as executables and workers of roma.yaml's form."""
 
+import math
 from typing import Final
 
 from roma.config.workers import ExecutableConfig, WorkerConfig
@@ -11,10 +12,11 @@ _LONGEST: Final = 63
 class PodExecutable(ExecutableConfig):
     """A pod, listed as the executables of a static worker are.
 
-    `least` is the lowest limit in cores that the API server accepts.
+    `least` and `most` are the lowest and the highest limit in cores that the API server accepts.
     """
 
     least: float = 0.0
+    most: float = math.inf
 
 
 class NodeWorker(WorkerConfig):

@@ -13,6 +13,7 @@ from roma.domain.errors import naming
 from roma.domain.model import Device
 from roma.kubernetes.client import Client
 from roma.kubernetes.credentials import find
+from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
 from roma.kubernetes.pods import MODEL_LABEL, Pod
 from roma.kubernetes.watch import ObjectWatch, PodWatch, changes, node_watch
 
@@ -26,6 +27,8 @@ class PodSource:
         assert worker.node is not None
         self._worker = worker
         self._notices = _Notices(config, worker)
+        self.bounds = NO_BOUNDS
+        """Bounds of the namespace on CPU limits, as far as they are known."""
         self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
 
     async def lists(self) -> AsyncIterator[tuple[ExecutableConfig, ...]]:
@@ -34,7 +37,7 @@ class PodSource:
             async for _ in changes([self.watch], running):
                 pods = self.watch.pods.values()
                 self._notices.tell(pods, f"node {self._worker.node}")
-                yield _executables(pods, self._worker)
+                yield _executables(pods, self._worker, self.bounds)
 
 
 class NodePool:
@@ -43,8 +46,10 @@ class NodePool:
     def __init__(self, config: Topology, worker: WorkerConfig) -> None:
         assert worker.nodeSelector is not None
         self._worker = worker
-        self._taken = frozenset(w.name for w in config.workers)
+        self._is_alone = sum(w.is_discovered for w in config.workers) == 1
         self._notices = _Notices(config, worker)
+        self.bounds = NO_BOUNDS
+        """As a PodSource's."""
         self.watch = _pods(worker)
         self._labels = ",".join(f"{key}={value}" for key, value in worker.nodeSelector.items())
         self._nodes = node_watch(self.watch.client, self._labels)
@@ -55,30 +60,24 @@ class NodePool:
         async with _running(watches) as running:
             async for _ in changes(watches, running):
                 pods, nodes = self.watch.pods.values(), sorted(self._nodes.objects)
-                self._notices.tell(pods, f"the nodes with {self._labels}", self._strays(nodes))
-                yield tuple(self._node_worker(node, pods) for node in self._usable(nodes))
-
-    def _usable(self, nodes: Iterable[str]) -> list[str]:
-        return [node for node in nodes if worker_name(node) not in self._taken]
+                self._notices.tell(pods, f"the nodes with {self._labels}", self._warnings(nodes))
+                yield tuple(self._node_worker(node, pods) for node in nodes)
 
     def _node_worker(self, node: str, pods: Iterable[Pod]) -> NodeWorker:
-        own = _executables((pod for pod in pods if pod.node == node), self._worker)
+        here = [pod for pod in pods if pod.node == node]
+        own = _executables(here, self._worker, self.bounds)
         named = {"name": worker_name(node), "node": node, "nodeSelector": None}
         # Not validated: a node's name is no text that a person wrote.
         return NodeWorker.model_construct(
             **{**dict(self._worker), **named, "executables": own, "pool": self._worker.name}
         )
 
-    def _strays(self, nodes: Collection[str]) -> set[str]:
-        """Return what is wrong with nodes, in words."""
+    def _warnings(self, nodes: Collection[str]) -> set[str]:
         found = {
-            f"pod {pod.name} is on node {pod.node}, which has not the labels {self._labels}"
+            f"pod {pod.name} is on node {pod.node}, which lacks the labels {self._labels}"
             for pod in self.watch.pods.values()
-            if pod.node and pod.node not in nodes
-        }
-        found |= {
-            f"node {node} is left out: a worker of roma.yaml has its name"
-            for node in set(nodes) - set(self._usable(nodes))
+            # With several entries it may be another one's.
+            if self._is_alone and pod.node and pod.node not in nodes
         }
         if not nodes:
             key = f"workers.{self._worker.name}.nodeSelector"
@@ -138,13 +137,15 @@ async def _running(
         await watches[0].client.close()
 
 
-def _executables(pods: Iterable[Pod], worker: WorkerConfig) -> tuple[ExecutableConfig, ...]:
+def _executables(
+    pods: Iterable[Pod], worker: WorkerConfig, bounds: CpuBounds
+) -> tuple[ExecutableConfig, ...]:
     """Return the pods that can be served, in the order of their names."""
     served = sorted((pod for pod in pods if pod.is_served), key=lambda pod: pod.name)
-    return tuple(_executable(pod, worker) for pod in served)
+    return tuple(_executable(pod, worker, bounds) for pod in served)
 
 
-def _executable(pod: Pod, worker: WorkerConfig) -> PodExecutable:
+def _executable(pod: Pod, worker: WorkerConfig, bounds: CpuBounds) -> PodExecutable:
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     # Not validated: an address of the API server's is no text that a person wrote.
     return PodExecutable.model_construct(
@@ -152,5 +153,6 @@ def _executable(pod: Pod, worker: WorkerConfig) -> PodExecutable:
         url=f"http://{host}:{worker.pods.port}",
         model=pod.model,
         device=Device.CPU,
-        least=pod.least / 1000,
+        least=max(pod.least, bounds.least) / 1000,
+        most=bounds.highest(pod.request) / 1000,
     )

@@ -27,6 +27,11 @@ def gateway(config: Config) -> str:
     return f"{slug(config.name)}-gateway"
 
 
+def namespace(config: Config) -> str:
+    """Return the namespace that rendering installs into."""
+    return settings(config).namespace or slug(config.name)
+
+
 def page(deployment: str) -> str:
     """Return the name of the Service of a deployment's page and control API."""
     return f"{slug(deployment)}-gateway-page"

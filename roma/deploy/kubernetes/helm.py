@@ -17,6 +17,7 @@ from roma.deploy import secrets, yaml_text
 from roma.deploy.config_snapshot import plain
 from roma.deploy.kubernetes import common, control, monitoring, network, pods, rights
 from roma.deploy.kubernetes.common import Manifest
+from roma.domain.errors import ConfigError
 
 FOLDER: Final = "chart"
 VALUES: Final = "chart-values.yaml"
@@ -60,8 +61,8 @@ def chart(config: Config, header: str, control_image: str, image: str, pull: str
     programs = control.programs(config, _CONTROL_IMAGE, _PULL_POLICY)
     templates = {
         "models": _template(pods.deployments(config, _SERVER_IMAGE, _PULL_POLICY)),
-        "control": _template([_restarting(found) for found in programs]),
-        "rights": _template([_bound(found) for found in rights.rights(config)]),
+        "control": _template([_with_checksums(found) for found in programs]),
+        "rights": _template([_in_release_namespace(found) for found in rights.rights(config)]),
         "network": _template([*network.services(config), *network.policies(config)]),
         "config": _config(name, _secrets(config)),
         "monitoring": "{{- if .Values.monitoring.enabled }}\n"
@@ -75,12 +76,14 @@ def chart(config: Config, header: str, control_image: str, image: str, pull: str
 
 
 def values(folder: Path) -> str:
-    """Return the chart's values with the secrets of a folder."""
-    found = {
-        file.parent.name: file.read_text(encoding="ascii")
-        for file in sorted(folder.glob("*/*"))
-        if file.name in ("token", "keys.yaml")
-    }
+    """Return the values with the secrets of a folder; raise ConfigError if one is no text."""
+    found = {}
+    for file in sorted(folder.glob("*/*")):
+        if file.name in ("token", "keys.yaml"):
+            try:
+                found[file.parent.name] = file.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{file}: must be UTF-8: {error}") from error
     return yaml.safe_dump({"secrets": found}, sort_keys=False)
 
 
@@ -88,7 +91,7 @@ def _secrets(config: Config) -> list[str]:
     return [*secrets.TOKENS, *(["keys"] if config.gateway.keys is not None else [])]
 
 
-def _restarting(found: Manifest) -> Manifest:
+def _with_checksums(found: Manifest) -> Manifest:
     """Return a workload whose pods are replaced when the file or a secret changes."""
     if "template" in found.get("spec", {}):
         sums = {"checksum/config": _CONFIG_SUM, "checksum/secrets": _SECRETS_SUM}
@@ -96,7 +99,7 @@ def _restarting(found: Manifest) -> Manifest:
     return found
 
 
-def _bound(found: Manifest) -> Manifest:
+def _in_release_namespace(found: Manifest) -> Manifest:
     """Return a binding whose accounts are in the release's namespace."""
     for subject in found.get("subjects", ()):
         subject["namespace"] = _NAMESPACE

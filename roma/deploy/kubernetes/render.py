@@ -53,7 +53,7 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
     }
     found = {f"base/{name}": objects for name, objects in base.items()}
     found["base/kustomization.yaml"] = [_base(inside, list(base))]
-    namespace = common.settings(config).namespace or common.slug(config.name)
+    namespace = common.namespace(config)
     found |= _monitoring(inside, namespace)
     overlays = ("dev",) if left_out(config) else ("dev", "production")
     for overlay in overlays:

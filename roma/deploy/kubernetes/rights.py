@@ -26,14 +26,14 @@ def rights(config: Config) -> list[Manifest]:
     accounts = [common.gateway(config), common.supervisor(config)]
     if any(worker.is_pool for worker in config.workers):
         nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
-        found += _beyond(config, "nodes", nodes, accounts)
+        found += _cluster_role(config, "nodes", nodes, accounts)
     if common.settings(config).server is not ServerKind.ROMA:
         use = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
-        found += _beyond(config, "node-metrics", use, [common.supervisor(config)])
+        found += _cluster_role(config, "node-metrics", use, [common.supervisor(config)])
     return found
 
 
-def _beyond(config: Config, name: str, rule: Manifest, accounts: list[str]) -> list[Manifest]:
+def _cluster_role(config: Config, name: str, rule: Manifest, accounts: list[str]) -> list[Manifest]:
     """Return a right beyond the namespace, since nodes are in none."""
     labels, role = common.labels(config, "supervisor"), f"{common.slug(config.name)}-{name}"
     return [

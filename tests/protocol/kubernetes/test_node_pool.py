@@ -10,11 +10,12 @@ import yaml
 
 from dispatcher.live import app as dispatcher_app
 from roma.config import schema
+from roma.config.placement import executables
 from roma.config.sources import Sources, fixed
 from roma.domain.errors import ConfigError
 from roma.tools.demo.ports import free_ports
 from supervisor.claims import Claims
-from supervisor.live.actuation import ActuationContext
+from supervisor.live.actuation import ActuationContext, prepare
 from supervisor.live.worker_set import controlling
 from tests.protocol.gateway.conftest import FakeModelServer
 from tests.support.fake_api_server import pod
@@ -106,14 +107,69 @@ async def test_what_matches_nothing_is_said_once(cluster, pool, caplog):
     caplog.set_level(logging.WARNING)
     cluster.api.put(pod("p", node="node-x"), "ADDED")
     await until(lambda: "node-x" in caplog.text)
-    cluster.api.put_node("pool", disk="ssd")
-    await until(lambda: "node pool is left out" in caplog.text)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "pod p is on node node-x, which has not the labels disk=ssd",
+        "pod p is on node node-x, which lacks the labels disk=ssd",
         "workers.pool.nodeSelector = disk=ssd: no node has these labels",
-        "node pool is left out: a worker of roma.yaml has its name",
     ]
+
+
+def with_entries(config, *more):
+    """Return a configuration with more entries like its only one."""
+    (pool,) = config.workers
+    others = [pool.model_copy(update=changes) for changes in more]
+    return config.model_copy(update={"workers": (pool, *others)})
+
+
+async def test_a_node_is_one_workers(cluster, config, caplog):
+    """That of the entry that names it, else of the first that matches it; also when labels come."""
+    named = {"name": "named", "nodeSelector": None, "node": "node-a"}
+    other = {"name": "other", "nodeSelector": {"zone": "b"}}
+    config = with_entries(config, named, other)
+    api = cluster.api
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    for node, labels in (
+        ("node-a", {"disk": "ssd"}),
+        ("node-b", {"disk": "ssd", "zone": "b"}),
+        ("node-c", {"zone": "b"}),
+        ("other", {"disk": "ssd"}),
+    ):
+        api.put_node(node, **labels)
+    async with followed(config, lambda _: ignored) as sources:
+
+        def found():
+            return [(w.name, w.entry) for w in sources.applied(config).workers[3:]]
+
+        await until(lambda: found() == [("node-b", "pool"), ("node-c", "other")])
+        workers = sources.applied(config).workers
+        await until(lambda: [e.name for e in sources.applied(config).workers[1].executables])
+        assert len({e.name for w in workers for e in w.executables}) <= 1
+        api.put_node("node-c", zone="b", disk="ssd")
+        await until(lambda: found() == [("node-b", "pool"), ("node-c", "pool")])
+    said = {r.getMessage() for r in caplog.records}
+    assert {
+        "workers.pool: node node-a is another worker's",
+        "workers.other: node node-b is another worker's",
+        "workers.pool: node other is another worker's",
+    } <= said
+
+
+async def test_limit_ranges_bound_what_the_core_may_give(cluster, config):
+    api = cluster.api
+    bound = {"type": "Container", "min": {"cpu": "300m"}, "max": {"cpu": "2"}}
+    api.limit_ranges.append({"metadata": {"name": "r"}, "spec": {"limits": [bound]}})
+    api.put_node("node-a", disk="ssd")
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    sources = Sources(config)
+    await prepare(config, sources)
+    following = asyncio.create_task(sources.follow(ignored))
+    try:
+        await until(lambda: len(executables(sources.applied(config))) == 1)
+        (found,) = executables(sources.applied(config))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert (found.min_cores, found.max_cores) == (0.3, 2.0)
 
 
 async def test_while_the_api_server_is_away_the_nodes_stay(cluster, pool):
@@ -219,8 +275,22 @@ async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_superviso
             predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
             async with session.post(predict, data=b'{"instances": [1]}') as response:
                 assert response.status == 200
+            # A node that replaces another is served before what runs on the old one has ended.
+            server.gate = asyncio.Event()
+            asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
+            await until(lambda: server.running == 1)
+            api.put_node("node-b", disk="ssd")
+            api.put(pod("b-1", node="node-b"), "ADDED")
             api.delete("a-1")
             api.delete_node("node-a")
+            await until(lambda: "b-1@node-b" in {e.spec.name for e in core.executors})
+            while (await shown())[0] != {"node-b": control}:
+                await asyncio.sleep(0.05)
+            assert not asked.done()
+            server.gate.set()
+            assert (await asked).status == 200
+            api.delete("b-1")
+            api.delete_node("node-b")
             await until(lambda: not list(core.executors))
             while await shown() != ({}, []):
                 await asyncio.sleep(0.05)

@@ -6,7 +6,6 @@ import pytest
 
 from roma.domain.errors import ActuationError
 from roma.kubernetes.client import ApiServerError
-from roma.kubernetes.limit_range import CpuBounds
 from supervisor.actuators import pods as module
 from supervisor.actuators.pods import PodActuator
 from supervisor.executables import Reading
@@ -197,6 +196,37 @@ async def test_another_pod_of_the_same_name_begins_anew(cluster, actuator):
     assert (await actuator.apply({"a@w": 0.5}))["a@w"] == 0.5
 
 
+def container(cluster, **state):
+    """Say in which state the container of pod a is."""
+    found = cluster.api.pods["a"]
+    found["status"]["containerStatuses"][0]["state"] = state
+    cluster.api.put(found)
+
+
+async def test_the_limit_of_a_container_that_is_down_is_not_raised(cluster, actuator):
+    await actuator.apply({"a@w": 0.5})
+    container(cluster, waiting={"reason": "CrashLoopBackOff"})
+    await until(lambda: not cluster.watch.pods["a"].is_up)
+    await actuator.apply({"a@w": 1.5})
+    assert cluster.api.patches == [("a", "500m")]
+    container(cluster, running={})
+    await until(lambda: cluster.watch.pods["a"].is_up)
+    assert await actuator.apply({"a@w": 1.5}) == {"a@w": 1.5}
+
+
+async def test_a_limit_that_was_on_its_way_when_the_container_ended_is_taken_back(
+    cluster, actuator
+):
+    await actuator.apply({"a@w": 0.5})
+    cluster.api.kubelet = False
+    await actuator.apply({"a@w": 1.5})
+    container(cluster, terminated={"reason": "OOMKilled"})
+    await until(lambda: not cluster.watch.pods["a"].is_up)
+    await actuator.apply({"a@w": 1.5})
+    await actuator.apply({"a@w": 1.5})
+    assert cluster.api.patches == [("a", "500m"), ("a", "1500m"), ("a", "500m")]
+
+
 async def moved(cluster, limit, granted):
     """Set a limit of pod a as a VerticalPodAutoscaler does."""
     found = cluster.api.pods["a"]
@@ -212,7 +242,7 @@ async def test_a_limit_that_somebody_else_moved_is_said_once_and_set_again(clust
     await moved(cluster, "3", 3000)
     said = (await actuator.apply({"a@w": 0.5}))["a@w"]
     assert str(said).startswith(
-        "pod a: somebody else moved its CPU limit from 500m to 3000m, as a VerticalPodAutoscaler"
+        "pod a: somebody else moved its CPU limit to 3000m, as a VerticalPodAutoscaler"
     )
     assert cluster.api.limit("a") == "500m"
     assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
@@ -239,10 +269,21 @@ async def test_a_limit_whose_answer_was_lost_is_ours_all_the_same(cluster, actua
     assert await actuator.apply({"a@w": 0.7}) == {"a@w": 0.7}
 
 
-async def test_a_limit_range_is_kept_without_asking_beyond_it(cluster, actuator):
-    bounded = made(cluster, bounds=CpuBounds(least=100, most=800, ratio=30))
-    await bounded.apply({"a@w": 2.0, "b@w": 0.01})
-    assert sorted(cluster.api.patches) == [("a", "600m"), ("b", "100m")]
+async def test_a_limit_that_is_applied_late_is_ours_all_the_same(cluster, actuator, monkeypatch):
+    await actuator.apply({"a@w": 0.5})
+    patch = cluster.client.patch
+
+    async def lost(*_):
+        raise ApiServerError("not reachable")
+
+    monkeypatch.setattr(cluster.client, "patch", lost)
+    await actuator.apply({"a@w": 0.9})
+    monkeypatch.setattr(cluster.client, "patch", patch)
+    cluster.api.kubelet = False
+    await actuator.apply({"a@w": 0.7})
+    await moved(cluster, "900m", 900)
+    found = await actuator.apply({"a@w": 0.7})
+    assert not isinstance(found.get("a@w"), ActuationError)
 
 
 async def test_a_kubelet_that_does_not_report_generations_confirms_by_the_limit(cluster):

@@ -255,7 +255,7 @@ async def test_faults_of_pods_under_load_lose_no_request(
 async def test_a_server_that_is_out_of_memory_costs_what_it_computed_and_one_restart(
     plane, namespace, node, prepared, bodies, tmp_path
 ):
-    found = deployment("digits", prepared["digits"].path, replicas=2, memory="1Gi")
+    found = deployment("digits", prepared["digits"].path, replicas=2, memory="2Gi")
     plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([found]))
     with Controlled(tmp_path, plane, namespace, described(["digits"])) as controlled:
         await controlled.until(lambda: controlled.ready(2))
@@ -265,7 +265,7 @@ async def test_a_server_that_is_out_of_memory_costs_what_it_computed_and_one_res
         await asyncio.sleep(2)
         await asyncio.to_thread(_exhaust, before[victim][0])
         report = await loading
-        await controlled.until(lambda: containers(plane, namespace)[victim][1] == 1)
+        await controlled.until(lambda: containers(plane, namespace)[victim][1] >= 1)
         await controlled.until(lambda: controlled.ready(2))
         pods = plane.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     (state,) = [

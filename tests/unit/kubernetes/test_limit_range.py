@@ -1,5 +1,7 @@
 """LimitRanges as the API server lists them, reduced to bounds on CPU limits."""
 
+import math
+
 import pytest
 
 from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds, cpu_bounds
@@ -18,10 +20,11 @@ def test_the_tightest_of_all_bounds_counts():
             {"type": "Container", "min": {"cpu": "50m"}, "max": {"cpu": "4", "memory": "1Gi"}},
             {"type": "Container", "min": {"cpu": "20m"}, "maxLimitRequestRatio": {"cpu": "7.5"}},
             {"type": "Pod", "min": {"cpu": "3"}, "max": {"cpu": "2500m"}},
+            {"type": "Pod", "maxLimitRequestRatio": {"cpu": "6"}},
         )
     )
-    assert found == CpuBounds(least=50, most=2500, ratio=7.5, names=("r0", "r1", "r2"))
-    assert str(found) == "≥ 50m and ≤ 2500m and ≤ 7.5 × the request (LimitRange r0, r1, r2)"
+    assert found == CpuBounds(least=50, most=2500, ratio=6, names=("r0", "r1", "r2", "r3"))
+    assert str(found) == "≥ 50m and ≤ 2500m and ≤ 6 × the request (LimitRange r0, r1, r2, r3)"
 
 
 @pytest.mark.parametrize(
@@ -36,17 +39,16 @@ def test_bounds_on_other_things_are_none_on_cpu(limits):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "request_", "wanted", "got"),
+    ("bounds", "request_", "highest"),
     [
-        (NO_BOUNDS, None, 7, 7),
-        (CpuBounds(least=50), 20, 7, 50),
-        (CpuBounds(most=800), 20, 900, 800),
-        (CpuBounds(ratio=4.5), 21, 900, 94),
-        (CpuBounds(ratio=4.5), None, 900, 900),
+        (NO_BOUNDS, None, math.inf),
+        (CpuBounds(most=800), 20, 800),
+        (CpuBounds(most=800, ratio=4.5), 20, 90),
+        (CpuBounds(most=800, ratio=4.5), None, 800),
     ],
 )
-def test_a_limit_is_clipped_to_what_is_admitted(bounds, request_, wanted, got):
-    assert bounds.clip(wanted, request_) == got
+def test_the_highest_limit_may_depend_on_the_request(bounds, request_, highest):
+    assert bounds.highest(request_) == highest
 
 
 @pytest.mark.parametrize("found", [{"items": [{}]}, {"items": [{"spec": {"limits": [1]}}]}])
