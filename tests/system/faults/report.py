@@ -50,11 +50,14 @@ what a real one does not do on request (`tests/protocol/kubernetes`). In each, e
 | pod deleted | one of two, at 40 req/s | no request fails; the pod that replaces it is found and served |
 | container killed | SIGKILL to its processes, at 40 req/s | what it computed fails (two requests at most); it serves again, and is controlled |
 | containerd killed | SIGKILL, started again, at 40 req/s | no request fails |
+| out of memory | memory used up from outside until the kernel ends the server, at 40 req/s | what it computed fails (at most 2); one restart, `OOMKilled`; its limit is not raised before it runs again |
 | node drained | `kubectl drain`, then `uncordon`, at 40 req/s | what cannot be served is refused; the new pods are found and served |
+| node gone, or without its labels | removed while a request runs on it (fake) | its request is answered; the node that replaces it is served at once, and controlled |
 | kubelet killed | SIGKILL while a limit changes, started again | the API has the limit, the kernel gets it when the kubelet is back; no container restarts |
 | API server killed | SIGKILL, started again | the known pods stay and are served, "holding" is shown; afterwards limits move again |
 | leading supervisor killed | SIGKILL, at 40 req/s | the other one takes the Lease and goes on from the cores in force; no request fails |
 | API server refuses | 401, 403, 409, 422, 429, 500, 503 (fake) | told once in its words; passing ones are tried at the next tick, a refused value after 30 |
+| limit moved by somebody else | as a VerticalPodAutoscaler does (fake) | said once for each move, and set again at the same tick |
 | watch too old, gap | ERROR 410, versions that no watch saw (fake) | everything is listed again; no pod is lost or served after its end |
 | API server does not answer | calls of 30 s (fake) | no tick waits for longer than a third of its period |
 """
