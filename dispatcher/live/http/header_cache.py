@@ -78,7 +78,8 @@ class HeaderCache(Generic[K]):
         if head is None:
             return
         if len(self._known) >= CACHE_SIZE:
-            self._known.clear()
+            # The oldest alone: what is in use is soon cached again, and memory stays as it is.
+            del self._known[next(iter(self._known))]
         known.size, known.length = len(head), length
         self._known[head] = known
 
