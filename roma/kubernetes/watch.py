@@ -26,6 +26,9 @@ FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
 """Seconds between two attempts, growing."""
 
+COALESCED: Final = 0.05
+"""Seconds of changes that count as one: every limit that moves is two, hundreds of pods' many."""
+
 log = logging.getLogger(__name__)
 
 
@@ -71,6 +74,8 @@ class ObjectWatch(Generic[T]):
         self._jitter = jitter
         self._version = ""
         """Version from which the next watch goes on; "" after which everything is listed."""
+        self._changed: dict[str, asyncio.Event] = {}
+        """Set, and then forgotten, at the next change of an object, by its name."""
         self.fresh = asyncio.Event()
         """Set at the next change, and then replaced."""
 
@@ -92,10 +97,13 @@ class ObjectWatch(Generic[T]):
             await asyncio.sleep(pause * (0.5 + self._jitter()))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition on the objects holds."""
+    async def until(self, name: str, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on an object holds; it is tried when that object changes.
+
+        Hundreds may wait, and each event is about one object.
+        """
         while not condition():
-            await self.fresh.wait()
+            await self._changed.setdefault(name, asyncio.Event()).wait()
 
     async def _list(self) -> None:
         found = await self.client.get(self._path, LIST_LIMIT, **self._query)
@@ -104,7 +112,7 @@ class ObjectWatch(Generic[T]):
         self.objects = {one.name: one for one in listed if one is not None}
         self.is_listed = True
         self._came_back()
-        self._wake()
+        self._wake(*self._changed)
         self._version = str((found.get("metadata") or {}).get("resourceVersion") or "")
 
     async def _follow(self) -> None:
@@ -140,7 +148,7 @@ class ObjectWatch(Generic[T]):
             self.objects.pop(one.name, None)
         else:
             self.objects[one.name] = one
-        self._wake()
+        self._wake(one.name)
 
     def _parsed(self, found: Mapping[str, Any]) -> T | None:
         try:
@@ -149,9 +157,12 @@ class ObjectWatch(Generic[T]):
             log.warning("%s: %s", self._path, error)
             return None
 
-    def _wake(self) -> None:
+    def _wake(self, *names: str) -> None:
         woken, self.fresh = self.fresh, asyncio.Event()
         woken.set()
+        for name in names:
+            if (changed := self._changed.pop(name, None)) is not None:
+                changed.set()
 
     def _came_back(self) -> None:
         if self.away_since is not None:
@@ -203,7 +214,7 @@ class PodWatch(ObjectWatch[Pod]):
         # One that the watch has removed does not come back by an answer that was on its way.
         if known and known.uid == pod.uid and known.generation <= pod.generation:
             self.objects[pod.name] = pod
-            self._wake()
+            self._wake(pod.name)
         return pod
 
 
@@ -223,6 +234,7 @@ async def changes(
         fresh = [watch.fresh for watch in watches]
         if all(watch.is_listed for watch in watches):
             yield
+            await asyncio.sleep(COALESCED)
         waiting = [asyncio.create_task(event.wait()) for event in fresh]
         try:
             await asyncio.wait([*waiting, *running], return_when=asyncio.FIRST_COMPLETED)

@@ -256,7 +256,7 @@ class PodActuator:
             self._grants[name] = _LimitGrant(pod.uid, millis, generation, self._tick)
             self._told.pop(name, None)
             async with asyncio.timeout(self._limit):
-                await self._watch.until(lambda: self._is_over(pod, generation))
+                await self._watch.until(pod.name, lambda: self._is_over(pod, generation))
         except TimeoutError:
             return None  # it is on its way; a later tick looks again
         except ApiServerError as error:

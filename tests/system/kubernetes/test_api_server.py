@@ -382,6 +382,29 @@ async def test_what_the_api_server_refuses_is_told_in_its_words(
         assert words in str(result)
 
 
+async def test_a_quota_of_the_namespace_is_told_in_the_api_servers_words(
+    plane, namespace, watched, acting
+):
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": namespace},
+        "spec": {"hard": {"limits.cpu": "1500m"}},
+    }
+    plane.apply(quota)
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas/q"
+    kubernetes.until(lambda: plane.get(path).get("status", {}).get("hard"), "an active quota")
+    created(plane, namespace, described("a"))
+    runs(plane, namespace, "a")
+    _, watch = watched
+    await until(lambda: "a" in watch.pods and watch.pods["a"].is_served)
+    actuator = acting()
+    result = str((await actuator.apply({"a@w": 3.0})).get("a@w"))
+    assert "exceeded quota: q" in result
+    assert await actuator.apply({"a@w": 1.4}) in ({}, {"a@w": 1.0})
+    await until(lambda: watch.pods["a"].limit == 1400)
+
+
 async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendered, namespace):
     plane.kubectl("apply", "-k", rendered / "overlays" / "production", "--dry-run=none")
     token = plane.token(namespace, "roma-supervisor")
