@@ -181,65 +181,73 @@ async def test_while_the_api_server_is_away_the_nodes_stay(cluster, pool):
     assert [w.name for w in pool()] == ["pool", "node-a"]
 
 
+@contextlib.asynccontextmanager
+async def supervised(config):
+    """Yield sources and the workers of a supervisor that follows them; it stands by."""
+    sources = Sources(config)
+    context = ActuationContext(Claims(), sources)
+    async with controlling(["pool"], sources.applied(config), context, lambda _: []) as workers:
+
+        async def switch():
+            await workers.switch(sources.applied(config))
+
+        following = asyncio.create_task(sources.follow(switch))
+        try:
+            yield sources, workers
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def leading(workers):
+    """Let them tick until the block ends."""
+    running = asyncio.create_task(workers.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def controlled(workers):
+    """Return the executables of each worker that is controlled."""
+    return {w.loop.worker: set(w.loop.core.status) for w in workers.controlled}
+
+
 async def test_one_supervisor_controls_the_nodes_that_come_and_leaves_those_that_go(
     cluster, config
 ):
     api = cluster.api
     api.put_node("node-a", disk="ssd")
     api.put(pod("a-1", node="node-a"), "ADDED")
-    sources = Sources(config)
-    context = ActuationContext(Claims(), sources)
-    async with controlling(["pool"], sources.applied(config), context, lambda _: []) as workers:
-
-        async def switch():
-            await workers.switch(sources.applied(config))
-
-        following = asyncio.create_task(sources.follow(switch))
-        running = asyncio.create_task(workers.run())
-
-        def found():
-            return {w.loop.worker: set(w.loop.core.status) for w in workers.controlled}
-
-        await until(lambda: found() == {"node-a": {"a-1@node-a"}})
+    async with supervised(config) as (_, workers), leading(workers):
+        await until(lambda: controlled(workers) == {"node-a": {"a-1@node-a"}})
         (a,) = workers.controlled
         await until(lambda: a.loop.core.status["a-1@node-a"].applied == 1.0)
         api.put_node("node-b", disk="ssd")
         api.put(pod("b-1", node="node-b", limit="2"), "ADDED")
-        await until(lambda: found().get("node-b") == {"b-1@node-b"})
+        await until(lambda: controlled(workers).get("node-b") == {"b-1@node-b"})
         b = workers.controlled[1]
         await until(lambda: b.loop.core.status["b-1@node-b"].applied == 2.0)
-        assert found()["node-a"] == {"a-1@node-a"}
+        assert controlled(workers)["node-a"] == {"a-1@node-a"}
         api.delete_node("node-a")
-        await until(lambda: set(found()) == {"node-b"})
+        await until(lambda: set(controlled(workers)) == {"node-b"})
         ticks = b.loop.ticks
         await until(lambda: b.loop.ticks > ticks + 1)
-        for task in (following, running):
-            task.cancel()
-        await asyncio.gather(following, running, return_exceptions=True)
 
 
 async def test_one_that_stands_by_follows_once_it_leads(cluster, config):
     api = cluster.api
     api.put_node("node-a", disk="ssd")
-    sources = Sources(config)
-    context = ActuationContext(Claims(), sources)
-    async with controlling(["pool"], sources.applied(config), context, lambda _: []) as workers:
-
-        async def switch():
-            await workers.switch(sources.applied(config))
-
-        following = asyncio.create_task(sources.follow(switch))
-        await until(lambda: [w.loop.worker for w in workers.controlled] == ["node-a"])
+    async with supervised(config) as (sources, workers):
+        await until(lambda: set(controlled(workers)) == {"node-a"})
         api.put(pod("a-1", node="node-a"), "ADDED")
         await until(lambda: sources.applied(config).workers[1].executables)
         api.put_node("node-b", disk="ssd")  # also while it stands by
         await until(lambda: len(workers.controlled) == 2)
-        running = asyncio.create_task(workers.run())
-        a = workers.controlled[0]
-        await until(lambda: set(a.loop.core.status) == {"a-1@node-a"})
-        for task in (following, running):
-            task.cancel()
-        await asyncio.gather(following, running, return_exceptions=True)
+        async with leading(workers):
+            await until(lambda: controlled(workers)["node-a"] == {"a-1@node-a"})
 
 
 async def test_a_kubeconfig_that_is_none_is_one_line(config, tmp_path):
