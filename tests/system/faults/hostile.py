@@ -25,6 +25,9 @@ AT_ONCE = 200
 FILL = 5000
 """Paths that are asked for once, at first: more than the gateway remembers."""
 
+FEW = 4
+"""Of them by one client: the gateway remembers no heads of clients whose every head is new."""
+
 POST = f"POST /v1/models/{MODEL}:predict HTTP/1.1\r\nHost: localhost\r\n".encode()
 FIT = b"Content-Length: 2\r\n\r\n{}"
 
@@ -67,10 +70,13 @@ class Hostile:
 
     async def fill(self):
         """Ask for as many paths as are remembered: what memory is kept for them is kept early."""
-        async with self._connected() as (reader, writer):
-            for number in range(FILL):
-                writer.write(f"GET /filled/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-                assert await _status(reader) == 404
+        for first in range(0, FILL, FEW):
+            async with self._connected() as (reader, writer):
+                for number in range(first, first + FEW):
+                    writer.write(
+                        f"GET /filled/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                    )
+                    assert await _status(reader) == 404
 
     async def _one(self, name, kind):
         self._number += 1
