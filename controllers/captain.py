@@ -69,7 +69,7 @@ def captain_step(
 ) -> tuple[Demand, CaptainState]:
     """Return the demand and the next state; see the module docstring."""
     m = measurement
-    # Unknown throttling is refused when roma.yaml is checked; only a first period has none.
+    # Where nobody reports it, this law is refused when roma.yaml is checked.
     throttled = m.throttled or 0.0
     past = state or CaptainState(gains.margin)
     history = remember(past.history, Used(dt, m.usage / dt), gains.history)

@@ -87,7 +87,7 @@ async def _started(at: ClusterService, port: int) -> tuple[Process, int]:
                 said = line.decode(errors="replace").strip()
     except TimeoutError:
         said = said or f"nothing within {START_LIMIT:g} s"
-    except BaseException:
+    except BaseException:  # also when cancelled: nobody else would end it
         await _end(kubectl)
         raise
     await _end(kubectl)

@@ -39,6 +39,9 @@ at once on a change, and otherwise only on its next full pass."""
 REFUSED_FOR: Final = 30
 """Ticks for which a refused value is not asked for again."""
 
+MOST_ASKED: Final = 100
+"""Limits of a pod that are remembered as asked for: one that is applied late is recent."""
+
 log = logging.getLogger(__name__)
 
 
@@ -249,7 +252,7 @@ class PodActuator:
             async with self._turn:
                 if not self._may_act():
                     return None  # another supervisor has begun while this call waited
-                self._asked.setdefault(name, []).append(millis)
+                self._asked[name] = [*self._asked.get(name, ()), millis][-MOST_ASKED:]
                 answer = await self._watch.client.patch(path, body, CALL_LIMIT)
             found = self._watch.take(answer)
             generation = pod.generation if found is None else found.generation

@@ -31,8 +31,7 @@ log: Final = logging.getLogger(__name__)
 LINGER: Final = 2.0
 """Seconds during which a client may go on sending data that will not be read."""
 
-_ENDED: Final = httptools.HttpRequestParser(object())
-"""Parser of connections that have ended, for nothing."""
+_ENDED: Final = httptools.HttpRequestParser(object())  # of connections that have ended
 
 
 class Connection(ClientConnection):
@@ -266,9 +265,7 @@ class Connection(ClientConnection):
         """Drop what the client no longer waits for."""
         self._state = states.CLOSE[self._state]
         self.output.transport = None
-        # It holds our methods: without that cycle the connection is freed now, and not at the next
-        # full garbage collection, which is rare.
-        self._parser = _ENDED
+        self._parser = _ENDED  # ours holds our methods: a cycle, collected rarely
         self._forget_body()
         server = self._server
         self.output.resume(self)
