@@ -20,7 +20,7 @@ COMMANDS = {
     "status": "Show every model now: its promise, its load, its cores and why; worst first.",
     "top": "Show the same as `roma status` once a second, until Ctrl-C.",
     "explain": "Say why MODEL got the cores it got, and which requests were refused.",
-    "models": "Add and remove models; a deployment that runs follows.",
+    "models": "Add, remove and scale models; a deployment that runs follows.",
     "config": "Check a roma.yaml, or print its schema.",
     "keys": "Keys of those who may call, and the secrets of the admin port.",
     "render": "Write a deployment for other tools.",

@@ -1,9 +1,8 @@
-"""`roma models add | remove`: edits a roma.yaml, keeps its comments, waits until it is in force."""
+"""`roma models add | remove | scale`: edits a roma.yaml and waits until it is in force."""
 
-import io
+import asyncio
 import json
 import os
-import shutil
 import ssl
 import time
 import urllib.error
@@ -13,13 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from roma.config import schema as configs
-from roma.config.diff import compare
 from roma.config.schema import Config
-from roma.deploy.model_paths import unservable
+from roma.deploy import config_edit, ready, replicas
+from roma.deploy.config_edit import Document
 from roma.domain.errors import ConfigError, LaunchError, ModelUnavailable
 from roma.domain.model import Statistic
 from roma.security import tokens
@@ -27,7 +24,7 @@ from roma.security.tls import client_context
 from roma.security.tokens import Token
 
 command = typer.Typer(
-    help="Add and remove models; a deployment that runs follows.", no_args_is_help=True
+    help="Add, remove and scale models; a deployment that runs follows.", no_args_is_help=True
 )
 
 File = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
@@ -83,12 +80,12 @@ def add(
         "cpu": _given({"min": minimum, "max": maximum}) or None,
     }
 
-    def edit(document: MutableMapping[str, Any]) -> None:
+    def change(document: Document) -> None:
         if model in document["models"]:
             raise ConfigError(f"{file}: models.{model}: is there already")
         document["models"][model] = _given(entry)
 
-    loaded = _edited(file, edit)
+    loaded = _edited(file, change)
     if wait:
         _until(loaded, model, 200, wait, _token(token_file))
 
@@ -97,20 +94,50 @@ def add(
 def remove(file: File, model: Model, wait: Wait = 60.0, token_file: TokenFile = None) -> None:
     """Take MODEL out of FILE; whoever waits for it is still answered."""
 
-    def edit(document: MutableMapping[str, Any]) -> None:
+    def change(document: Document) -> None:
         if model not in document["models"]:
             known = ", ".join(document["models"])
             raise ConfigError(f"{file}: models.{model}: must be one of {known}")
-        before = configs.load(file).slots
         del document["models"][model]
-        # Where the default would move a port, the present one is written down.
-        for other, slot in configs.parse(_text(document), source=str(file)).slots.items():
-            if slot != before[other]:
-                document["models"][other]["slot"] = before[other]
 
-    loaded = _edited(file, edit)
+    loaded = _edited(file, change)
     if wait:
         _until(loaded, model, 404, wait, _token(token_file))
+
+
+@command.command()
+def scale(
+    file: File,
+    model: Model,
+    count: Annotated[int, typer.Argument(help="Number of replicas.", metavar="REPLICAS", min=1)],
+    wait: Wait = 120.0,
+) -> None:
+    """Start or stop replicas of MODEL; no other model moves.
+
+    Backends `process` and `docker` follow FILE, whose `models.MODEL.workers` names the workers; of
+    backend `kubernetes` the Deployment is scaled, as `kubectl scale` does.
+    """
+    loaded = configs.load(file)
+    if model not in loaded.models:
+        raise ConfigError(f"model = {model}: must be one of {', '.join(loaded.models)}")
+    found = replicas.scaler(file, loaded)
+
+    wanted = asyncio.run(_scaled(found, model, count))
+    if not wanted:
+        print(f"{model} has {count} already")
+    elif wait and any(w.is_placed for w in loaded.workers):
+        if asyncio.run(ready.replicas_serve(configs.load(file), model, wait)):
+            print(f"{model} is served by {count}")
+        else:
+            print(f"nothing answers at {loaded.gateway.url}: in force when `roma up` starts")
+
+
+async def _scaled(scaler: replicas.ReplicaScaler, model: str, count: int) -> int:
+    """Carry out the commands for `count` replicas and say what was done; return how many."""
+    commands = await scaler.commands(model, count)
+    for line in await scaler.carry_out(commands):
+        print(line)
+    return len(commands)
 
 
 def _given(values: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -126,45 +153,11 @@ def _beside(file: Path, path: Path) -> str:
     return os.path.relpath(path.absolute(), file.absolute().parent)
 
 
-def _edited(file: Path, edit: Callable[[MutableMapping[str, Any]], None]) -> Config:
-    """Change a file and return what it says now; one that would be wrong is not written."""
-    old = configs.load(file)
-    try:
-        document = _yaml().load(file.read_text())
-    except YAMLError as error:
-        raise ConfigError(f"{file}: cannot be edited: {error}") from error
-    edit(document)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        scratch.write_text(_text(document))
-        new = configs.load(scratch)
-        compare(old, new)
-        for model, fault in unservable(new).items():
-            if model not in old.models:
-                raise ConfigError(f"{file}: {fault}")
-        shutil.copymode(file, scratch)
-        scratch.replace(file)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be written: {error}") from error
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(str(scratch), str(file))) from error
-    finally:
-        scratch.unlink(missing_ok=True)
+def _edited(file: Path, change: Callable[[Document], None]) -> Config:
+    """Change a file, say so, and return what it says now."""
+    new = config_edit.edit(file, change)
     print(f"wrote {file}")
     return new
-
-
-def _yaml() -> YAML:
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 100
-    return yaml
-
-
-def _text(document: MutableMapping[str, Any]) -> str:
-    text = io.StringIO()
-    _yaml().dump(document, text)
-    return text.getvalue()
 
 
 def _until(config: Config, model: str, status: int, limit: float, token: Token | None) -> None:

@@ -47,11 +47,7 @@ def compare(old: Config, new: Config, started: Config | None = None) -> Change:
         tuple(name for name in new.models if name not in old.models),
         tuple(name for name in old.models if name not in new.models),
         any(getattr(old.gateway, key) != getattr(new.gateway, key) for key in LIMITS),
-        tuple(
-            name
-            for name in new.models
-            if name in old.models and old.models[name].replicas != new.models[name].replicas
-        ),
+        tuple(name for name in new.models if name in old.models and _is_scaled(old, new, name)),
     )
 
 
@@ -85,17 +81,22 @@ def _grpc(started: Config, new: Config) -> Iterator[str]:
 def _models(old: Config, new: Config) -> Iterator[str]:
     then, now = _places(old), _places(new)
     for name in [name for name in old.models if name in new.models]:
-        # Slots and replicas determine the executables, which are compared separately.
-        free = {"slot": None, "replicas": None}
+        # These keys determine the executables, which are compared separately.
+        free = {"slot": None, "replicas": None, "workers": None}
         before, after = (c.models[name].model_copy(update=free) for c in (old, new))
         here, there = now[name], then[name]
-        if old.models[name].replicas != new.models[name].replicas:  # some of them come or go
-            here = {executable: url for executable, url in here.items() if executable in there}
-            there = {executable: there[executable] for executable in here}
+        stay = here.keys() & there.keys()
+        if stay and _is_scaled(old, new, name):  # the others come or go
+            here, there = ({e: urls[e] for e in urls if e in stay} for urls in (here, there))
         if before != after:
             yield f"models.{name} changed"
         elif here != there:
             yield f"models.{name} would move from {_shown(there)} to {_shown(here)}"
+
+
+def _is_scaled(old: Config, new: Config, name: str) -> bool:
+    then, now = old.models[name], new.models[name]
+    return (then.replicas, then.workers) != (now.replicas, now.workers)
 
 
 def _shown(places: Mapping[str, str]) -> str:

@@ -141,7 +141,10 @@ class ModelConfig(Section):
     replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Number of CPU executables, each on a different worker; default: one on every worker. Workers
     of backend `static` do not count. Can change while the deployment runs, if that moves no other
-    model."""
+    model: `roma models scale` sees to it."""
+    workers: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    """Names of the workers that run its replicas, in place of `replicas`; default: chosen by
+    `placement`. Backends `process` and `docker`."""
     memory: Annotated[ByteSize, Field(ge=64 * 2**20)] | None = None
     """Memory limit of each of its containers, e.g. 2GiB; default: none. Backend `docker`, and
     what `roma render kubernetes` writes."""
@@ -161,6 +164,15 @@ class ModelConfig(Section):
     variants: dict[Name, VariantConfig] = Field(default_factory=dict)
     """Versions of the model that may answer for it; default: the model itself. For scheduling.gpu
     `fixed`, `qos`, `qos-opt` and `qos-rl`, on planned devices that hold all of them."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
+        if self.workers is not None and self.replicas is not None:
+            raise Fault("replicas", self.replicas, "absent where workers is set")
+        for name in self.workers or ():
+            if self.workers.count(name) > 1:
+                raise Fault("workers", name, "listed once (never two replicas on one worker)")
+        return self
 
     @property
     def ordered_variants(self) -> tuple[Variant, ...]:

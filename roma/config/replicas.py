@@ -21,14 +21,22 @@ def assign(
     workers: Sequence[str],
     placement: Placement,
     per_worker: int | None,
+    pinned: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[str]]:
     """Return the models of each worker; `None` replicas means one on every worker.
 
-    Models with the most replicas are placed first, since they have the least choice; ties keep the
-    order of the file. Raises ValueError naming the model that does not fit.
+    `pinned` are models whose workers are given; they are placed first. Of the others those with the
+    most replicas are, since they have the least choice; ties keep the order of the file. Raises
+    ValueError naming the model that does not fit.
     """
     placed: dict[str, list[str]] = {worker: [] for worker in workers}
-    wanted = {m: len(workers) if n is None else n for m, n in replicas.items()}
+    pinned = pinned or {}
+    for model, chosen in pinned.items():
+        for worker in chosen:
+            placed[worker].append(model)
+            if per_worker is not None and len(placed[worker]) > per_worker:
+                raise ValueError(model)
+    wanted = {m: len(workers) if n is None else n for m, n in replicas.items() if m not in pinned}
     for model, count in sorted(wanted.items(), key=lambda entry: -entry[1]):
         free = [w for w in workers if per_worker is None or len(placed[w]) < per_worker]
         if len(free) < count:

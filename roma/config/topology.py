@@ -87,13 +87,24 @@ class Topology(Section):
         workers = [w.name for w in self.workers if w.is_placed]
         # The executables of static workers are started outside ROMA.
         replicas = {name: m.replicas for name, m in self.models.items()} if workers else {}
+        pinned = {n: m.workers for n, m in self.models.items() if m.workers is not None}
+        for name, chosen in pinned.items():
+            for unknown in [w for w in chosen if w not in workers]:
+                bound = "of workers where ROMA starts model servers: "
+                raise Fault(
+                    f"models.{name}.workers", unknown, bound + (", ".join(workers) or "none is")
+                )
         try:
-            return assign(replicas, workers, self.placement, self.per_worker)
+            return assign(replicas, workers, self.placement, self.per_worker, pinned)
         except ValueError as error:
-            key, name = f"models.{error}.replicas", str(error)
+            name = str(error)
             bound = f"at most the workers with room ({len(workers)} workers"
             limit = f", per_worker = {self.per_worker}" if self.per_worker else ""
-            raise Fault(key, replicas[name] or "one per worker", bound + limit + ")") from error
+            if name in pinned:
+                key, value = f"models.{name}.workers", ", ".join(pinned[name])
+            else:
+                key, value = f"models.{name}.replicas", str(replicas[name] or "one per worker")
+            raise Fault(key, value, bound + limit + ")") from error
 
     @cached_property
     def slots(self) -> dict[str, int]:

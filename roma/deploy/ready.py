@@ -1,7 +1,8 @@
-"""Readiness report at start: `ready: 2 models`, or the models that cannot be served."""
+"""Readiness of models and replicas: `ready: 2 models`, or the models that cannot be served."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 
 import aiohttp
@@ -9,11 +10,13 @@ import aiohttp
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.security import reachable
+from roma.config.watched_file import Watched
 from roma.deploy.child import Child
 from roma.domain import exchange
-from roma.domain.errors import ExchangeError
+from roma.domain.errors import ExchangeError, LaunchError
+from roma.domain.exchange import ExchangeReply
 from roma.security import peers
-from roma.security.tokens import sent
+from roma.security.tokens import Token, sent
 
 LIVE = ("idle", "busy")
 
@@ -26,16 +29,12 @@ log = logging.getLogger(__name__)
 async def announce(config: Config, children: Mapping[str, Child]) -> None:
     """Log when each model is served or known to be unservable; return when all are served."""
     g, tls = config.gateway, config.gateway.admin_tls is not None
-    url = f"{reachable(*g.exchange_addresses[0], tls=tls)}/control/v1/report"
+    at = reachable(*g.exchange_addresses[0], tls=tls)
     token, said = peers.exchange_token(config), ""
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         while True:
-            try:
-                async with session.get(url, headers=sent(token)) as response:
-                    reply = exchange.parse_reply(await response.read())
-            except (aiohttp.ClientError, OSError, TimeoutError, ExchangeError):
-                pass  # it is starting or restarting
-            else:
+            reply = await report(session, at, token)
+            if reply is not None:
                 states = {e.executor: e.state for e in reply.executors}
                 text, is_complete = summary(config, states, children)
                 if text and text != said:
@@ -44,6 +43,48 @@ async def announce(config: Config, children: Mapping[str, Child]) -> None:
                 if is_complete:
                     return
             await asyncio.sleep(LOOK)
+
+
+async def report(
+    session: aiohttp.ClientSession, at: str, token: Watched[Token] | None
+) -> ExchangeReply | None:
+    """Return the report of a dispatcher; None while it starts or restarts."""
+    try:
+        async with session.get(f"{at}/control/v1/report", headers=sent(token)) as response:
+            return exchange.parse_reply(await response.read())
+    except (aiohttp.ClientError, OSError, TimeoutError, ExchangeError):
+        return None
+
+
+async def replicas_serve(config: Config, model: str, limit: float) -> bool:
+    """Wait until every dispatcher has exactly the replicas of a model that `config` says, all live.
+
+    Returns False at once if no dispatcher answers; raises LaunchError after `limit` seconds.
+    """
+    g, tls = config.gateway, config.gateway.admin_tls is not None
+    wanted = {e.name for e in executables(config) if e.spec.models == (model,)}
+    token, deadline = peers.exchange_token(config), time.monotonic() + limit
+    async with peers.session(peers.to_dispatchers(config), 1) as session:
+        waiting = [reachable(*address, tls=tls) for address in g.exchange_addresses]
+        while waiting:
+            reply = await report(session, waiting[0], token)
+            if reply is None and len(waiting) == len(g.exchange_addresses):
+                return False
+            states = {} if reply is None else _states(reply, model)
+            if states.keys() == wanted and all(state in LIVE for state in states.values()):
+                waiting.pop(0)
+                continue
+            if time.monotonic() > deadline:
+                found = ", ".join(f"{name} {state}" for name, state in sorted(states.items()))
+                raise LaunchError(f"{model} after {limit:g} s: {found or 'no report'}")
+            await asyncio.sleep(LOOK)
+    return True
+
+
+def _states(reply: ExchangeReply, model: str) -> dict[str, str]:
+    """Return the states of a model's replicas by name."""
+    reported = {e.executor: e.state for e in reply.executors}
+    return {name: state for name, state in reported.items() if name.rpartition("@")[0] == model}
 
 
 def summary(

@@ -31,11 +31,9 @@ from roma.deploy.cpu_weight import last_until_ready
 from roma.deploy.launchers import LAUNCHERS, Launched
 from roma.deploy.lease import keep_safe
 from roma.deploy.model_servers import cgroups, model_server
-from roma.deploy.ready import announce
-from roma.domain import exchange
-from roma.domain.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
+from roma.deploy.ready import announce, report
+from roma.domain.errors import ActuationError, ActuationNotPermitted, LaunchError
 from roma.security import exposure, peers
-from roma.security.tokens import sent
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
@@ -331,16 +329,14 @@ async def _until_serving(config: Config) -> None:
 
 
 async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: str) -> None:
-    models, url = sorted(config.models), f"{at}/control/v1/report"
+    models = sorted(config.models)
     placed = {worker.name for worker in config.workers if worker.is_placed}
     wanted = sorted(e.name for e in executables(config) if e.spec.worker in placed)
     # It drains removed models first, then their executables.
     deadline = asyncio.get_running_loop().time() + 2 * config.gateway.drain_timeout + GRACE
     token = peers.exchange_token(config)
     while asyncio.get_running_loop().time() < deadline:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ExchangeError):
-            async with session.get(url, headers=sent(token)) as response:
-                reply = exchange.parse_reply(await response.read())
+        if (reply := await report(session, at, token)) is not None:
             reported = (e.executor for e in reply.executors)
             known = sorted(name for name in reported if name.rpartition("@")[2] in placed)
             if (sorted(m.model for m in reply.models), known) == (models, wanted):

@@ -11,6 +11,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from roma.config import schema
+from roma.deploy.replicas import scaler
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream, run_load
 from roma.workload.arrivals import Profile, RateStep, poisson
@@ -99,6 +101,7 @@ class Controlled:
             }
             file.write_text(json.dumps(content))
             if i == 0:
+                self._file = file
                 log = directory / "dispatcher.log"
                 self._programs["dispatcher"] = Program(["roma", "dispatcher", file], log)
             log = directory / f"supervisor{i}.log"
@@ -117,6 +120,11 @@ class Controlled:
     def _pods(self):
         selector = ("-n", self._namespace, "-l", "roma.dev/managed=true")
         return self._plane.kubectl("describe", "pods", *selector)
+
+    async def scale(self, model, count):
+        """Give a model so many pods; return what was done."""
+        found = scaler(self._file, schema.load(self._file))
+        return await found.carry_out(await found.commands(model, count))
 
     def program(self, name):
         return self._programs[name]

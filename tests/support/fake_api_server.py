@@ -13,6 +13,7 @@ from aiohttp import web
 PODS = "/api/v1/namespaces/{namespace}/pods"
 NODES = "/api/v1/nodes"
 LIMITS = "/api/v1/namespaces/{namespace}/limitranges"
+SCALE = "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
 
 
@@ -50,6 +51,8 @@ class FakeApiServer:
         self.pods = {}
         self.nodes = {}
         self.limit_ranges = []
+        self.replicas = {}
+        """Replicas of Deployments by name."""
         self.lease = {"metadata": {"name": "l", "resourceVersion": "1"}, "spec": {}}
         self.version = 1
         self.oldest = 0
@@ -74,6 +77,8 @@ class FakeApiServer:
         app.router.add_get(NODES, self._get)
         app.router.add_get(LIMITS, self._get_limits)
         app.router.add_patch(PODS + "/{name}/resize", self._patch)
+        app.router.add_get(SCALE, self._get_scale)
+        app.router.add_patch(SCALE, self._patch_scale)
         app.router.add_get("/version", self._get_version)
         app.router.add_get(LEASE, self._get_lease)
         app.router.add_put(LEASE, self._put_lease)
@@ -210,6 +215,19 @@ class FakeApiServer:
 
     async def _get_limits(self, _):
         return web.json_response({"items": self.limit_ranges})
+
+    async def _get_scale(self, request):
+        name = request.match_info["name"]
+        if name not in self.replicas:
+            return _status(404, f'deployments.apps "{name}" not found')
+        count = self.replicas[name]
+        return web.json_response({"kind": "Scale", "spec": {"replicas": count} if count else {}})
+
+    async def _patch_scale(self, request):
+        if self.refusals:
+            return _status(*self.refusals.pop(0))
+        self.replicas[request.match_info["name"]] = (await request.json())["spec"]["replicas"]
+        return await self._get_scale(request)
 
     async def _get_version(self, _):
         return _status(503, "the fake is down") if self.is_down else web.json_response(self.release)

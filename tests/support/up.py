@@ -53,6 +53,18 @@ def write_config(
     return file
 
 
+def several_workers(file, *, replicas):
+    """Add a worker like a file's first, and give every model so many replicas."""
+    document = yaml.safe_load(file.read_text())
+    (first,) = document["workers"]
+    ports = free_ports(2 + len(document["models"]))
+    document["workers"].append({**first, "name": "other", "base_port": ports[0]})
+    for model in document["models"].values():
+        model["replicas"] = replicas
+    document["control"] = (document.get("control") or {}) | {"port": ports[-2]}
+    file.write_text(yaml.safe_dump(document))
+
+
 class Up:
     """A running deployment; ends with the block, however it went."""
 

@@ -19,6 +19,7 @@ from supervisor.live.actuation import ActuationContext, prepare
 from supervisor.live.worker_set import controlling
 from tests.protocol.gateway.conftest import FakeModelServer
 from tests.support.fake_api_server import pod
+from tests.support.kubeconfig import kubeconfig_of
 from tests.support.waiting import until
 
 FILE = """
@@ -37,15 +38,7 @@ control: {{port: {control}, period: 0.2, host: 127.0.0.1}}
 @pytest.fixture
 def config(cluster, tmp_path):
     """A file with one pool, whose API server is the fake."""
-    named = {"server": cluster.api.url}
-    kubeconfig = {
-        "kind": "Config",
-        "current-context": "c",
-        "clusters": [{"name": "c", "cluster": named}],
-        "users": [{"name": "c", "user": {"token": "t"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-    }
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig_of(cluster.api.url)))
     names = ("port", "gateway", "admin", "control")
     ports = dict(zip(names, free_ports(4), strict=True))
     text = FILE.format(kubeconfig=tmp_path / "kubeconfig", **ports)

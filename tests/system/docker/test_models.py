@@ -1,4 +1,4 @@
-"""`roma models add | remove` where models are containers: one comes, one goes, none restarts."""
+"""`roma models add | remove | scale` where models are containers: one comes, one goes, none restarts."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.containers import DockerUp, balanced, two_models
 from tests.support.engine import docker
-from tests.support.up import kill
+from tests.support.up import kill, several_workers
 
 BODY = [b'{"instances": [1]}']
 
@@ -34,6 +34,20 @@ async def test_containers_come_and_go_with_their_models(file, tmp_path):
         assert up.inspect("b", ".State.StartedAt") == started
         assert up.quota("b") is not None
     assert docker("ps", "-aq", "--filter", f"label=roma.managed={up.config.name}") == ""
+
+
+async def test_replicas_are_containers_that_come_and_go_without_a_lost_request(file):
+    several_workers(file, replicas=1)
+    with DockerUp(file) as up:
+        await up.ready()
+        name = f"{up.config.name}-other-a"
+        started = {model: up.inspect(model, ".State.StartedAt") for model in "a"}
+        async with up.under_load({"a": 20}, {"a": BODY}):
+            assert "a is served by 2" in await up.models("scale", "a", "2")
+            assert docker("ps", "-q", "--filter", f"name={name}") != ""
+            assert "a is served by 1" in await up.models("scale", "a", "1")
+            await up.until(lambda: docker("ps", "-aq", "--filter", f"name={name}") == "")
+        assert {model: up.inspect(model, ".State.StartedAt") for model in "a"} == started
 
 
 async def test_what_the_file_no_longer_asks_for_goes_at_the_next_start(file):

@@ -1,4 +1,4 @@
-"""`roma models add | remove` on a deployment that runs: the others notice nothing."""
+"""`roma models add | remove | scale` on a deployment that runs: the others notice nothing."""
 
 import asyncio
 import json
@@ -9,9 +9,11 @@ import sys
 import pytest
 import yaml
 
+from roma.config import schema
+from roma.deploy.replicas import scaler
+from roma.domain.replicas import StartReplica, StopReplica
 from roma.tools.demo import inputs
-from roma.tools.demo.ports import free_ports
-from tests.support.up import Up, kill, write_config
+from tests.support.up import Up, kill, several_workers, write_config
 
 
 @pytest.fixture
@@ -50,26 +52,23 @@ async def test_models_come_and_go_while_the_others_are_served(file, demo_models)
         assert (total.failed, total.lost, total.rejected) == (0, 0, 0)
 
 
-async def test_replicas_come_and_go_without_a_lost_request(file, demo_models):
+async def test_replicas_start_stop_and_move_without_a_lost_request(file, demo_models):
     bodies = [body for body, _ in inputs.digits_held_out()]
-    document = yaml.safe_load(file.read_text())
-    (worker,) = document["workers"]
-    other = {"name": "other", "cores": worker["cores"], "base_port": free_ports(1)[0]}
-    document["workers"] = [worker, other]
-    document["models"]["digits"]["replicas"] = 1
-    document["control"] = document.get("control", {}) | {"port": free_ports(2)[0]}
-    file.write_text(yaml.safe_dump(document))
+    several_workers(file, replicas=1)
     with Up(file) as up:
         await up.ready()
         one = set(up.children("-m roma serve-model"))
         load = asyncio.create_task(up.load({"digits": 20}, {"digits": bodies}, 30, sla=2.0))
-        document["models"]["digits"]["replicas"] = 2
-        file.write_text(yaml.safe_dump(document))
-        await up.until(lambda: len(up.children("-m roma serve-model")) == 2)
+        assert "digits is served by 2" in await up.models("scale", "digits", "2")
         await up.until(lambda: served(up, "digits@other") > 10)
-        document["models"]["digits"]["replicas"] = 1
-        file.write_text(yaml.safe_dump(document))
-        await up.until(lambda: set(up.children("-m roma serve-model")) == one)
+        # As an autoscaler would: the first goes, so that the model has moved.
+        deployed = scaler(file, schema.load(file))
+        await deployed.carry_out([StopReplica("digits", "local")])
+        await up.until(lambda: not one & set(up.children("-m roma serve-model")))
+        await deployed.carry_out([StartReplica("digits", "local")])
+        await up.until(lambda: len(up.children("-m roma serve-model")) == 2)
+        assert "digits is served by 1" in await up.models("scale", "digits", "1")
+        await up.until(lambda: len(up.children("-m roma serve-model")) == 1)
         total = (await load).total
         assert (total.failed, total.lost, total.rejected) == (0, 0, 0)
 

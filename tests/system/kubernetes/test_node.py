@@ -252,6 +252,26 @@ async def test_faults_of_pods_under_load_lose_no_request(
         await under(lambda: _drain(plane))  # what comes meanwhile is refused, and then it serves
 
 
+async def test_replicas_start_and_stop_without_a_lost_request(
+    plane, namespace, node, prepared, bodies, tmp_path
+):
+    found = deployment("digits", prepared["digits"].path)
+    found["metadata"]["name"] = "roma-model-digits"  # as rendered
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([found]))
+    with Controlled(tmp_path, plane, namespace, described(["digits"])) as controlled:
+        await controlled.until(lambda: controlled.ready(1))
+        load = asyncio.create_task(controlled.load({"digits": [40]}, bodies, 40, SLAS))
+        (said,) = await controlled.scale("digits", 2)
+        assert said == "deployment roma-model-digits: replicas 1 -> 2"
+        await controlled.until(lambda: controlled.ready(2))
+        await asyncio.sleep(3)
+        await controlled.scale("digits", 1)
+        report = await load
+        await controlled.until(lambda: len(containers(plane, namespace)) == 1)
+    assert (report.total.failed, report.total.lost) == (0, 0), report.total
+    assert {restarts for _, restarts in containers(plane, namespace).values()} == {0}
+
+
 async def test_a_server_that_is_out_of_memory_costs_what_it_computed_and_one_restart(
     plane, namespace, node, prepared, bodies, tmp_path
 ):

@@ -133,3 +133,17 @@ def test_a_model_that_other_replicas_would_move_is_named():
         "models.b would move from b@w at http://127.0.0.1:8701 "
         "to b@v at http://127.0.0.1:8601: takes a restart"
     )
+
+
+def test_workers_that_are_given_are_replicas_that_come_and_go():
+    on = {
+        workers: schema.parse(TWO.replace("replicas: 1}", f"workers: [{workers}]}}"))
+        for workers in ("v", "w", "v, w")
+    }
+    one = schema.parse(TWO)
+    assert compare(one, on["v"]).scaled == compare(on["v"], on["v, w"]).scaled == ("a",)
+    assert compare(on["v, w"], on["w"]).scaled == ("a",)
+    assert not compare(on["v"], on["v"]).is_any
+    # Until the new replica is loaded nothing would serve the model.
+    with pytest.raises(ConfigError, match=r"^models\.a would move from a@v at .* to a@w at"):
+        compare(on["v"], on["w"])

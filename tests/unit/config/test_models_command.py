@@ -1,11 +1,14 @@
-"""`roma models add | remove` on files; with a running deployment: tests/system/integration/test_models_live.py."""
+"""`roma models add | remove | scale` on files; with a running deployment: tests/system/integration/test_models_live.py."""
 
 import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
 from roma.config import schema
+from roma.config.diff import compare
+from roma.deploy.replicas import scaler
 from roma.domain.errors import ConfigError
+from roma.domain.replicas import StartReplica, StopReplica
 
 FILE = """\
 # The models of this host.
@@ -103,3 +106,90 @@ def test_the_last_model_stays(file):
     with pytest.raises(ConfigError, match="models"):
         models("remove", file, "c")
     assert list(schema.load(file).models) == ["c"]
+
+
+SEVERAL = """\
+models:
+  a: {path: models/a, sla: {response_time: 0.5}, replicas: 1}  # the first
+  b: {path: models/b, sla: {response_time: 0.5}, replicas: 1}
+  c: {path: models/c, sla: {response_time: 0.5}, replicas: 1}
+workers:
+  - {name: u, cores: 2}
+  - {name: v, cores: 2, base_port: 8700}
+  - {name: w, cores: 2, base_port: 8800}
+gateway: {port: 1, admin_port: 8500}
+"""
+
+
+def test_the_others_stay_where_they_are_when_replicas_come_and_go(file):
+    file.write_text(SEVERAL)
+    assert schema.load(file).placed == {"u": ["a"], "v": ["b"], "w": ["c"]}
+    for count, placed in (
+        (2, {"u": ["a"], "v": ["a", "b"], "w": ["c"]}),
+        (3, {"u": ["a"], "v": ["a", "b"], "w": ["a", "c"]}),
+        (1, {"u": ["a"], "v": ["b"], "w": ["c"]}),
+    ):
+        before = schema.load(file)
+        output = models("scale", file, "a", str(count))
+        assert "nothing answers at" in output
+        assert schema.load(file).placed == placed
+        compare(before, schema.load(file))  # a deployment that runs can follow
+    assert "a has 1 already" in models("scale", file, "a", "1")
+    assert "# the first" in file.read_text()
+
+
+def test_a_model_that_goes_moves_no_other(file):
+    file.write_text(SEVERAL)
+    models("remove", file, "a")
+    assert schema.load(file).placed == {"u": [], "v": ["b"], "w": ["c"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (SEVERAL, ("a", "4"), r"models\.a: replicas = 4: must be from 1 to 3, the workers where"),
+        (SEVERAL, ("z", "1"), r"model = z: must be one of a, b, c"),
+        (
+            "models: {a: {sla: {response_time: 1}}}\n"
+            "workers:\n- {backend: static, cores: 1,"
+            " executables: [{url: 'http://h:1', model: a}]}\n",
+            ("a", "2"),
+            r"workers: model servers of backend static are started outside ROMA",
+        ),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(file, text, arguments, message):
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        models("scale", file, *arguments)
+    assert file.read_text() == text
+
+
+async def carried_out(file, *commands):
+    return await scaler(file, schema.load(file)).carry_out(commands)
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ([StartReplica("a")], r"models\.a\.workers: must be named"),
+        ([StartReplica("a", "u")], r"models\.a\.workers = u: has a replica already"),
+        ([StartReplica("a", "x")], r"models\.a\.workers = x: must be of workers where ROMA"),
+        ([StopReplica("a", "v")], r"models\.a\.workers = v: must be one of u"),
+        ([StopReplica("a", "u")], r"models\.a\.workers = u: is the last"),
+        ([StartReplica("a", "v"), StopReplica("a", "u")], r"models\.a would move from a@u"),
+        ([StartReplica("b", "u"), StartReplica("a", "x")], r"models\.a\.workers = x"),
+    ],
+)
+async def test_of_commands_that_cannot_be_carried_out_none_is(file, commands, message):
+    file.write_text(SEVERAL)
+    with pytest.raises(ConfigError, match=message):
+        await carried_out(file, *commands)
+    assert file.read_text() == SEVERAL
+
+
+async def test_commands_for_several_models_are_one_edit(file):
+    file.write_text(SEVERAL)
+    done = await carried_out(file, StartReplica("a", "w"), StartReplica("b", "u"))
+    assert done == ["models.a.workers = u, w", "models.b.workers = v, u"]
+    assert schema.load(file).placed == {"u": ["a", "b"], "v": ["b"], "w": ["a", "c"]}

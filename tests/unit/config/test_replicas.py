@@ -8,6 +8,7 @@ from roma.config import schema
 from roma.config.placement import executables
 from roma.config.replicas import Placement, assign
 from roma.domain.errors import ConfigError
+from roma.domain.replicas import StartReplica, StopReplica, commands
 
 BALANCE, PACK = Placement.BALANCE, Placement.PACK
 
@@ -32,8 +33,41 @@ def test_a_model_is_never_twice_on_one_worker():
         assign({"a": 3}, ["w1", "w2"], BALANCE, None)
 
 
+def test_models_whose_workers_are_given_come_first():
+    pinned = {"d": ("w2", "w3"), "c": ("w3",)}
+    found = assign({"a": 1, "b": 1, "c": None, "d": None}, ["w1", "w2", "w3"], BALANCE, 2, pinned)
+    assert found == {"w1": ["a", "b"], "w2": ["d"], "w3": ["c", "d"]}
+
+
+NAMES = st.text("abcdef", min_size=1, max_size=2)
+
+
 @given(
-    st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(1, 4), min_size=1),
+    st.dictionaries(st.sampled_from(["w1", "w2", "w3"]), st.frozensets(NAMES), min_size=1),
+    NAMES,
+    st.integers(-1, 5),
+)
+def test_commands_lead_to_the_number_of_replicas_and_move_none(placed, model, count):
+    here = {worker for worker, models in placed.items() if model in models}
+    if not 1 <= count <= len(placed):
+        with pytest.raises(ValueError, match=str(count)):
+            commands(model, count, placed)
+        return
+    found = commands(model, count, placed)
+    assert len(found) == abs(count - len(here))
+    workers = {command.worker for command in found}
+    assert len(workers) == len(found)
+    is_more = count > len(here)
+    assert all(isinstance(c, StartReplica if is_more else StopReplica) for c in found)
+    assert workers <= (placed.keys() - here if is_more else here)
+    others = (placed.keys() - here if is_more else here) - workers
+    sizes = [len(placed[worker]) for worker in workers], [len(placed[w]) for w in others]
+    if all(sizes):
+        assert max(sizes[0]) <= min(sizes[1]) if is_more else min(sizes[0]) >= max(sizes[1])
+
+
+@given(
+    st.dictionaries(NAMES, st.integers(1, 4), min_size=1),
     st.integers(1, 4),
     st.sampled_from(Placement),
     st.none() | st.integers(1, 6),
@@ -76,6 +110,19 @@ def test_executables_are_what_was_placed_and_where():
     [
         ("replicas: 1", "replicas: 3", "models.a.replicas = 3: must be at most the workers"),
         ("models:", "per_worker: 1\nmodels:", "per_worker = 1"),
+        (
+            "replicas: 1",
+            "replicas: 1, workers: [w1]",
+            "models.a.replicas = 1: must be absent where",
+        ),
+        ("replicas: 1", "workers: []", "models.a.workers"),
+        ("replicas: 1", "workers: [w1, w1]", "models.a.workers = w1: must be listed once"),
+        ("replicas: 1", "workers: [w3]", "models.a.workers = w3: must be of workers where ROMA"),
+        (
+            "replicas: 1}\n  b: {path: b, sla: {response_time: 0.5}}",
+            "workers: [w1]}\n  b: {path: b, sla: {response_time: 0.5}, workers: [w1]}\nper_worker: 1",
+            "models.b.workers = w1: must be at most the workers with room (2 workers, per_worker = 1)",
+        ),
         ("network: models", "host: 'tcp://h:2376'", "docker.tls = None: must be set for a tcp://"),
         ("network: models", "tls: certs", "docker.tls = certs: must be set for a tcp:// host, and"),
         ("network: models", "host: /var/run/docker.sock", "docker.host"),
