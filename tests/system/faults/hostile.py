@@ -25,6 +25,9 @@ AT_ONCE = 200
 FILL = 5000
 """Paths that are asked for once, at first: more than the gateway remembers."""
 
+LATER = 1_000_000
+"""Number of the first: a version that no later client looks up."""
+
 FEW = 4
 """Of them by one client: the gateway remembers no heads of clients whose every head is new."""
 
@@ -69,14 +72,11 @@ class Hostile:
             await asyncio.gather(*busy, return_exceptions=True)
 
     async def fill(self):
-        """Ask for as many paths as are remembered: what memory is kept for them is kept early."""
-        for first in range(0, FILL, FEW):
-            async with self._connected() as (reader, writer):
+        """Look up as many versions as are remembered: what memory that takes is taken early."""
+        for first in range(LATER, LATER + FILL, FEW):
+            async with self._connected() as streams:
                 for number in range(first, first + FEW):
-                    writer.write(
-                        f"GET /filled/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-                    )
-                    assert await _status(reader) == 404
+                    assert await look_up(*streams, number) == 200
 
     async def _one(self, name, kind):
         self._number += 1
