@@ -7,8 +7,12 @@ from dispatcher.state.utility import QualityOptions
 from roma.config.schema import Config, learned_policy
 
 
-def build_core(config: Config) -> Dispatcher:
-    """Return the core; the caller adds the executors."""
+def build_core(config: Config, *, reaction: float | None = None) -> Dispatcher:
+    """Return the core; the caller adds the executors.
+
+    `reaction` is the longest time, in seconds, in which cores follow a new load; default: that of
+    the configuration.
+    """
     scheduling, quality = config.scheduling, config.scheduling.quality
     return Dispatcher(
         config.model_specs,
@@ -28,4 +32,5 @@ def build_core(config: Config) -> Dispatcher:
             ),
         ),
         window=config.window,
+        reaction=config.reaction if reaction is None else reaction,
     )

@@ -63,7 +63,11 @@ STORY_LENGTH: Final = 64
 
 
 class Dispatcher:
-    """Queues, executors and schedulers behind one function."""
+    """Queues, executors and schedulers behind one function.
+
+    `window` is that of the response times, `reaction` the longest time in which cores follow a new
+    load (0: they never do); both in seconds.
+    """
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class Dispatcher:
         cpu: type[Scheduler],
         options: PolicyOptions | None = None,
         window: float = 1.0,
+        reaction: float = 0.0,
     ) -> None:
         options = options or PolicyOptions()
         self._queues = Queues(models, window, UTILITIES[options.quality.utility])
@@ -82,7 +87,7 @@ class Dispatcher:
         self.executors = Executors()
         state = PolicyView(self.queues, self.executors, self.low_priority)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
-        self._requests = Requests(self._queues, self.executors, self.policies)
+        self._requests = Requests(self._queues, self.executors, self.policies, reaction)
         self._executions = Executions(self._queues, self.executors, self.policies, self._requests)
         self._wait_until: float | None = None
         self._ejections = Ejections(self.executors)

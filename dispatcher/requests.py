@@ -6,16 +6,16 @@ Every change is reported to the policies. What the driver must do about it colle
 from heapq import heappop, heappush
 from typing import Final
 
-from dispatcher.guards.admission import refusal
+from dispatcher.guards.admission import needs_cores, refusal
 from dispatcher.policies import Policies
 from dispatcher.state.executors import Execution, Executors
 from dispatcher.state.lifecycle import REQUEST, RequestState, RequestStep
 from dispatcher.state.queues import ModelQueue, Queues
 from dispatcher.state.retry_budget import REQUESTS_PER_RETRY
 from dispatcher.state.tickets import Ticket, count, is_error
-from roma.domain.events import Command, Fail, Reason, Reject, Result
+from roma.domain.events import Command, CoresNeeded, Fail, Reason, Reject, Result
 from roma.domain.lifecycle import Step
-from roma.domain.model import Device, Request
+from roma.domain.model import Device, Priority, Request
 
 # Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
 _QUEUED: Final = REQUEST[RequestState.NEW, RequestStep.ADMIT]
@@ -26,15 +26,19 @@ _FAIL: Final = REQUEST.step(RequestStep.FAIL)
 _CANCEL: Final = REQUEST.step(RequestStep.CANCEL)
 _REJECT: Final = REQUEST.step(RequestStep.REJECT)
 _DEADLINE: Final = Reason.DEADLINE
+_INTERACTIVE: Final = Priority.INTERACTIVE
 
 
 class Requests:
     """The live requests by id, with their deadlines."""
 
-    def __init__(self, queues: Queues, executors: Executors, policies: Policies) -> None:
+    def __init__(
+        self, queues: Queues, executors: Executors, policies: Policies, reaction: float
+    ) -> None:
         self._queues = queues
         self._executors = executors
         self._policies = policies
+        self._reaction = reaction
         self.live: dict[int, Ticket] = {}
         self.deadlines: list[tuple[float, int]] = []
         """Deadline and request, a heap; entries of requests that have ended are skipped."""
@@ -44,7 +48,7 @@ class Requests:
         """Queue a request, or refuse it."""
         queue = self._queues.of(request)
         queue.arrivals += 1
-        refused = refusal(request, queue, self._executors)
+        refused = refusal(request, queue, self._executors, self._reaction)
         if refused is not None:
             queue.rejected[refused.reason] += 1
             queue.rejected_by_client += refused.by_client
@@ -55,6 +59,11 @@ class Requests:
         self.live[request.id] = Ticket(request, _QUEUED)
         queue.push(request)
         heappush(self.deadlines, (request.deadline, request.id))
+        if request.priority is _INTERACTIVE and needs_cores(
+            queue, self._executors, now, self._reaction
+        ):
+            queue.asked_at = now
+            self.commands.append(CoresNeeded(request.model))
         self._policies.on_request(request, now)
         self._policies.on_queue(queue, now)
 

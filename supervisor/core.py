@@ -33,6 +33,9 @@ RESTART_LOOP = 300.0
 RESTART_PATIENCE = 60.0
 """Seconds for which a lost executable keeps its share while it restarts."""
 
+EARLIEST = 0.25
+"""Share of a period after which the next one may begin early: a queue has outgrown its cores."""
+
 LEAST_OF_BURST = 0.99
 """Least share of its burst that a quota must have: the kernel's files are in whole microseconds."""
 

@@ -96,7 +96,8 @@ def _seen(d: Decision) -> str:
         return ""
     if m.idle:
         return "Nothing arrived, waits or runs."
-    parts = [f"{_count(m.arrivals)} requests arrived in {d.dt:.1f} s", *_answered(m)]
+    period = f"{d.dt:.1f}" if d.dt >= 0.1 else f"{d.dt:.2f}"  # the latter began early
+    parts = [f"{_count(m.arrivals)} requests arrived in {period} s", *_answered(m)]
     if m.waiting or m.in_flight:
         oldest = units.milliseconds(m.oldest_age)
         parts.append(f"{m.waiting} wait and {m.in_flight} run, the oldest for {oldest:.0f} ms")

@@ -1,7 +1,9 @@
 """Admission: refuse a request that cannot be answered in time while refusing is cheap.
 
 The queue is bounded by count and by predicted wait. A prediction can be wrong, so it never blocks a
-request that could start at once: that request is what corrects the prediction.
+request that could start at once: that request is what corrects the prediction. Nor does it assume
+that an idle model keeps its few cores: until a controller has seen the queue, it refuses only what
+would be late with the most cores that may be granted.
 
 The meaning of "in time" depends on the promise (`roma.domain.model.Sla`). For a promise with a
 budget it is the response time: a later answer spends the budget and the cores, and under FIFO every
@@ -42,8 +44,13 @@ class Refusal:
     by_client: bool = False
 
 
-def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusal | None:
-    """Return why an arriving request must be refused, or None to admit it."""
+def refusal(
+    request: Request, queue: ModelQueue, executors: Executors, reaction: float
+) -> Refusal | None:
+    """Return why an arriving request must be refused, or None to admit it.
+
+    `reaction` is the longest time, in seconds, in which cores follow a new load.
+    """
     model = request.model
     if not executors.serve(model):
         return Refusal(Reason.NO_EXECUTABLE, RECOVERY, f"no executable of model {model} is ready")
@@ -59,18 +66,36 @@ def refusal(request: Request, queue: ModelQueue, executors: Executors) -> Refusa
         return Refusal(
             Reason.QUEUE_FULL, wait, f"{waiting} requests of model {model} wait (bound {bound})"
         )
-    response, limit = wait + executors.fastest(model), request.deadline - request.arrived
-    name = "deadline"
+    limit, name = request.deadline - request.arrived, "deadline"
     if queue.response_limit < limit:
-        name, limit = "promise", queue.response_limit
-    if response > limit:
-        return Refusal(
-            Reason.PREDICTED_LATE,
-            response - limit,
-            f"model {model}: predicted response time {response:.3f} s > {name} {limit:.3f} s",
-            by_client=request.strict and response <= queue.spec.sla.response_time,
-        )
-    return None
+        limit, name = queue.response_limit, "promise"
+    response = wait + executors.fastest(model)
+    if response > limit and request.arrived - queue.waiting_since < reaction:
+        # No controller has seen this queue yet: what it will grant may do.
+        response = executors.response_at_most_cores(model, waiting)
+    if response <= limit:
+        return None
+    return Refusal(
+        Reason.PREDICTED_LATE,
+        response - limit,
+        f"model {model}: predicted response time {response:.3f} s > {name} {limit:.3f} s",
+        by_client=request.strict and response <= queue.spec.sla.response_time,
+    )
+
+
+def needs_cores(queue: ModelQueue, executors: Executors, now: float, reaction: float) -> bool:
+    """Return True if a queue that no controller has seen is too long for the present cores.
+
+    That is, its last request would be late with them, and they may grow. Asked once, it is not
+    asked again for `reaction` seconds.
+    """
+    if now - queue.waiting_since >= reaction or now - queue.asked_at < reaction:
+        return False
+    model = queue.spec.name
+    if not executors.may_grow(model):
+        return False
+    response = executors.wait(model, len(queue)) + executors.fastest(model)
+    return response > queue.spec.sla.response_time
 
 
 @dataclass(frozen=True, slots=True)

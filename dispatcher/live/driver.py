@@ -37,6 +37,7 @@ from roma.domain.events import (
     Abort,
     Command,
     CoresApplied,
+    CoresNeeded,
     Event,
     Execute,
     ExecutionEnded,
@@ -160,6 +161,8 @@ class Driver:
         self._endpoints = endpoints
         self.devices: dict[str, DeviceCommands] = {}
         """Planned devices by executor; where there are any, there are no `endpoints`."""
+        self.on_need: Callable[[str], None] = lambda _: None
+        """Called with a worker whose cores a queue has outgrown."""
         self._timeout = backend_timeout
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
@@ -285,6 +288,9 @@ class Driver:
                 self.devices[command.executor].load(command)
             case UnloadModel():
                 self.devices[command.executor].unload(command)
+            case CoresNeeded(model):
+                for executor in self.core.executors.of(model):
+                    self.on_need(executor.spec.worker)
             case _:
                 assert_never(command)
 

@@ -142,9 +142,18 @@ class Executor:
         if self.spec.device is Device.GPU:
             self.limit, self.share = UNBOUNDED if self.spec.is_planned else 1, 1.0
             return
+        self.limit, self.share = self._slots(cores)
+
+    @property
+    def most(self) -> tuple[int, float]:
+        """Its `limit` and `share` with the most cores that its controller may grant."""
+        most = self.spec.most_cores
+        return (self.limit, self.share) if most <= self.cores else self._slots(most)
+
+    def _slots(self, cores: float) -> tuple[int, float]:
         slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
-        self.limit = slots if part == 1 else max(1, round(part * slots))
-        self.share = min(cores / slots, self.spec.threads)
+        limit = slots if self.part == 1 else max(1, round(self.part * slots))
+        return limit, min(cores / slots, self.spec.threads)
 
     @property
     def live(self) -> bool:
@@ -385,6 +394,30 @@ class Executors:
         """
         rate = self._rate(model)
         return ahead / rate if rate > 0 else RECOVERY
+
+    def may_grow(self, model: str) -> bool:
+        """Return True if requests of `model` wait for slots, and more cores may be granted."""
+        grows = False
+        for executor in self.of(model):
+            if executor.has_room:
+                return False
+            grows = grows or executor.cores < executor.spec.most_cores
+        return grows
+
+    def response_at_most_cores(self, model: str, ahead: int) -> float:
+        """Return the response time of the next request if every controller granted its most now.
+
+        `ahead` requests wait already; 0 if an executor is unmeasured.
+        """
+        rate, shortest = 0.0, math.inf
+        for executor in self.of(model):
+            work = executor.work(model)
+            if not work:
+                return 0.0
+            limit, share = executor.most
+            rate += limit * share / work
+            shortest = min(shortest, work / share)
+        return ahead / rate + shortest if rate > 0 else math.inf
 
     def _rate(self, model: str) -> float:
         """Return the requests per second that `model`'s executors can finish; inf if unmeasured.

@@ -69,6 +69,7 @@ class ModelQueue:
         "accuracy",
         "answers",
         "arrivals",
+        "asked_at",
         "cancelled",
         "cancelled_late",
         "cpu",
@@ -87,6 +88,7 @@ class ModelQueue:
         "spec",
         "utility",
         "waiting",
+        "waiting_since",
     )
 
     def __init__(self, spec: ModelSpec, window: float, utility: Utility = linear) -> None:
@@ -99,6 +101,10 @@ class ModelQueue:
         self.quality = 0.0
         self.response = SlidingWindow(window)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
+        self.waiting_since = -math.inf
+        """Time since which the queue has not been empty."""
+        self.asked_at = -math.inf
+        """Time of the last `CoresNeeded`."""
         self._head: Request | None = None
         """The first waiting request, if it is known."""
         self._arrived_sum = 0.0
@@ -144,6 +150,7 @@ class ModelQueue:
         """Append a request."""
         if not self.waiting:
             self._head = request
+            self.waiting_since = request.arrived
         self.waiting[request.id] = request
         self._arrived_sum += request.arrived
 

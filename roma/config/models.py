@@ -169,8 +169,9 @@ class ModelConfig(Section):
     def _check(self) -> "ModelConfig":
         if self.workers is not None and self.replicas is not None:
             raise Fault("replicas", self.replicas, "absent where workers is set")
-        for name in self.workers or ():
-            if self.workers.count(name) > 1:
+        workers = self.workers or ()
+        for name in workers:
+            if workers.count(name) > 1:
                 raise Fault("workers", name, "listed once (never two replicas on one worker)")
         return self
 

@@ -147,6 +147,20 @@ class Topology(Section):
         is_short = self.control.law == LATE_SHARE and worker.has_fast_quotas
         return SHORT_PERIOD if is_short else LONG_PERIOD
 
+    def decides_early(self, worker: WorkerConfig) -> bool:
+        """Return True if its supervisor ends a period when a queue has outgrown its cores.
+
+        Only the default law takes periods of any length, and an API server may take one to answer.
+        """
+        return self.control.law == LATE_SHARE and not worker.is_discovered
+
+    @property
+    def reaction(self) -> float:
+        """Longest time, in seconds, in which cores follow a new load; 0 if they never do."""
+        if self.control.law == "static" or self.control.dry_run:
+            return 0.0
+        return max(self.period(worker) for worker in self.workers)
+
     @property
     def window(self) -> float:
         """Window of the response-time statistics, in seconds."""

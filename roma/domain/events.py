@@ -299,4 +299,14 @@ class Fail:
     detail: str
 
 
-Command = Execute | LoadModel | UnloadModel | Abort | Reject | Fail
+@dataclass(frozen=True, slots=True)
+class CoresNeeded:
+    """A model's queue has outgrown its cores since the last control period: decide again now.
+
+    A hint: without it the cores follow at the end of the period.
+    """
+
+    model: str
+
+
+Command = Execute | LoadModel | UnloadModel | Abort | Reject | Fail | CoresNeeded

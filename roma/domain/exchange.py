@@ -2,6 +2,8 @@
 
 Counts are cumulative since the dispatcher started (`epoch` identifies that start), so a lost
 exchange loses no data: the next one covers both periods. Times are seconds.
+
+Between two exchanges a supervisor waits to hear that a queue has outgrown its cores.
 """
 
 from dataclasses import dataclass
@@ -140,6 +142,9 @@ class ExchangeReply:
     models: tuple[ModelReport, ...]
     executors: tuple[ExecutorReport, ...]
 
+
+QUIET = 20.0
+"""Seconds for which a supervisor waits, in one call, to hear that cores are needed."""
 
 T = TypeVar("T")
 

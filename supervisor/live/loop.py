@@ -19,7 +19,7 @@ from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
-from supervisor.core import Supervisor
+from supervisor.core import EARLIEST, Supervisor
 from supervisor.decision_log import Decision, plain
 from supervisor.executables import Managed
 from supervisor.live import identity
@@ -28,6 +28,9 @@ from supervisor.live.peer import Peer, WorkerHeld
 log = logging.getLogger(__name__)
 
 JITTERS_KEPT = 900
+
+RETRY = 1.0
+"""Seconds after which a dispatcher that could not be heard is called again."""
 
 DURATIONS = decades(0.0001, 10.0)
 """Bucket bounds in seconds: setting a quota is a file write, or a call to an engine that may
@@ -39,6 +42,7 @@ class ControlLoop:
 
     `jitters` are the delays in seconds of recent ticks, `jitter` of all of them; `actuation` has
     the time to set the quotas of each tick. `host` reads the CPUs of the executables' host.
+    `decides_early`: a dispatcher whose queue has outgrown its cores brings the next tick forward.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class ControlLoop:
         law: str = "",
         decision_log: DecisionLog | None = None,
         host: Callable[[], HostReading | None] = lambda: None,
+        decides_early: bool = False,
     ) -> None:
         self.core = core
         self.ticks = 0
@@ -62,6 +67,8 @@ class ControlLoop:
         self.period = period
         self._actuator = actuator
         self._peers = peers
+        self._heeded = peers if decides_early else ()
+        self._needed = asyncio.Event()
         self.worker = worker
         self._law = law
         self._decision_log = decision_log
@@ -86,10 +93,10 @@ class ControlLoop:
     async def run(self) -> None:
         """Tick until cancelled."""
         clock = asyncio.get_running_loop().time
-        due = clock()
+        due, listening = clock(), [asyncio.create_task(self._listen(p)) for p in self._heeded]
         try:
             while True:
-                await asyncio.sleep(due - clock())
+                due = await self._until(due)
                 late = clock() - due
                 self.jitters.append(late)
                 self.jitter.add(late)
@@ -99,7 +106,33 @@ class ControlLoop:
                 self.missed += passed - 1
                 due += passed * self.period
         finally:
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
             await self._end_story()
+
+    async def _until(self, due: float) -> float:
+        """Wait until `due`, or until cores are needed earlier; return when the tick is due."""
+        clock = asyncio.get_running_loop().time
+        earliest = due - (1 - EARLIEST) * self.period
+        try:
+            async with asyncio.timeout_at(due):
+                await self._needed.wait()
+                await asyncio.sleep(earliest - clock())
+                due = clock()
+        except TimeoutError:
+            await asyncio.sleep(due - clock())
+        self._needed.clear()
+        return due
+
+    async def _listen(self, peer: Peer) -> None:
+        """Hear from a dispatcher when cores are needed, until cancelled."""
+        while True:
+            try:
+                if await peer.needs(self.worker):
+                    self._needed.set()
+            except ExchangeError:  # its report tells
+                await asyncio.sleep(RETRY)
 
     async def tick(self) -> None:
         """Run one control period."""

@@ -54,6 +54,20 @@ class Peer:
         self._has_answered = True
         return exchange.parse_reply(body)
 
+    async def needs(self, worker: str) -> bool:
+        """Wait until a model needs cores of a worker; False if none did for half a minute."""
+        url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
+        try:
+            async with self._session.get(
+                url, params={"worker": worker}, headers=sent(self._token), timeout=timeout
+            ) as response:
+                await response.read()
+                if response.status not in (200, 204):
+                    raise ExchangeError(f"{url}: status {response.status}")
+                return response.status == 200
+        except (ClientError, TimeoutError, OSError) as error:
+            raise self._silent(url, error) from error
+
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
         """Report what was applied; raise WorkerHeld while it accepts another supervisor."""
         refusal = await self._confirm(message)

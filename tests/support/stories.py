@@ -17,6 +17,7 @@ from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Abort,
     CoresApplied,
+    CoresNeeded,
     Execute,
     ExecutionEnded,
     ExecutionUnreachable,
@@ -259,10 +260,14 @@ def said(command):
             again = "" if command.retry_after is None else f", again in {command.retry_after:.2f} s"
             return f"reject {command.request}: {command.reason.value}{again}: {command.detail}"
         case Fail():
-            return f"fail {command.request}: {command.detail}"
+            line = f"fail {command.request}: {command.detail}"
         case Abort():
-            return f"abort execution {command.execution}"
-    raise AssertionError(command)
+            line = f"abort execution {command.execution}"
+        case CoresNeeded():
+            line = f"cores needed: {command.model}"
+        case _:
+            raise AssertionError(command)
+    return line
 
 
 def replayed(text):

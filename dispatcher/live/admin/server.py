@@ -2,6 +2,7 @@
 
     GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
     POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
+    GET  /control/v1/needs?worker=…   200 once a queue has outgrown its cores there, or 204
 
 There are two halves because in-flight limits must follow an allocation at once, not a period later.
 The port also serves GET /metrics, for Prometheus, /healthz, the live page
@@ -41,7 +42,7 @@ SHUTDOWN_TIMEOUT = 0.5
 """Seconds for connections to close."""
 
 REPORT, APPLIED, METRICS = "/control/v1/report", "/control/v1/applied", "/metrics"
-RELOAD = "/control/v1/reload"
+NEEDS, RELOAD = "/control/v1/needs", "/control/v1/reload"
 
 Part = Callable[[web.Application], object]
 """Adds the routes of a part to an application."""
@@ -65,6 +66,7 @@ class Admin:
     ) -> None:
         """Take the parts of the dispatcher; `epoch` names the dispatcher's start."""
         self._supervisors = supervisors
+        driver.on_need = supervisors.need
         self._watch = watch
         self._driver = driver
         self._page = Page(watch)
@@ -98,6 +100,7 @@ class Admin:
         guards = {
             REPORT: TokenGuard(shared),
             APPLIED: TokenGuard(shared),
+            NEEDS: TokenGuard(shared),
             METRICS: TokenGuard(scraping),
         }
         default = TokenGuard(admin, browser=True)
@@ -126,6 +129,7 @@ class Admin:
             try:
                 yield
             finally:
+                self._supervisors.close()
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
 
@@ -141,10 +145,18 @@ class Admin:
     def _add_exchange(self, app: web.Application) -> None:
         app.router.add_get(REPORT, self._report)
         app.router.add_post(APPLIED, self._applied)
+        app.router.add_get(NEEDS, self._needs)
 
     async def _report(self, _: web.Request) -> web.Response:
         reply = reports.reply(self._driver.core, self._epoch, self._driver.clock())
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
+
+    async def _needs(self, request: web.Request) -> web.Response:
+        try:
+            found = await self._supervisors.needed(request.query.get("worker", ""), exchange.QUIET)
+        except UnknownWorker as error:
+            return web.json_response({"error": str(error)}, status=404)
+        return web.Response(status=200 if found else 204)
 
     async def _applied(self, request: web.Request) -> web.Response:
         if hdrs.ORIGIN in request.headers:

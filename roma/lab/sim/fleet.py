@@ -30,6 +30,7 @@ from roma.domain.errors import ConfigError
 from roma.domain.events import (
     Abort,
     Command,
+    CoresNeeded,
     Event,
     Execute,
     ExecutionEnded,
@@ -265,7 +266,7 @@ class Fleet:
                 self._devices.give(executor, Unload(0, model))
             case Reject(request, reason):
                 self._finish(request, reason)
-            case Fail() | Abort():
+            case Fail() | Abort() | CoresNeeded():
                 raise AssertionError(f"nothing fails here: {command}")
             case _:
                 assert_never(command)

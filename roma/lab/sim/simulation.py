@@ -30,6 +30,7 @@ from roma.domain.events import (
     Abort,
     Command,
     CoresApplied,
+    CoresNeeded,
     Event,
     Execute,
     ExecutionEnded,
@@ -55,8 +56,8 @@ from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed
 from roma.lab.sim.tally import Tally
 from roma.lab.sim.world import World
 from supervisor.assembly import build_core as build_supervisor
-from supervisor.core import Supervisor
-from supervisor.executables import Apply
+from supervisor.core import EARLIEST, Supervisor
+from supervisor.executables import Apply, Reading
 
 DISPATCHER = "dispatcher"
 
@@ -75,10 +76,12 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker's supervisor; None while it is dead."""
+    """A worker's supervisor, None while it is dead; times of its last and of its next tick."""
 
     config: WorkerConfig
     core: Supervisor | None
+    ticked: float = -math.inf
+    due: float = math.inf
 
 
 class Simulation:
@@ -97,7 +100,9 @@ class Simulation:
     ) -> None:
         config = scenario.config
         self.agenda = Agenda()
-        self.dispatcher = build_dispatcher(config)
+        # Cores that follow a script follow no load.
+        reaction = None if scenario.script is None else 0.0
+        self.dispatcher = build_dispatcher(config, reaction=reaction)
         self.world = World(
             config,
             scenario.profiles,
@@ -171,7 +176,7 @@ class Simulation:
             stream = _Stream(name, iter(times), spec.deadline, self._tallies[name])
             self._await_next(stream)
         for worker in self.workers.values():
-            self.agenda.at(0.0, self._tick, worker)
+            self._tick_at(worker, 0.0)
         for fault in scenario.faults:
             self.agenda.at(fault.time, self._break, fault)
         if self._teller is not None:
@@ -267,6 +272,8 @@ class Simulation:
             case UnloadModel(executor, model):
                 assert self._devices is not None
                 self._devices.give(executor, Unload(0, model))
+            case CoresNeeded(model):
+                self._decide_early(model, now)
             case _:
                 assert_never(command)
 
@@ -277,22 +284,34 @@ class Simulation:
 
     # Control
 
-    def _tick(self, worker: _Worker) -> None:
+    def _decide_early(self, model: str, now: float) -> None:
+        """Let the supervisors of a model's executables tick, as `supervisor.live.loop` does."""
+        config = self._scenario.config
+        for executor in self.dispatcher.executors.of(model):
+            worker = self.workers[executor.spec.worker]
+            if config.decides_early(worker.config):
+                spared = EARLIEST * config.period(worker.config)
+                self._tick_at(worker, max(now, worker.ticked + spared))
+
+    def _tick_at(self, worker: _Worker, time: float) -> None:
+        if time < worker.due:
+            worker.due = time
+            self.agenda.at(time, self._tick, (worker, time))
+
+    def _tick(self, what: tuple[_Worker, float]) -> None:
         """Run one control period of one worker, like `supervisor.live.loop`."""
+        worker, due = what
+        if due != worker.due:
+            return  # an earlier one has replaced it
         now, core = self.agenda.now, worker.core
-        self.agenda.at(now + self._scenario.config.period(worker.config), self._tick, worker)
+        worker.ticked, worker.due = now, math.inf
+        self._tick_at(worker, now + self._scenario.config.period(worker.config))
         if core is None:
             return
         if self._scenario.script is not None:
             self._follow(self._scenario.script, worker)
             return
-        error = self._scenario.usage_error
-        readings = {}
-        for name in core.status:
-            reading = self.world.reading(name)
-            readings[name] = (
-                reading if error == 1 else replace(reading, usage=reading.usage * error)
-            )
+        readings = {name: self._reading(name) for name in core.status}
         reply = reports.reply(self.dispatcher, DISPATCHER, now)
         if self._scenario.hide_age:
             models = tuple(replace(m, oldest_age=0.0) for m in reply.models)
@@ -310,6 +329,10 @@ class Simulation:
                 self._apply((worker, apply))
         if self._record:
             self._sample(core, self._scenario.config.period(worker.config))
+
+    def _reading(self, name: str) -> Reading:
+        reading, error = self.world.reading(name), self._scenario.usage_error
+        return reading if error == 1 else replace(reading, usage=reading.usage * error)
 
     def _look(self, teller: SimDecisionLog) -> None:
         now = self.agenda.now

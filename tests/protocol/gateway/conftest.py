@@ -19,6 +19,7 @@ from dispatcher.live import app as dispatcher_app
 from dispatcher.live.aiohttp_endpoint import ENDPOINT
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
+from tests.support.raw_http import Client
 from tests.support.waiting import until
 
 
@@ -431,3 +432,17 @@ async def harness():
 def pytest_asyncio_loop_factories(config, item):
     """The dispatcher runs on uvloop, whose transports are not asyncio's: test both."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def connect(harness):
+    clients = []
+
+    async def one():
+        client = Client(*await asyncio.open_connection("127.0.0.1", harness.port))
+        clients.append(client)
+        return client
+
+    yield one
+    for client in clients:
+        client.writer.transport.abort()

@@ -11,7 +11,7 @@ import trustme
 from yarl import URL
 
 from roma.security import api_keys
-from tests.protocol.gateway.test_http import HEAD, Client
+from tests.support.raw_http import HEAD, Client
 
 IDS = ("aaaaaaaa", "bbbbbbbb", "cccccccc")
 TOKENS = dict(zip(("one", "narrow", "batch"), map(api_keys.new_token, IDS), strict=True))

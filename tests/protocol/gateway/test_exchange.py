@@ -1,6 +1,7 @@
 """The supervisor's side of a real dispatcher's admin port: reports and confirmations."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import aiohttp
@@ -44,6 +45,34 @@ async def test_applied_cores_change_the_in_flight_limit_at_once(harness):
     readings = (ExecutorReading("m.0@local", 0.5, 0.0, 0.0), ExecutorReading("other", 1, 0, 0))
     await peer.confirm(ExchangeRequest("local", readings))
     assert harness.core.executors["m.0@local"].limit == 1
+
+
+async def test_a_queue_that_outgrows_its_cores_is_told_at_once(harness):
+    await harness.open(cores=2, response_time=0.05)
+    peer = Peer(harness.session, harness.admin, 5)
+    await harness.predict()  # what a request costs
+    await peer.confirm(ExchangeRequest("local", (ExecutorReading("m.0@local", 0.002, 0.0, 0.0),)))
+    heard = asyncio.create_task(peer.needs("local"))
+    harness.backends[0].gate = asyncio.Event()
+    calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
+    assert await heard is True
+    harness.backends[0].gate.set()
+    await asyncio.gather(*calls)
+
+
+async def test_who_waits_for_an_unknown_worker_is_told(harness):
+    await harness.open()
+    with pytest.raises(ExchangeError, match=r"control/v1/needs: status 404"):
+        await Peer(harness.session, harness.admin, 5).needs("other")
+
+
+async def test_a_dispatcher_that_ends_lets_nobody_wait(harness):
+    await harness.open()
+    waiting = asyncio.create_task(Peer(harness.session, harness.admin, 5).needs("local"))
+    await harness.until(lambda: harness.admin_doors._supervisors._needed["local"]._waiters)
+    await harness.running.aclose()
+    with contextlib.suppress(ExchangeError):
+        assert await waiting is False
 
 
 async def test_a_malformed_confirmation_names_the_field(harness):

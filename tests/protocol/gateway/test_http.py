@@ -1,63 +1,14 @@
-"""The HTTP server on raw sockets: what RFC 9112 asks, what it forbids, and every bound."""
+"""The HTTP server on raw sockets: what RFC 9112 asks, and what it forbids."""
 
 import asyncio
-import gc
 import json
-import tracemalloc
 
 import pytest
 from aiohttp import web
 
-from dispatcher.live.app import within
-from dispatcher.live.http.connections import TOLD
-from roma.config.gateway import LimitsConfig
 from roma.domain.model import Priority
 from tests.support.handler import Passing
-
-HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
-
-
-def post(body, *lines):
-    more = b"".join(line + b"\r\n" for line in lines)
-    return HEAD + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-class Client:
-    """A connection, byte by byte."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-
-    def send(self, data):
-        self.writer.write(data)
-
-    async def answer(self):
-        """Return status, headers and body of the next answer."""
-        async with asyncio.timeout(10):
-            head = await self.reader.readuntil(b"\r\n\r\n")
-            first, *lines = head.decode("latin-1").split("\r\n")[:-2]
-            headers = dict(line.lower().split(": ", 1) for line in lines)
-            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
-        return int(first.split()[1]), headers, body
-
-    async def ended(self):
-        """Return whether the server closes and sends nothing more."""
-        async with asyncio.timeout(10):
-            return await self.reader.read() == b""
-
-
-@pytest.fixture
-async def connect(harness):
-    clients = []
-
-    async def one():
-        client = Client(*await asyncio.open_connection("127.0.0.1", harness.port))
-        clients.append(client)
-        return client
-
-    yield one
-    for client in clients:
-        client.writer.transport.abort()
+from tests.support.raw_http import HEAD, post
 
 
 async def test_pipelined_requests_are_answered_in_their_order_one_at_a_time(harness, connect):
@@ -115,23 +66,6 @@ async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(harness
     assert "Transfer-Encoding" not in harness.backends[0].seen[0][1]
 
 
-async def test_a_body_of_tiny_chunks_takes_no_more_memory_than_is_counted(harness, connect):
-    await harness.open()
-    client = await connect()
-    client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        client.send(b"2\r\n11\r\n" * 100_000)
-        await harness.until(lambda: harness.server.buffered == 200_000)
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert taken < 2 * harness.server.buffered
-    client.send(b"0\r\n\r\n")
-    assert (await client.answer())[2] == b"1" * 200_000
-
-
 async def test_an_answered_request_leaves_nothing_behind(harness, connect):
     await harness.open()
     client = await connect()
@@ -140,22 +74,6 @@ async def test_an_answered_request_leaves_nothing_behind(harness, connect):
     assert (await client.answer())[2] == b"1234"
     (connection,) = harness.connections
     assert len(connection._body) == 0
-
-
-async def test_long_targets_are_not_remembered(harness, connect):
-    await harness.open()
-    client = await connect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for i in range(300):
-            client.send(b"GET /%d%s HTTP/1.1\r\nHost: x\r\n\r\n" % (i, b"x" * 20_000))
-            assert (await client.answer())[0] == 404
-        gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert taken < 1_000_000
 
 
 async def test_http_1_0_closes_unless_it_is_asked_not_to(harness, connect):
@@ -279,23 +197,6 @@ async def test_a_request_line_is_looked_at_wherever_it_begins(harness, connect, 
     assert len(harness.backends[0].seen) == 2
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 10_000])
-async def test_a_chunk_too_large_is_refused_before_it_comes(harness, connect, pieces):
-    await harness.open(max_body=2000)
-    client = await connect()
-    chunks = b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n"
-    data = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
-    data += HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-    data += b"5\r\n12345\r\n" + b"7cc;x=y\r\n"
-    for start in range(0, len(data), pieces):
-        client.send(data[start : start + pieces])
-        await asyncio.sleep(0)
-    assert (await client.answer())[2] == b"x" * 2000
-    status, _, body = await client.answer()
-    assert (status, json.loads(body)["error"]) == (413, "request body is larger than 2000 bytes")
-    assert await client.ended()
-
-
 async def test_http_1_0_hears_no_100_continue(harness, connect):
     await harness.open()
     client = await connect()
@@ -389,24 +290,6 @@ async def test_a_bug_while_an_answer_goes_out_is_not_the_executables_fault(
     assert (executor.losses, executor.suspected, harness.server.buffered) == (0, False, 0)
 
 
-async def test_heads_are_bounded_whatever_they_are_made_of(harness, connect):
-    await harness.open(limits="{head_bytes: 2000}")
-    for head in (
-        HEAD + b"X: " + b"x" * 3000 + b"\r\n\r\n",
-        HEAD + b"X: " + b"x" * 200_000,
-        HEAD + b"x" * 200_000,
-        b"POST /" + b"x" * 3000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        HEAD + b"".join(b"X%d: y\r\n" % i for i in range(500)) + b"\r\n",
-    ):
-        client = await connect()
-        client.send(head)
-        assert (await client.answer())[0] in (431, 400)  # llhttp knows a bound of its own
-        assert await client.ended()
-    client = await connect()
-    client.send(post(b"{}", b"X: " + b"x" * 1500) * 3)  # the bound is each request's own
-    assert [(await client.answer())[0] for _ in range(3)] == [200] * 3
-
-
 @pytest.mark.parametrize(
     ("status", "lines"),
     [
@@ -434,140 +317,6 @@ async def test_an_empty_content_type_is_passed_on_as_it_is(harness, connect):
     assert (await client.answer())[0] == 200
     ((_, headers, _),) = harness.backends[0].seen
     assert headers["Content-Type"] == ""
-
-
-async def test_a_body_too_large_is_refused_before_it_comes(harness, connect):
-    await harness.open(max_body=2000)
-    client = await connect()
-    client.send(HEAD + b"Content-Length: 3000\r\nExpect: 100-continue\r\n\r\n")
-    status, headers, _ = await client.answer()
-    assert (status, headers["connection"]) == (413, "close")
-
-
-async def test_all_bodies_together_are_bounded(harness, connect):
-    await harness.open(max_body=1 << 21, limits="{buffered_bytes: 1048576}")
-    holders = [await connect() for _ in range(2)]
-    for holder in holders:
-        holder.send(HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 400_000)
-    await harness.until(lambda: harness.server.buffered == 800_000)
-    late = await connect()
-    late.send(HEAD + b"Content-Length: 600000\r\n\r\n" + b"x" * 400_000)
-    assert (await late.answer())[0] == 503
-    assert harness.server.buffered == 800_000
-    for holder in holders[:1]:
-        holder.send(b"x" * 200_000)
-        assert (await holder.answer())[0] == 200
-    holders[1].writer.transport.abort()
-    await harness.until(lambda: harness.server.buffered == 0)
-
-
-async def test_a_client_that_is_slow_is_told_so_and_closed(harness, connect):
-    await harness.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
-    silent, head, body, idle = [await connect() for _ in range(4)]
-    head.send(HEAD)
-    body.send(HEAD + b"Content-Length: 5\r\n\r\n1")
-    idle.send(post(b"{}"))
-    assert (await idle.answer())[0] == 200
-    assert (await head.answer())[0] == 408
-    assert (await body.answer())[0] == 408
-    assert all([await c.ended() for c in (silent, head, body, idle)])
-    await harness.until(lambda: not harness.server.connections)
-
-
-async def test_a_slow_model_server_is_not_the_clients_fault(harness, connect):
-    await harness.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
-    harness.backends[0].gate = asyncio.Event()
-    client = await connect()
-    client.send(post(b"{}") + HEAD[:10])  # and the next one has begun
-    await harness.until(lambda: harness.backends[0].running == 1)
-    await asyncio.sleep(0.4)
-    harness.backends[0].gate.set()
-    assert (await client.answer())[0] == 200
-
-
-async def test_a_client_that_never_reads_is_closed(harness, connect):
-    await harness.open(max_body=1 << 24, limits="{write_timeout: 0.2}")
-    client = await connect()
-    client.writer.transport.pause_reading()
-    client.send(post(b"x" * (1 << 23)))
-    await harness.until(lambda: harness.backends[0].seen)
-    await harness.until(lambda: not harness.server.connections)
-
-
-@pytest.mark.parametrize("line", [b"Connection: keep-alive", b"Connection: close"])
-async def test_a_client_that_reads_slowly_gets_all_of_its_answer(harness, connect, line):
-    await harness.open(max_body=1 << 25, limits="{write_timeout: 1}")
-    client, size = await connect(), 1 << 24
-    client.writer.transport.pause_reading()
-    client.send(post(b"x" * size, line))
-    await harness.until(lambda: any(c.output.unsent for c in harness.server.connections))
-    client.writer.transport.resume_reading()
-    await client.reader.readuntil(b"\r\n\r\n")
-    for _ in range(32):
-        await client.reader.readexactly(size // 32)
-        await asyncio.sleep(0.08)
-
-
-async def test_connections_are_bounded_in_all_and_by_address(harness, connect):
-    await harness.open(limits="{connections: 3, connections_per_address: 2}")
-    first, second = await connect(), await connect()
-    for client in (first, second):
-        client.send(post(b"{}"))
-        assert (await client.answer())[0] == 200
-    third = await connect()
-    status, _, body = await third.answer()
-    assert (status, json.loads(body)["error"].split()[0]) == (503, "2")
-    assert await third.ended()
-    first.writer.close()
-    await harness.until(lambda: len(harness.server.connections) == 1)
-    fourth = await connect()
-    fourth.send(post(b"{}"))
-    assert (await fourth.answer())[0] == 200
-
-
-async def test_connections_that_end_leave_nothing_to_the_garbage_collector(harness, connect):
-    await harness.open()
-
-    def alive():
-        return sum(type(found).__name__ == "Connection" for found in gc.get_objects())
-
-    gc.collect()
-    before = alive()
-    gc.disable()
-    try:
-        for sent in (post(b"{}"), HEAD, b"nonsense\r\n\r\n", post(b"[1]")[:-1], b""):
-            for _ in range(5):
-                client = await connect()
-                client.send(sent)
-                if sent == post(b"{}"):
-                    assert (await client.answer())[0] == 200
-                client.writer.transport.abort()
-        await harness.until(lambda: not harness.server.connections)
-        await harness.until(lambda: alive() <= before)
-    finally:
-        gc.enable()
-
-
-async def test_a_flood_of_connections_holds_few_beyond_the_limit(harness, connect):
-    await harness.open(limits="{connections: 1}")
-    first = await connect()
-    first.send(post(b"{}"))
-    assert (await first.answer())[0] == 200
-    flood = [await connect() for _ in range(3 * TOLD)]
-    await harness.until(lambda: harness.server.turned_away == len(flood))
-    await harness.until(lambda: len(harness.server.connections) <= 1 + TOLD)
-    first.send(post(b"{}"))
-    assert (await first.answer())[0] == 200
-
-
-def test_no_more_connections_than_there_are_descriptors_for(caplog):
-    limits = LimitsConfig(connections=1000)
-    assert within(limits, 1256) is limits
-    assert caplog.text == ""
-    assert within(limits, 1255).connections == 999
-    assert within(limits, 100).connections == 50
-    assert within(limits, 1255, ports=2).connections == 499
-    assert "gateway.limits.connections = 1000: taken as 50" in caplog.text
 
 
 async def test_the_slot_of_a_client_that_goes_is_free_when_the_model_server_has_ended(
@@ -677,36 +426,6 @@ async def test_a_clients_own_deadline_is_kept_while_its_request_runs(harness, co
     assert json.loads(body)["error"].startswith("deadline passed after 0.3")
     ((_, headers, _),) = harness.backends[0].seen
     assert 1 <= int(headers["X-Request-Timeout-Ms"]) <= 300
-
-
-async def test_trailers_and_heads_in_pieces_are_bounded_by_what_they_are(harness, connect):
-    await harness.open(limits="{head_bytes: 20000}")
-    client = await connect()
-    client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ")
-    for _ in range(60):
-        client.send(b"v" * 10_000)
-        await asyncio.sleep(0)
-        if client.reader.at_eof():
-            break
-    assert (await client.answer())[0] == 431
-    head = HEAD + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 100) for i in range(150))
-    client = await connect()
-    for start in range(0, len(head), 1400):  # as a network brings it
-        client.send(head[start : start + 1400])
-        await asyncio.sleep(0.002)
-    client.send(b"Content-Length: 2\r\n\r\n{}")
-    assert (await client.answer())[0] == 200
-
-
-async def test_limits_that_are_lowered_hold_for_connections_that_are_open(harness, connect):
-    await harness.open()
-    client = await connect()
-    client.send(post(b"{}"))
-    assert (await client.answer())[0] == 200
-    limits = harness.server.limits.model_copy(update={"head_bytes": 1024})
-    harness.server.bound(limits, harness.server.bounds.max_body_bytes)
-    client.send(post(b"{}", b"X: " + b"x" * 2000))
-    assert (await client.answer())[0] == 431
 
 
 async def test_a_request_behind_another_may_expect_100_continue(harness, connect):

@@ -1,5 +1,7 @@
 """Supervisors that a dispatcher listens to: each is silent by its own control period."""
 
+import asyncio
+
 import pytest
 
 from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
@@ -34,3 +36,24 @@ def test_a_silent_one_is_replaced_after_its_own_periods(worker):
 def test_a_worker_that_nobody_knows_is_refused():
     with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
         Supervisors(CONFIG).admit(message("other", 1), 0.0)
+
+
+async def test_one_that_waits_hears_when_cores_of_its_worker_are_needed():
+    supervisors = Supervisors(CONFIG)
+    waiting = {w: asyncio.create_task(supervisors.needed(w, 60)) for w in PERIODS}
+    await asyncio.sleep(0)
+    supervisors.need("quick")
+    supervisors.need("gone since")
+    assert await waiting["quick"] is True
+    assert not waiting["slow"].done()
+    assert await supervisors.needed("quick", 0) is False  # it was told once
+    supervisors.need("quick")  # while nobody waits
+    assert await supervisors.needed("quick", 60) is True
+    supervisors.close()
+    assert await waiting["slow"] is False
+    assert await supervisors.needed("slow", 60) is False
+
+
+async def test_nobody_waits_for_a_worker_that_is_unknown():
+    with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
+        await Supervisors(CONFIG).needed("other", 60)

@@ -14,7 +14,9 @@ class DispatcherHarness:
         self.core = None
         self.next_id = 0
 
-    def build(self, *models, gpu="roma", cpu="round_robin", beta=0.5, spill=0.0, window=1.0):
+    def build(
+        self, *models, gpu="roma", cpu="round_robin", beta=0.5, spill=0.0, window=1.0, reaction=0.0
+    ):
         specs = [m if isinstance(m, ModelSpec) else model(m) for m in models]
         self.core = Dispatcher(
             specs,
@@ -22,11 +24,14 @@ class DispatcherHarness:
             cpu=registry.CPU[cpu],
             options=PolicyOptions(beta=beta, spill=spill),
             window=window,
+            reaction=reaction,
         )
         return self.core
 
-    def cpu(self, name, model_name, *, cores=1.0, threads=1, now=0.0):
-        spec = ExecutorSpec(name, Device.CPU, (model_name,), threads=threads, cores=cores)
+    def cpu(self, name, model_name, *, cores=1.0, threads=1, most_cores=0.0, now=0.0):
+        spec = ExecutorSpec(
+            name, Device.CPU, (model_name,), threads=threads, cores=cores, most_cores=most_cores
+        )
         self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(ExecutorReady(name), now=now)
 

@@ -5,6 +5,8 @@ import pytest
 from dispatcher import reports
 from dispatcher.state.queues import ModelQueue
 from roma.domain.events import (
+    CoresApplied,
+    CoresNeeded,
     Execute,
     ExecutionEnded,
     ExecutorLost,
@@ -105,6 +107,74 @@ def test_a_mean_and_each_are_bounded_by_the_deadline(harness, sla):
     harness.arrive("m", now + 0.5)
     (started,) = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 2.0)
     assert isinstance(started, Execute)
+
+
+REACTION = 0.2
+"""Seconds in which cores follow a load."""
+
+
+def idle(harness, *, most_cores):
+    """Make an executor with the cores of an idle model: a request takes 0.9 s; return the time."""
+    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
+    harness.cpu("m@w", "m", cores=1.0, most_cores=most_cores)
+    (run,) = harness.arrive("m", 0.0)
+    harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=0.09)
+    harness.core.handle(CoresApplied("m@w", 0.1), now=10.0)
+    return 20.0
+
+
+def kinds(commands):
+    return [type(command) for command in commands]
+
+
+def test_what_cores_can_follow_is_admitted_and_they_are_asked_for_once(harness):
+    now = idle(harness, most_cores=4.0)
+    assert kinds(harness.arrive("m", now)) == [Execute]
+    assert harness.arrive("m", now) == [CoresNeeded("m")]
+    # With 4 cores 44 are done in a second, after the one that waits.
+    assert admitted(harness, now, 100) == 40
+    assert harness.arrive("m", now + 0.9 * REACTION)[0].reason is Reason.PREDICTED_LATE
+
+
+def test_once_a_controller_has_seen_the_queue_its_cores_are_what_counts(harness):
+    now = idle(harness, most_cores=4.0)
+    for _ in range(3):
+        harness.arrive("m", now)
+    (refused,) = harness.arrive("m", now + 1.01 * REACTION)
+    assert refused.detail == "model m: predicted response time 2.700 s > promise 1.000 s"
+
+
+def test_cores_that_cannot_grow_are_not_asked_for(harness):
+    now = idle(harness, most_cores=0.0)
+    harness.arrive("m", now)
+    harness.arrive("m", now)
+    (refused,) = harness.arrive("m", now)
+    assert refused.detail == "model m: predicted response time 1.800 s > promise 1.000 s"
+
+
+def test_nor_are_they_for_requests_that_start_at_once_or_are_in_time(harness):
+    now = idle(harness, most_cores=4.0)
+    harness.core.handle(CoresApplied("m@w", 2.0), now=now)
+    assert kinds(harness.arrive("m", now)) == kinds(harness.arrive("m", now)) == [Execute]
+    assert harness.arrive("m", now) == []
+
+
+def test_a_queue_that_built_up_anew_asks_again(harness):
+    now = idle(harness, most_cores=4.0)
+    (first,) = harness.arrive("m", now)
+    assert harness.arrive("m", now) == [CoresNeeded("m")]
+    assert harness.arrive("m", now + 0.1) == []  # asked already
+    ended = harness.core.handle(ExecutionEnded(first.execution, Result.OK), now=now + 0.9)
+    assert kinds(ended) == [Reject, Execute]
+    assert harness.arrive("m", now + 0.95) == [CoresNeeded("m")]
+
+
+def test_low_priority_requests_ask_for_no_cores(harness):
+    now = idle(harness, most_cores=4.0)
+    harness.arrive("m", now)
+    for number in (100, 101, 102):
+        low = Request(number, "m", now, now + DEADLINE, priority=Priority.LOW)
+        assert harness.core.handle(RequestArrived(low), now=now) == []
 
 
 def test_low_priority_requests_have_the_deadline_alone(harness):

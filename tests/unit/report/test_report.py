@@ -26,7 +26,7 @@ from tests.virtual_time.sim.test_simulation import GOLDEN, golden
 def run(tmp_path_factory):
     """The paper's controller, overloaded, its supervisor away for a while: result and directory."""
     directory = tmp_path_factory.mktemp("run") / "overload"
-    run_of = golden("pi", burst=0.0, is_coarse=True, faults=(SupervisorFault(70.0, "w", 5.0),))
+    run_of = golden("pi", burst=0.0, is_coarse=True, faults=(SupervisorFault(50.0, "w", 5.0),))
     result = Simulation(run_of, decision_log=DecisionLog(directory, fresh=True).write).run()
     return result, directory
 
@@ -82,7 +82,7 @@ def test_the_page_says_what_matters(html):
     assert "0 of 1 promise kept." in html
     assert "because it needed more than the most cores it may have" in html
     assert "law pi" in html
-    assert "1:09 to 1:15 (6 s): no decisions of m@w: the supervisor was away" in html
+    assert "0:49 to 0:55 (6 s): no decisions of m@w: the supervisor was away" in html
     assert "were refused because they would have been late" in html  # a decision's own words
 
 

@@ -37,11 +37,12 @@ class Kernel:
 
 
 class Dispatcher:
-    """A peer that answers, unless told to be silent at a tick."""
+    """A peer that answers, unless told to be silent at a tick; cores are needed at `needs_at`."""
 
     url = "http://d"
 
-    def __init__(self, silent=()):
+    def __init__(self, silent=(), needs_at=()):
+        self.needs_at = list(needs_at)
         self.asked = 0
         self.silent = silent
         self.confirmed = []
@@ -52,6 +53,13 @@ class Dispatcher:
             raise ExchangeError("no answer")
         return ExchangeReply("e", (), (ExecutorReport("m@w", "idle", 0, 0),))
 
+    async def needs(self, worker):
+        assert worker == "w"
+        if not self.needs_at:
+            raise ExchangeError("no answer")
+        await asyncio.sleep(self.needs_at.pop(0) - asyncio.get_running_loop().time())
+        return True
+
     async def confirm(self, message):
         self.confirmed.append([r.applied for r in message.executors])
 
@@ -59,7 +67,9 @@ class Dispatcher:
 def build(kernel, dispatcher):
     managed = [Managed("m@w", ModelSpec("m", Sla(0.5), 1.0), 0.1, 4.0, initial=1.0)]
     core = Supervisor(managed, registry.build("static", {"level": "max"}), capacity=4.0)
-    return ControlLoop(core, kernel, [dispatcher], worker="w", period=1.0)
+    return ControlLoop(
+        core, kernel, [dispatcher], worker="w", period=1.0, decides_early=bool(dispatcher.needs_at)
+    )
 
 
 async def run_for(loop, seconds):
@@ -76,6 +86,16 @@ async def test_ticks_stand_on_a_grid_of_one_period(looptime):
     assert kernel.ticks == [0, 1, 2, 3, 4, 5]
     assert max(loop.jitters) == 0
     assert looptime == 5.5
+
+
+async def test_a_tick_comes_early_where_cores_are_needed(looptime):
+    kernel = Kernel()
+    # Twice within a quarter of a period after a tick; once just before the tick is due.
+    loop = build(kernel, Dispatcher(needs_at=[1.5, 1.6, 2.8, 3.79]))
+    await run_for(loop, 6.5)
+    assert kernel.ticks == [0, 1, 1.5, 1.75, 2.75, 3, 3.79, 4.79, 5.79]
+    assert loop.missed == 0
+    assert max(loop.jitters) == pytest.approx(0)
 
 
 async def test_missed_ticks_are_skipped_never_caught_up(looptime):

@@ -11,12 +11,14 @@ import pytest
 
 from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
+from dispatcher.live.admin.supervisors import Supervisors
 from dispatcher.live.driver import Call, Driver
 from dispatcher.live.http.messages import Message, Response, request_template
 from roma.config.placement import executables
 from roma.config.plant import LoadConfig
 from roma.config.schema import Config
-from roma.domain.events import Execute, ExecutorAdded, Reject
+from roma.domain.events import CoresNeeded, Execute, ExecutorAdded, Reject
+from roma.domain.exchange import QUIET
 from roma.lab.sim.loads import send_times
 from roma.lab.sim.scenario import Scenario, from_config
 from roma.lab.sim.simulation import Simulation
@@ -105,6 +107,8 @@ def told(command):
             return ("execute", command.executor, command.requests)
         case Reject():
             return ("reject", command.request, command.reason)
+        case CoresNeeded():
+            return ("need", command.model)
         case _:
             return (type(command).__name__, command.executable, round(command.cores, 9))
 
@@ -171,8 +175,15 @@ class Live:
             self.driver.handle(ExecutorAdded(executable.spec))
             self.driver.on_ready(executable.name)
         (worker,) = config.workers
+        self.supervisors = Supervisors(config)
+        self.driver.on_need = self.supervisors.need
         self.loop = ControlLoop(
-            build_supervisor(config, worker), self, [self], worker=worker.name, period=1.0
+            build_supervisor(config, worker),
+            self,
+            [self],
+            worker=worker.name,
+            period=config.period(worker),
+            decides_early=config.decides_early(worker),
         )
 
     def on_end(self, number):
@@ -200,6 +211,9 @@ class Live:
     async def report(self):
         return reports.reply(self.driver.core, "epoch", self.agenda.now)
 
+    async def needs(self, worker):
+        return await self.supervisors.needed(worker, QUIET)
+
     async def confirm(self, message):
         for reading in message.executors:
             self.driver.on_applied(reading.executor, reading.applied)
@@ -224,6 +238,7 @@ async def test_live_and_simulated_decide_alike(scheduling):
     live.driver.close()
     kinds = {decision[0] for _, decision in expected}
     assert {"execute", "Apply"} <= kinds
+    assert ("need" in kinds) == ("gpus" not in scheduling)  # a GPU answers at once
     assert sum(d[0] == "execute" for _, d in expected) > REQUESTS * 0.8
     assert [d for _, d in live.decisions] == [d for t, d in expected if t < SECONDS - 1e-3]
     for (now, _), (then, _) in zip(live.decisions, expected, strict=False):

@@ -229,7 +229,7 @@ def test_a_supervisor_comes_back_without_a_bump():
     # Its first report is only a baseline; the second allows a step of control from what stands.
     time, first = next((t, cores) for t, cores in applied if t > back)
     assert time >= math.ceil(back) + 1
-    assert first == pytest.approx(before, abs=0.1)
+    assert first == pytest.approx(before, abs=0.25)  # a new one would begin with 0.3
 
 
 # What controllers see
