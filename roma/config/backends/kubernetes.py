@@ -41,7 +41,8 @@ class KubernetesBackend(Backend):
             low = max(executable.min_cores, listed.least)
             high = max(min(executable.max_cores, listed.most), low)
             grpc = None if worker.pods.grpc_port is None else (host, worker.pods.grpc_port)
-            found.append(replace(executable, min_cores=low, max_cores=high, grpc=grpc))
+            spec = replace(executable.spec, most_cores=high)
+            found.append(replace(executable, spec=spec, min_cores=low, max_cores=high, grpc=grpc))
         return found
 
     def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | None:

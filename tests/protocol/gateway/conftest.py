@@ -264,6 +264,7 @@ class GatewayHarness:
         speaks_grpc=False,
         with_grpc=False,
         sockets=None,
+        more="",
     ):
         port, admin, grpc_port, *ports = free_ports(3 + 2 * backends)
         paths = [sockets and f"{sockets}/{i}.sock" for i in range(backends)]
@@ -272,8 +273,8 @@ class GatewayHarness:
         self.grpc_port = grpc_port
         second = [f", grpc: '127.0.0.1:{b.port}'" for b in self.grpc_backends] or [""] * backends
         listed = "\n".join(
-            f"      - {{url: '{b.url}', model: m{more}}}"
-            for b, more in zip(self.backends, second, strict=True)
+            f"      - {{url: '{b.url}', model: m{address}{more}}}"
+            for b, address in zip(self.backends, second, strict=True)
         )
         text = YAML.format(
             response_time=response_time,

@@ -48,7 +48,7 @@ async def test_applied_cores_change_the_in_flight_limit_at_once(harness):
 
 
 async def test_a_queue_that_outgrows_its_cores_is_told_at_once(harness):
-    await harness.open(cores=2, response_time=0.05)
+    await harness.open(cores=2, response_time=0.05, more=", cgroup: models/m")
     peer = Peer(harness.session, harness.admin, 5)
     await harness.predict()  # what a request costs
     await peer.confirm(ExchangeRequest("local", (ExecutorReading("m.0@local", 0.002, 0.0, 0.0),)))

@@ -163,6 +163,7 @@ async def test_limit_ranges_bound_what_the_core_may_give(cluster, config):
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     assert (found.min_cores, found.max_cores) == (0.3, 2.0)
+    assert found.spec.most_cores == found.max_cores
 
 
 async def test_while_the_api_server_is_away_the_nodes_stay(cluster, pool):
