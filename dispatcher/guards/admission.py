@@ -70,7 +70,8 @@ def refusal(
     if queue.response_limit < limit:
         limit, name = queue.response_limit, "promise"
     response = wait + executors.fastest(model)
-    if response > limit and request.arrived - queue.waiting_since < reaction:
+    is_new = request.arrived - queue.waiting_since < reaction
+    if response > limit and is_new and request.priority is not _LOW:
         # No controller has seen this queue yet: what it will grant may do.
         response = executors.response_at_most_cores(model, waiting)
     if response <= limit:

@@ -150,9 +150,10 @@ class Topology(Section):
     def decides_early(self, worker: WorkerConfig) -> bool:
         """Return True if its supervisor ends a period when a queue has outgrown its cores.
 
-        Only the default law takes periods of any length, and an API server may take one to answer.
+        Only the default law takes periods of any length, and an API server or an engine on another
+        host is read once a period.
         """
-        return self.control.law == LATE_SHARE and not worker.is_discovered
+        return self.control.law == LATE_SHARE and not worker.is_remote
 
     @property
     def reaction(self) -> float:

@@ -32,6 +32,7 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
     except YAMLError as error:
         raise ConfigError(f"{file}: cannot be edited: {error}") from error
     before = {name: dict(entry) for name, entry in document["models"].items()}
+    _refuse_shared(file, document["models"])
     change(document)
     unchanged = [m for m, entry in document["models"].items() if before.get(m) == entry]
     scratch = file.with_name(f".{file.name}.{os.getpid()}")
@@ -52,6 +53,16 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
     finally:
         scratch.unlink(missing_ok=True)
     return new
+
+
+def _refuse_shared(file: Path, models: Document) -> None:
+    """Raise ConfigError for a model that shares its lines: an edit would change others, too."""
+    seen: set[int] = set()
+    for name, entry in models.items():
+        if id(entry) in seen or getattr(entry, "merge", None):
+            bound = "written out to be edited, without an alias or a merge key"
+            raise ConfigError(f"{file}: models.{name}: must be {bound}")
+        seen.add(id(entry))
 
 
 def _pin(document: Document, old: Config, file: Path, models: list[str]) -> None:

@@ -62,7 +62,8 @@ async def replicas_serve(config: Config, model: str, limit: float) -> bool:
     Returns False at once if no dispatcher answers; raises LaunchError after `limit` seconds.
     """
     g, tls = config.gateway, config.gateway.admin_tls is not None
-    wanted = {e.name for e in executables(config) if e.spec.models == (model,)}
+    wanted = {f"{model}@{worker}" for worker, models in config.placed.items() if model in models}
+    placed = {f"{model}@{worker}" for worker in config.placed}
     token, deadline = peers.exchange_token(config), time.monotonic() + limit
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         waiting = [reachable(*address, tls=tls) for address in g.exchange_addresses]
@@ -70,7 +71,8 @@ async def replicas_serve(config: Config, model: str, limit: float) -> bool:
             reply = await report(session, waiting[0], token)
             if reply is None and len(waiting) == len(g.exchange_addresses):
                 return False
-            states = {} if reply is None else _states(reply, model)
+            reported = () if reply is None else reply.executors
+            states = {e.executor: e.state for e in reported if e.executor in placed}
             if states.keys() == wanted and all(state in LIVE for state in states.values()):
                 waiting.pop(0)
                 continue
@@ -79,12 +81,6 @@ async def replicas_serve(config: Config, model: str, limit: float) -> bool:
                 raise LaunchError(f"{model} after {limit:g} s: {found or 'no report'}")
             await asyncio.sleep(LOOK)
     return True
-
-
-def _states(reply: ExchangeReply, model: str) -> dict[str, str]:
-    """Return the states of a model's replicas by name."""
-    reported = {e.executor: e.state for e in reply.executors}
-    return {name: state for name, state in reported.items() if name.rpartition("@")[0] == model}
 
 
 def summary(

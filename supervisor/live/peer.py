@@ -55,7 +55,7 @@ class Peer:
         return exchange.parse_reply(body)
 
     async def needs(self, worker: str) -> bool:
-        """Wait until a model needs cores of a worker; False if none did for half a minute."""
+        """Wait until a model needs cores of a worker; False if none did for 20 s."""
         url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
         try:
             async with self._session.get(

@@ -147,6 +147,13 @@ def test_a_model_that_goes_moves_no_other(file):
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
+        (
+            SEVERAL.replace("  a: {", "  a: &x {").replace(
+                "b: {path: models/b, sla: {response_time: 0.5}, replicas: 1}", "b: *x"
+            ),
+            ("a", "2"),
+            r"models\.b: must be written out to be edited",
+        ),
         (SEVERAL, ("a", "4"), r"models\.a: replicas = 4: must be from 1 to 3, the workers where"),
         (SEVERAL, ("z", "1"), r"model = z: must be one of a, b, c"),
         (
