@@ -69,17 +69,19 @@ def refusal(
     limit, name = request.deadline - request.arrived, "deadline"
     if queue.response_limit < limit:
         limit, name = queue.response_limit, "promise"
-    response = wait + executors.fastest(model)
+    response, which = wait + executors.fastest(model), ""
     is_new = request.arrived - queue.waiting_since < reaction
     if response > limit and is_new and request.priority is not _LOW:
         # No controller has seen this queue yet: what it will grant may do.
-        response = executors.response_at_most_cores(model, waiting)
+        best = executors.response_at_most_cores(model, waiting)
+        if best < response:
+            response, which = best, " with the most cores"
     if response <= limit:
         return None
     return Refusal(
         Reason.PREDICTED_LATE,
         response - limit,
-        f"model {model}: predicted response time {response:.3f} s > {name} {limit:.3f} s",
+        f"model {model}: predicted response time{which} {response:.3f} s > {name} {limit:.3f} s",
         by_client=request.strict and response <= queue.spec.sla.response_time,
     )
 

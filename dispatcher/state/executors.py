@@ -142,17 +142,20 @@ class Executor:
         if self.spec.device is Device.GPU:
             self.limit, self.share = UNBOUNDED if self.spec.is_planned else 1, 1.0
             return
-        self.limit, self.share = self._slots(cores)
+        self.limit, self.share = self._slots(cores, part)
 
     @property
     def most(self) -> tuple[int, float]:
         """Its `limit` and `share` with the most cores that its controller may grant."""
         most = self.spec.most_cores
-        return (self.limit, self.share) if most <= self.cores else self._slots(most)
+        if most <= self.cores:
+            return self.limit, self.share
+        # Of the one slot of an idle executable each dispatcher has the whole.
+        return self._slots(most, min(self.part, 1 / self.spec.dispatchers))
 
-    def _slots(self, cores: float) -> tuple[int, float]:
+    def _slots(self, cores: float, part: float) -> tuple[int, float]:
         slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
-        limit = slots if self.part == 1 else max(1, round(self.part * slots))
+        limit = slots if part == 1 else max(1, round(part * slots))
         return limit, min(cores / slots, self.spec.threads)
 
     @property
@@ -396,12 +399,13 @@ class Executors:
         return ahead / rate if rate > 0 else RECOVERY
 
     def may_grow(self, model: str) -> bool:
-        """Return True if requests of `model` wait for slots, and more cores may be granted."""
+        """Return True if requests of `model` wait for slots, and more cores would do more."""
         grows = False
         for executor in self.of(model):
             if executor.has_room:
                 return False
-            grows = grows or executor.cores < executor.spec.most_cores
+            limit, share = executor.most
+            grows = grows or limit * share > executor.limit * executor.share
         return grows
 
     def response_at_most_cores(self, model: str, ahead: int) -> float:

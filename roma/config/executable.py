@@ -98,6 +98,7 @@ def on_cpu(
         cores=m.cpu.initial if m.cpu.initial is not None else high,
         in_flight=m.cpu.in_flight,
         most_cores=0.0 if cgroup is None and container is None else high,
+        dispatchers=config.dispatcher_count,
     )
     paths = {} if m.path is None else {model: m.path}
     return Executable(spec, host, port, paths, cgroup, config.minimum(model), high, container)

@@ -25,9 +25,9 @@ def assign(
 ) -> dict[str, list[str]]:
     """Return the models of each worker; `None` replicas means one on every worker.
 
-    `pinned` are models whose workers are given; they are placed first. Of the others those with the
-    most replicas are, since they have the least choice; ties keep the order of the file. Raises
-    ValueError naming the model that does not fit.
+    `pinned` are models whose workers are given; they are placed first. The others
+    follow, those with the most replicas first, since they have the least choice; ties keep the
+    order of the file. Raises ValueError naming the model that does not fit.
     """
     placed: dict[str, list[str]] = {worker: [] for worker in workers}
     pinned = pinned or {}

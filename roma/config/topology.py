@@ -90,7 +90,7 @@ class Topology(Section):
         pinned = {n: m.workers for n, m in self.models.items() if m.workers is not None}
         for name, chosen in pinned.items():
             for unknown in [w for w in chosen if w not in workers]:
-                bound = "of workers where ROMA starts model servers: "
+                bound = "one of the workers where ROMA starts model servers: "
                 raise Fault(
                     f"models.{name}.workers", unknown, bound + (", ".join(workers) or "none is")
                 )
@@ -157,7 +157,7 @@ class Topology(Section):
 
     @property
     def reaction(self) -> float:
-        """Longest time, in seconds, in which cores follow a new load; 0 if they never do."""
+        """Longest time, in seconds, in which cores follow a load; 0 where the file fixes them."""
         if self.control.law == "static" or self.control.dry_run:
             return 0.0
         return max(self.period(worker) for worker in self.workers)

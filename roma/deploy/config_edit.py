@@ -1,4 +1,4 @@
-"""Edits of a roma.yaml that keep its comments; a result that would not load is never written."""
+"""Edits of a roma.yaml that keep the comments of what stays; only what would load is written."""
 
 import io
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 
 from roma.config import schema
@@ -21,7 +22,7 @@ Document = MutableMapping[str, Any]
 
 
 def edit(file: Path, change: Callable[[Document], None]) -> Config:
-    """Change a file and return its new content; models that `change` leaves alone stay in place.
+    """Change a file and return its new content; models that `change` does not touch stay in place.
 
     Where a default would move one, its present slot and workers are written down. Raises
     `ConfigError` for a result that is wrong or that a running deployment could not follow.
@@ -75,8 +76,27 @@ def _pin(document: Document, old: Config, file: Path, models: list[str]) -> None
             if new.slots[model] != old.slots[model]:
                 entry["slot"], is_settled = old.slots[model], False
             if (workers := placed_on(old, model)) != placed_on(new, model):
-                entry.pop("replicas", None)
-                entry["workers"], is_settled = workers, False
+                set_workers(entry, workers)
+                is_settled = False
+
+
+def set_workers(entry: Document, workers: list[str]) -> None:
+    """Name the workers of a model in place of `replicas`, whose comment stays."""
+    named = CommentedSeq(workers)
+    named.fa.set_flow_style()
+    old = next((key for key in ("workers", "replicas") if key in entry), None)
+    if not isinstance(entry, CommentedMap) or old is None:
+        entry["workers"] = named
+        return
+    at, comment = list(entry).index(old), entry.ca.items.pop(old, None)
+    if comment is None and old == "workers" and entry["workers"]:
+        # In block style what follows the list hangs on its last item.
+        last = entry["workers"].ca.items.get(len(entry["workers"]) - 1)
+        comment = None if last is None else [None, None, last[0], None]
+    del entry[old]
+    entry.insert(at, "workers", named)
+    if comment is not None:
+        entry.ca.items["workers"] = comment
 
 
 def placed_on(config: Config, model: str) -> list[str]:

@@ -1,6 +1,8 @@
 """Readiness of models and replicas: `ready: 2 models`, or the models that cannot be served."""
 
 import asyncio
+import contextlib
+import errno
 import logging
 import time
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from roma.domain.errors import ExchangeError, LaunchError
 from roma.domain.exchange import ExchangeReply
 from roma.security import peers
 from roma.security.tokens import Token, sent
+from roma.telemetry.reachability import reason
 
 LIVE = ("idle", "busy")
 
@@ -33,7 +36,9 @@ async def announce(config: Config, children: Mapping[str, Child]) -> None:
     token, said = peers.exchange_token(config), ""
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         while True:
-            reply = await report(session, at, token)
+            reply = None
+            with contextlib.suppress(ExchangeError):  # it is starting or restarting
+                reply = await report(session, at, token)
             if reply is not None:
                 states = {e.executor: e.state for e in reply.executors}
                 text, is_complete = summary(config, states, children)
@@ -48,18 +53,26 @@ async def announce(config: Config, children: Mapping[str, Child]) -> None:
 async def report(
     session: aiohttp.ClientSession, at: str, token: Watched[Token] | None
 ) -> ExchangeReply | None:
-    """Return the report of a dispatcher; None while it starts or restarts."""
+    """Return the report of a dispatcher; None while nothing listens there.
+
+    Raises ExchangeError for any other failure.
+    """
     try:
         async with session.get(f"{at}/control/v1/report", headers=sent(token)) as response:
-            return exchange.parse_reply(await response.read())
-    except (aiohttp.ClientError, OSError, TimeoutError, ExchangeError):
-        return None
+            body = await response.read()
+            if response.status != 200:
+                raise ExchangeError(f"{at}: status {response.status}")
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        if getattr(error, "errno", None) == errno.ECONNREFUSED:
+            return None
+        raise ExchangeError(f"{at}: {reason(error)}") from error
+    return exchange.parse_reply(body)
 
 
 async def replicas_serve(config: Config, model: str, limit: float) -> bool:
     """Wait until every dispatcher has exactly the replicas of a model that `config` says, all live.
 
-    Returns False at once if no dispatcher answers; raises LaunchError after `limit` seconds.
+    Returns False at once if there is no dispatcher; raises LaunchError after `limit` seconds.
     """
     g, tls = config.gateway, config.gateway.admin_tls is not None
     wanted = {f"{model}@{worker}" for worker, models in config.placed.items() if model in models}
@@ -67,17 +80,23 @@ async def replicas_serve(config: Config, model: str, limit: float) -> bool:
     token, deadline = peers.exchange_token(config), time.monotonic() + limit
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         waiting = [reachable(*address, tls=tls) for address in g.exchange_addresses]
+        was_there = False
         while waiting:
-            reply = await report(session, waiting[0], token)
-            if reply is None and len(waiting) == len(g.exchange_addresses):
-                return False
-            reported = () if reply is None else reply.executors
-            states = {e.executor: e.state for e in reported if e.executor in placed}
-            if states.keys() == wanted and all(state in LIVE for state in states.values()):
+            try:
+                reply = await report(session, waiting[0], token)
+            except ExchangeError as error:
+                found, states = str(error), None
+            else:
+                if reply is None and not was_there:
+                    return False
+                reported = () if reply is None else reply.executors
+                states = {e.executor: e.state for e in reported if e.executor in placed}
+                found = ", ".join(f"{name} {state}" for name, state in sorted(states.items()))
+            was_there = True
+            if states is not None and states.keys() == wanted and {*states.values()} <= {*LIVE}:
                 waiting.pop(0)
                 continue
             if time.monotonic() > deadline:
-                found = ", ".join(f"{name} {state}" for name, state in sorted(states.items()))
                 raise LaunchError(f"{model} after {limit:g} s: {found or 'no report'}")
             await asyncio.sleep(LOOK)
     return True

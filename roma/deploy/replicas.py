@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, assert_never
 from roma.config import schema
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
-from roma.deploy.config_edit import Document, edit, placed_on
+from roma.deploy.config_edit import Document, edit, placed_on, set_workers
 from roma.deploy.kubernetes import common
 from roma.domain import replicas
 from roma.domain.errors import ActuationError, ConfigError, naming
@@ -56,7 +56,10 @@ def scaler(file: Path, config: Config) -> ReplicaScaler:
 
 
 class FileScaler:
-    """Replicas of the workers of a roma.yaml, which a running `roma up` follows."""
+    """Replicas of the workers of a roma.yaml.
+
+    A running `roma up` follows it at once, programs of other launchers on SIGHUP.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -81,8 +84,7 @@ class FileScaler:
 
         def change(document: Document) -> None:
             for model, workers in places.items():
-                document["models"][model].pop("replicas", None)
-                document["models"][model]["workers"] = workers
+                set_workers(document["models"][model], workers)
 
         edit(self._file, change)
         return [f"models.{model}.workers = {', '.join(w)}" for model, w in places.items()]
@@ -117,14 +119,13 @@ class DeploymentScaler:
 
     async def commands(self, model: str, count: int) -> Sequence[ReplicaCommand]:
         """Return the commands that give a model `count` pods; the cluster places them."""
-        async with self._client() as (client, namespace):
-            more = count - await _count(client, self._path(namespace, model))
+        async with self._client() as client:
+            more = count - await _count(client, self._path(model))
         command = StartReplica(model) if more > 0 else StopReplica(model)
         return [command] * abs(more)
 
     async def carry_out(self, commands: Sequence[ReplicaCommand]) -> list[str]:
         """Patch `scale` of each model's Deployment; the cluster's scheduler chooses the nodes."""
-        done = []
         for command in commands:
             if command.worker is not None:
                 bound = "absent: the cluster's scheduler places pods"
@@ -132,30 +133,31 @@ class DeploymentScaler:
         changes: Counter[str] = Counter()
         for command in commands:
             changes[command.model] += 1 if isinstance(command, StartReplica) else -1
-        async with self._client() as (client, namespace):
-            for model, more in changes.items():
-                path = self._path(namespace, model)
-                before = await _count(client, path)
-                after = before + more
-                if after < 1:
+        async with self._client() as client:
+            found = {model: await _count(client, self._path(model)) for model in changes}
+            for model, before in found.items():
+                if (after := before + changes[model]) < 1:
                     raise ConfigError(f"models.{model}: replicas = {after}: must be ≥ 1")
-                await client.patch(path, {"spec": {"replicas": after}}, TIMEOUT)
+            done = []
+            for model, before in found.items():
+                after = before + changes[model]
+                await client.patch(self._path(model), {"spec": {"replicas": after}}, TIMEOUT)
                 name = common.server(self._config, model)
                 done.append(f"deployment {name}: replicas {before} -> {after}")
         return done
 
-    def _path(self, namespace: str, model: str) -> str:
-        name = common.server(self._config, model)
+    def _path(self, model: str) -> str:
+        name, namespace = common.server(self._config, model), common.namespace(self._config)
         return f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"
 
     @asynccontextmanager
-    async def _client(self) -> AsyncIterator[tuple[Client, str]]:
+    async def _client(self) -> AsyncIterator[Client]:
         settings = self._worker.pods
         with naming(f"workers.{self._worker.name}.kubernetes.kubeconfig"):
             credentials = find(settings.kubeconfig, settings.context)
         client = Client(credentials)
         try:
-            yield client, settings.namespace or credentials.namespace
+            yield client
         finally:
             await client.close()
 

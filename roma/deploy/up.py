@@ -32,7 +32,7 @@ from roma.deploy.launchers import LAUNCHERS, Launched
 from roma.deploy.lease import keep_safe
 from roma.deploy.model_servers import cgroups, model_server
 from roma.deploy.ready import announce, report
-from roma.domain.errors import ActuationError, ActuationNotPermitted, LaunchError
+from roma.domain.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
 from roma.security import exposure, peers
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
@@ -336,7 +336,10 @@ async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: 
     deadline = asyncio.get_running_loop().time() + 2 * config.gateway.drain_timeout + GRACE
     token = peers.exchange_token(config)
     while asyncio.get_running_loop().time() < deadline:
-        if (reply := await report(session, at, token)) is not None:
+        reply = None
+        with contextlib.suppress(ExchangeError):
+            reply = await report(session, at, token)
+        if reply is not None:
             reported = (e.executor for e in reply.executors)
             known = sorted(name for name in reported if name.rpartition("@")[2] in placed)
             if (sorted(m.model for m in reply.models), known) == (models, wanted):

@@ -132,8 +132,9 @@ class ExecutorSpec:
     """An executable as the dispatcher sees it: where it runs and what it can run.
 
     `threads` is the parallelism that one request can use, `cores` the applied cores at start,
-    `most_cores` the most that a controller may grant (0: no more than are applied). `in_flight`
-    fixes the in-flight limit of a CPU executable; None lets it follow the cores.
+    `most_cores` the most that a controller may grant (0: no more than are applied), which
+    `dispatchers` share. `in_flight` fixes the in-flight limit of a CPU executable; None lets it
+    follow the cores.
     `is_planned`: it takes actions with windows and reports their times (`roma.domain.actions`).
     """
 
@@ -146,6 +147,7 @@ class ExecutorSpec:
     in_flight: int | None = None
     is_planned: bool = False
     most_cores: float = 0.0
+    dispatchers: int = 1
 
 
 @dataclass(slots=True, init=False)

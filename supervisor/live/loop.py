@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from roma.domain.errors import ActuationError, ExchangeError, TakenError
-from roma.domain.exchange import ExchangeReply, ExchangeRequest, silence
+from roma.domain.exchange import QUIET, ExchangeReply, ExchangeRequest, silence
 from roma.domain.stats import Histogram, decades
 from roma.telemetry import decision_log as decision_logs
 from roma.telemetry.decision_log import DecisionLog
@@ -67,8 +67,8 @@ class ControlLoop:
         self.period = period
         self._actuator = actuator
         self._peers = peers
-        self._heeded = peers if decides_early else ()
-        self._needed = asyncio.Event()
+        self._talking = peers if decides_early else ()
+        self._needed, self._heeded = asyncio.Event(), asyncio.Event()
         self.worker = worker
         self._law = law
         self._decision_log = decision_log
@@ -93,7 +93,7 @@ class ControlLoop:
     async def run(self) -> None:
         """Tick until cancelled."""
         clock = asyncio.get_running_loop().time
-        due, listening = clock(), [asyncio.create_task(self._listen(p)) for p in self._heeded]
+        due, listening = clock(), [asyncio.create_task(self._listen(p)) for p in self._talking]
         try:
             while True:
                 due = await self._until(due)
@@ -123,16 +123,24 @@ class ControlLoop:
         except TimeoutError:
             await asyncio.sleep(due - clock())
         self._needed.clear()
+        self._heeded.set()
         return due
 
     async def _listen(self, peer: Peer) -> None:
         """Hear from a dispatcher when cores are needed, until cancelled."""
         while True:
             try:
-                if await peer.needs(self.worker):
-                    self._needed.set()
-            except ExchangeError:  # its report tells
+                needs = await peer.needs(self.worker)
+            except ExchangeError:  # the next report says why
                 await asyncio.sleep(RETRY)
+                continue
+            if needs is None:
+                log.info("%s does not say when cores are needed", peer.url)
+                await asyncio.sleep(QUIET)
+            elif needs:
+                self._heeded.clear()
+                self._needed.set()
+                await self._heeded.wait()
 
     async def tick(self) -> None:
         """Run one control period."""

@@ -54,17 +54,18 @@ class Peer:
         self._has_answered = True
         return exchange.parse_reply(body)
 
-    async def needs(self, worker: str) -> bool:
-        """Wait until a model needs cores of a worker; False if none did for 20 s."""
+    async def needs(self, worker: str) -> bool | None:
+        """Wait until a model needs cores of a worker; False if none did for 20 s.
+
+        None if the dispatcher does not say: it is older, or serves another call.
+        """
         url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
         try:
             async with self._session.get(
                 url, params={"worker": worker}, headers=sent(self._token), timeout=timeout
             ) as response:
                 await response.read()
-                if response.status not in (200, 204):
-                    raise ExchangeError(f"{url}: status {response.status}")
-                return response.status == 200
+                return {200: True, 204: False}.get(response.status)
         except (ClientError, TimeoutError, OSError) as error:
             raise self._silent(url, error) from error
 

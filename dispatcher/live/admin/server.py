@@ -23,7 +23,12 @@ from prometheus_client.core import Metric
 from dispatcher import reports
 from dispatcher.live.admin.dashboard_feed import DashboardFeed
 from dispatcher.live.admin.page import Page
-from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
+from dispatcher.live.admin.supervisors import (
+    Supervisors,
+    UnknownWorker,
+    WaiterReplaced,
+    WorkerTaken,
+)
 from dispatcher.live.driver import Driver
 from dispatcher.live.program import Program
 from dispatcher.live.reloading import Reloading
@@ -152,10 +157,15 @@ class Admin:
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
 
     async def _needs(self, request: web.Request) -> web.Response:
+        worker = request.query.get("worker", "")
         try:
-            found = await self._supervisors.needed(request.query.get("worker", ""), exchange.QUIET)
+            found = await self._supervisors.needed(worker, exchange.QUIET)
         except UnknownWorker as error:
             return web.json_response({"error": str(error)}, status=404)
+        except WaiterReplaced as error:
+            return web.json_response({"error": str(error)}, status=409)
+        if found and (request.transport is None or request.transport.is_closing()):
+            self._supervisors.need(worker)  # for the next caller: this one has gone
         return web.Response(status=200 if found else 204)
 
     async def _applied(self, request: web.Request) -> web.Response:

@@ -19,12 +19,22 @@ class WorkerTaken(RomaError):
         self.holder = holder
 
 
+class WaiterReplaced(RomaError):
+    """A later call waits for the same worker, or too many wait already."""
+
+
+MOST_WAITERS = 64
+"""Supervisors that wait at once: the admin port has connections for others, too."""
+
+
 class Supervisors:
     """The supervisor of each worker."""
 
     def __init__(self, config: Config) -> None:
         self._heard: dict[str, tuple[SupervisorId, float]] = {}
-        self._needed: dict[str, asyncio.Event] = {}
+        self._hints: set[str] = set()
+        """Workers whose cores are needed, of which nobody has heard yet."""
+        self._waiters: dict[str, asyncio.Future[bool]] = {}
         self._is_closed = False
         self.set_workers(config)
 
@@ -32,34 +42,50 @@ class Supervisors:
         """Accept supervisors of the workers of `config` and of no others from now on."""
         workers = [worker for worker in config.workers if not worker.is_pool]
         self._silence = {worker.name: silence(config.period(worker)) for worker in workers}
-        known = self._needed
-        self._needed = {name: known.get(name) or asyncio.Event() for name in self._silence}
+        self._hints &= self._silence.keys()
 
     def need(self, worker: str) -> None:
         """Report that a queue has outgrown its cores on a worker."""
-        if worker in self._needed:
-            self._needed[worker].set()
+        waiter = self._waiters.pop(worker, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(True)
+        elif worker in self._silence:
+            self._hints.add(worker)
 
     async def needed(self, worker: str, limit: float) -> bool:
         """Wait until cores of a worker are needed; return False after `limit` seconds.
 
-        Raises UnknownWorker.
+        Raises UnknownWorker, and WaiterReplaced once another call waits for the same worker: the
+        older one may be that of a supervisor that has ended.
         """
         self._check(worker)
-        needed = self._needed[worker]
+        if worker in self._hints:
+            self._hints.remove(worker)
+            return True
+        if self._is_closed:
+            return False
+        older = self._waiters.pop(worker, None)
+        if older is not None and not older.done():
+            older.set_exception(WaiterReplaced(f"worker = {worker}: a later call waits"))
+        if len(self._waiters) >= MOST_WAITERS:
+            raise WaiterReplaced(f"worker = {worker}: {MOST_WAITERS} others wait")
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters[worker] = waiter
         try:
-            async with asyncio.timeout(0 if self._is_closed else limit):
-                await needed.wait()
+            async with asyncio.timeout(limit):
+                return await waiter
         except TimeoutError:
             return False
-        needed.clear()
-        return not self._is_closed
+        finally:
+            if self._waiters.get(worker) is waiter:
+                del self._waiters[worker]
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
+        """Release every waiter."""
         self._is_closed = True
-        for needed in self._needed.values():
-            needed.set()
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_result(False)
 
     def admit(self, message: ExchangeRequest, now: float) -> None:
         """Raise UnknownWorker or WorkerTaken if a message must be refused.

@@ -28,7 +28,7 @@ from supervisor.live.peer import Peer
 ROOT = Path(__file__).parents[3]
 PATHS = {
     "admin": ["/", "/page/app.js", "/control/v1/dashboard", "/control/v1/decisions", "/nowhere"],
-    "exchange": ["/control/v1/report"],
+    "exchange": ["/control/v1/report", "/control/v1/needs"],
     "metrics": ["/metrics"],
 }
 

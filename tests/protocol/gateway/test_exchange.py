@@ -62,14 +62,31 @@ async def test_a_queue_that_outgrows_its_cores_is_told_at_once(harness):
 
 async def test_who_waits_for_an_unknown_worker_is_told(harness):
     await harness.open()
-    with pytest.raises(ExchangeError, match=r"control/v1/needs: status 404"):
-        await Peer(harness.session, harness.admin, 5).needs("other")
+    url = f"{harness.admin}/control/v1/needs?worker=other"
+    async with harness.session.get(url) as response:
+        assert response.status == 404
+        assert "worker = other: must be one of local" in (await response.json())["error"]
+    assert await Peer(harness.session, harness.admin, 5).needs("other") is None
+
+
+async def test_a_hint_for_a_supervisor_that_has_gone_is_kept_for_the_next(harness):
+    await harness.open()
+    supervisors = harness.admin_doors._supervisors
+    async with aiohttp.ClientSession() as session:
+        gone = asyncio.create_task(Peer(session, harness.admin, 5).needs("local"))
+        await harness.until(lambda: supervisors._waiters)
+        before = set(harness.admin_doors.ports.open)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    await harness.until(lambda: len(before & set(harness.admin_doors.ports.open)) < len(before))
+    supervisors.need("local")
+    assert await Peer(harness.session, harness.admin, 5).needs("local") is True
 
 
 async def test_a_dispatcher_that_ends_lets_nobody_wait(harness):
     await harness.open()
     waiting = asyncio.create_task(Peer(harness.session, harness.admin, 5).needs("local"))
-    await harness.until(lambda: harness.admin_doors._supervisors._needed["local"]._waiters)
+    await harness.until(lambda: harness.admin_doors._supervisors._waiters)
     await harness.running.aclose()
     with contextlib.suppress(ExchangeError):
         assert await waiting is False

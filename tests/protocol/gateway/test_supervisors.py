@@ -4,7 +4,12 @@ import asyncio
 
 import pytest
 
-from dispatcher.live.admin.supervisors import Supervisors, UnknownWorker, WorkerTaken
+from dispatcher.live.admin.supervisors import (
+    Supervisors,
+    UnknownWorker,
+    WaiterReplaced,
+    WorkerTaken,
+)
 from roma.config import schema
 from roma.domain.exchange import ExchangeRequest, SupervisorId, silence
 
@@ -52,6 +57,36 @@ async def test_one_that_waits_hears_when_cores_of_its_worker_are_needed():
     supervisors.close()
     assert await waiting["slow"] is False
     assert await supervisors.needed("slow", 60) is False
+
+
+async def test_of_two_that_wait_for_a_worker_the_later_one_hears():
+    supervisors = Supervisors(CONFIG)
+    older = asyncio.create_task(supervisors.needed("quick", 60))
+    await asyncio.sleep(0)
+    later = asyncio.create_task(supervisors.needed("quick", 60))
+    with pytest.raises(WaiterReplaced, match="worker = quick: a later call waits"):
+        await older
+    supervisors.need("quick")
+    assert await later is True
+
+
+async def test_no_more_wait_than_the_admin_port_has_connections_for(monkeypatch):
+    monkeypatch.setattr("dispatcher.live.admin.supervisors.MOST_WAITERS", 1)
+    supervisors = Supervisors(CONFIG)
+    waiting = asyncio.create_task(supervisors.needed("quick", 60))
+    await asyncio.sleep(0)
+    with pytest.raises(WaiterReplaced, match="worker = slow: 1 others wait"):
+        await supervisors.needed("slow", 60)
+    supervisors.need("quick")
+    assert await waiting is True
+
+
+async def test_what_a_worker_needed_that_has_gone_is_forgotten():
+    supervisors = Supervisors(CONFIG)
+    supervisors.need("slow")
+    supervisors.set_workers(CONFIG.model_copy(update={"workers": CONFIG.workers[:1]}))
+    supervisors.set_workers(CONFIG)
+    assert await supervisors.needed("slow", 0) is False
 
 
 async def test_nobody_waits_for_a_worker_that_is_unknown():

@@ -62,6 +62,15 @@ async def test_commands_that_cannot_be_carried_out_are_refused(
     assert cluster.api.replicas == {"roma-model-m": 1}
 
 
+async def test_of_commands_for_several_models_none_is_carried_out_if_one_cannot_be(
+    cluster, deployed
+):
+    cluster.api.replicas["roma-model-other"] = 1
+    with pytest.raises(ConfigError, match=r"models\.other: replicas = 0"):
+        await deployed.carry_out([StartReplica("m"), StopReplica("other")])
+    assert cluster.api.replicas == {"roma-model-m": 1, "roma-model-other": 1}
+
+
 async def test_what_the_api_server_says_is_said(cluster, deployed):
     with pytest.raises(
         ApiServerError, match=r"status 404: deployments\.apps \"roma-model-other\" not"

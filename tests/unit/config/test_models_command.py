@@ -138,6 +138,32 @@ def test_the_others_stay_where_they_are_when_replicas_come_and_go(file):
     assert "# the first" in file.read_text()
 
 
+def test_comments_stay_where_they_are(file):
+    block = SEVERAL.replace(
+        "  a: {path: models/a, sla: {response_time: 0.5}, replicas: 1}  # the first\n",
+        "  # ---- a\n  a:\n    path: models/a\n    sla: {response_time: 0.5}\n"
+        "    replicas: 1  # one will do\n\n  # ---- b\n",
+    )
+    file.write_text(block)
+    models("scale", file, "a", "2")
+    after = block.replace("replicas: 1  # one", "workers: [u, v] # one").splitlines()
+    assert file.read_text().splitlines()[:8] == after[:8]
+    models("scale", file, "a", "3")
+    assert "    workers: [u, v, w] # one will do\n\n  # ---- b\n" in file.read_text()
+
+
+def test_workers_that_a_person_listed_one_a_line_keep_what_follows(file):
+    listed = "    workers:\n    - u\n    - v  # both\n\n  # ---- b\n"
+    file.write_text(
+        SEVERAL.replace(
+            "  a: {path: models/a, sla: {response_time: 0.5}, replicas: 1}  # the first\n",
+            f"  a:\n    path: models/a\n    sla: {{response_time: 0.5}}\n{listed}",
+        )
+    )
+    models("scale", file, "a", "3")
+    assert "    workers: [u, v, w] # both\n\n  # ---- b\n" in file.read_text()
+
+
 def test_a_model_that_goes_moves_no_other(file):
     file.write_text(SEVERAL)
     models("remove", file, "a")
@@ -181,7 +207,10 @@ async def carried_out(file, *commands):
     [
         ([StartReplica("a")], r"models\.a\.workers: must be named"),
         ([StartReplica("a", "u")], r"models\.a\.workers = u: has a replica already"),
-        ([StartReplica("a", "x")], r"models\.a\.workers = x: must be of workers where ROMA"),
+        (
+            [StartReplica("a", "x")],
+            r"models\.a\.workers = x: must be one of the workers where ROMA",
+        ),
         ([StopReplica("a", "v")], r"models\.a\.workers = v: must be one of u"),
         ([StopReplica("a", "u")], r"models\.a\.workers = u: is the last"),
         ([StartReplica("a", "v"), StopReplica("a", "u")], r"models\.a would move from a@u"),

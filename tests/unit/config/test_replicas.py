@@ -117,7 +117,11 @@ def test_executables_are_what_was_placed_and_where():
         ),
         ("replicas: 1", "workers: []", "models.a.workers"),
         ("replicas: 1", "workers: [w1, w1]", "models.a.workers = w1: must be listed once"),
-        ("replicas: 1", "workers: [w3]", "models.a.workers = w3: must be of workers where ROMA"),
+        (
+            "replicas: 1",
+            "workers: [w3]",
+            "models.a.workers = w3: must be one of the workers where ROMA",
+        ),
         (
             "replicas: 1}\n  b: {path: b, sla: {response_time: 0.5}}",
             "workers: [w1]}\n  b: {path: b, sla: {response_time: 0.5}, workers: [w1]}\nper_worker: 1",

@@ -28,10 +28,8 @@ class DispatcherHarness:
         )
         return self.core
 
-    def cpu(self, name, model_name, *, cores=1.0, threads=1, most_cores=0.0, now=0.0):
-        spec = ExecutorSpec(
-            name, Device.CPU, (model_name,), threads=threads, cores=cores, most_cores=most_cores
-        )
+    def cpu(self, name, model_name, *, cores=1.0, threads=1, now=0.0, **more):
+        spec = ExecutorSpec(name, Device.CPU, (model_name,), threads=threads, cores=cores, **more)
         self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(ExecutorReady(name), now=now)
 

@@ -113,10 +113,10 @@ REACTION = 0.2
 """Seconds in which cores follow a load."""
 
 
-def idle(harness, *, most_cores):
+def idle(harness, **more):
     """Make an executor with the cores of an idle model: a request takes 0.9 s; return the time."""
     harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
-    harness.cpu("m@w", "m", cores=1.0, most_cores=most_cores)
+    harness.cpu("m@w", "m", cores=1.0, **more)
     (run,) = harness.arrive("m", 0.0)
     harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=0.09)
     harness.core.handle(CoresApplied("m@w", 0.1), now=10.0)
@@ -133,7 +133,8 @@ def test_what_cores_can_follow_is_admitted_and_they_are_asked_for_once(harness):
     assert harness.arrive("m", now) == [CoresNeeded("m")]
     # With 4 cores 44 are done in a second, after the one that waits.
     assert admitted(harness, now, 100) == 40
-    assert harness.arrive("m", now + 0.9 * REACTION)[0].reason is Reason.PREDICTED_LATE
+    (refused,) = harness.arrive("m", now + 0.9 * REACTION)
+    assert refused.detail.startswith("model m: predicted response time with the most cores 1.0")
 
 
 def test_once_a_controller_has_seen_the_queue_its_cores_are_what_counts(harness):
@@ -144,8 +145,21 @@ def test_once_a_controller_has_seen_the_queue_its_cores_are_what_counts(harness)
     assert refused.detail == "model m: predicted response time 2.700 s > promise 1.000 s"
 
 
-def test_cores_that_cannot_grow_are_not_asked_for(harness):
-    now = idle(harness, most_cores=0.0)
+def test_of_the_most_cores_a_dispatcher_counts_on_its_part(harness):
+    now = idle(harness, most_cores=4.0, dispatchers=4)
+    assert kinds(harness.arrive("m", now)) == [Execute]
+    assert harness.arrive("m", now) == [CoresNeeded("m")]
+    assert admitted(harness, now, 100) == 10  # what one core serves
+
+
+@pytest.mark.parametrize("more", [{}, {"most_cores": 4.0, "in_flight": 1, "dispatchers": 1}])
+def test_cores_that_cannot_grow_are_not_asked_for(harness, more):
+    now = idle(harness, **more)
+    if more:  # with one slot, one thread is the most that it uses
+        harness.core.handle(CoresApplied("m@w", 1.0), now=now)
+        harness.arrive("m", now)
+        assert not any(CoresNeeded("m") in harness.arrive("m", now) for _ in range(20))
+        return
     harness.arrive("m", now)
     harness.arrive("m", now)
     (refused,) = harness.arrive("m", now)
@@ -174,7 +188,11 @@ def test_low_priority_requests_ask_for_no_cores(harness):
     harness.arrive("m", now)
     for number in (100, 101, 102):
         low = Request(number, "m", now, now + DEADLINE, priority=Priority.LOW)
-        assert harness.core.handle(RequestArrived(low), now=now) == []
+        harness.core.handle(RequestArrived(low), now=now)
+    assert [r.reason for _, r in harness.core.low_priority["m"].refusals] == []
+    low = Request(103, "m", now, now + 1.0, priority=Priority.LOW)
+    (refused,) = harness.core.handle(RequestArrived(low), now=now)
+    assert refused.reason is Reason.PREDICTED_LATE
 
 
 def test_low_priority_requests_have_the_deadline_alone(harness):
