@@ -1,7 +1,6 @@
 """The supervisor's side of a real dispatcher's admin port: reports and confirmations."""
 
 import asyncio
-import contextlib
 from dataclasses import replace
 
 import aiohttp
@@ -88,8 +87,7 @@ async def test_a_dispatcher_that_ends_lets_nobody_wait(harness):
     waiting = asyncio.create_task(Peer(harness.session, harness.admin, 5).needs("local"))
     await harness.until(lambda: harness.admin_doors._supervisors._waiters)
     await harness.running.aclose()
-    with contextlib.suppress(ExchangeError):
-        assert await waiting is False
+    assert await waiting is False
 
 
 async def test_a_malformed_confirmation_names_the_field(harness):
