@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.schedulers.qos.base import QualityScheduler
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.qos.compare import contenders
 from roma.lab.experiments.qos.runs import Trial, run
 from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, TESTS
@@ -36,7 +36,7 @@ def run_all() -> None:
 
 
 def costs(
-    policy: type[QualityScheduler], options: QualityOptions, kinds: tuple[str, ...]
+    policy: type[QualityScheduler], options: QualityConfig, kinds: tuple[str, ...]
 ) -> list[float]:
     """Return the seconds of every decision, the shortest first."""
     spent: list[float] = []

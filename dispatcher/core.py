@@ -19,7 +19,6 @@ from dispatcher.schedulers.base import (
     Batch,
     DropChoice,
     LoadChoice,
-    PolicyOptions,
     PolicyView,
     RunChoice,
     Scheduler,
@@ -32,6 +31,8 @@ from dispatcher.state.lifecycle import ExecutorState, ExecutorStep, Rotation
 from dispatcher.state.queues import ModelQueue, Queues
 from dispatcher.state.tickets import is_error
 from dispatcher.state.utility import UTILITIES
+from roma.config.policy_file import Policy
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities
 from roma.domain.errors import InvalidTransition
 from roma.domain.events import (
@@ -66,7 +67,7 @@ class Dispatcher:
     """Queues, executors and schedulers behind one function.
 
     `window` is that of the response times, `reaction` the longest time in which cores follow a new
-    load (0: they never do); both in seconds.
+    load (0: they never do); both in seconds. `learned` is the trained policy of `qos-rl`.
     """
 
     def __init__(
@@ -75,17 +76,18 @@ class Dispatcher:
         *,
         gpu: type[Scheduler],
         cpu: type[Scheduler],
-        options: PolicyOptions | None = None,
+        options: SchedulingConfig | None = None,
+        learned: Policy | None = None,
         window: float = 1.0,
         reaction: float = 0.0,
     ) -> None:
-        options = options or PolicyOptions()
+        options = options or SchedulingConfig()  # as a file that names no options
         self._queues = Queues(models, window, UTILITIES[options.quality.utility])
         self.queues = self._queues.by_model
         self.low_priority = self._queues.low_priority
         """Queues of low-priority requests, counted separately; only of models that received any."""
         self.executors = Executors()
-        state = PolicyView(self.queues, self.executors, self.low_priority)
+        state = PolicyView(self.queues, self.executors, self.low_priority, learned)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
         self._requests = Requests(self._queues, self.executors, self.policies, reaction)
         self._executions = Executions(self._queues, self.executors, self.policies, self._requests)

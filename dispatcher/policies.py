@@ -1,8 +1,9 @@
 """The scheduling policies of a dispatcher: which ones are active, and the changes they observe."""
 
-from dispatcher.schedulers.base import PolicyOptions, PolicyView, Scheduler
+from dispatcher.schedulers.base import PolicyView, Scheduler
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities
 from roma.domain.model import Device, Request
 
@@ -16,12 +17,12 @@ class Policies:
     def __init__(
         self,
         state: PolicyView,
-        options: PolicyOptions,
+        options: SchedulingConfig,
         *,
         gpu: type[Scheduler],
         cpu: type[Scheduler],
     ) -> None:
-        self._state = state
+        self.state = state
         self.options = options
         self._chosen = {Device.GPU: gpu, Device.CPU: cpu}
         self.by_device: dict[Device, Scheduler] = {}
@@ -32,24 +33,22 @@ class Policies:
 
     def rebuild(self, now: float) -> None:
         """Create the policies anew: their indices are laid out by model."""
-        made = {
-            device: policy(self._state, self.options) for device, policy in self._chosen.items()
-        }
+        made = {device: policy(self.state, self.options) for device, policy in self._chosen.items()}
         self.by_device = made
         self.active = ()
         self.attach(now)
 
     def attach(self, now: float) -> None:
         """Activate the policies of existing devices; report the current state to a new one."""
-        devices = {executor.spec.device for executor in self._state.executors}
+        devices = {executor.spec.device for executor in self.state.executors}
         active = tuple(policy for device, policy in self.by_device.items() if device in devices)
         for policy in set(active) - set(self.active):
-            for queue in self._state.queues.values():
+            for queue in self.state.queues.values():
                 policy.on_queue(queue, now)
-            for executor in self._state.executors:
+            for executor in self.state.executors:
                 policy.on_executor(executor, now)
             if policy.request_aware:
-                for queue in (*self._state.queues.values(), *self._state.low_priority.values()):
+                for queue in (*self.state.queues.values(), *self.state.low_priority.values()):
                     for request in queue.waiting.values():
                         policy.on_request(request, now)
         self.active = active
@@ -61,7 +60,7 @@ class Policies:
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Report that a queue changed; policies do not see the queues of low-priority requests."""
-        state = self._state
+        state = self.state
         if state.low_priority and queue is not state.queues[queue.spec.name]:
             return
         for policy in self.active:

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from dispatcher.schedulers.base import (
     TICK,
     Choice,
-    PolicyOptions,
     PolicyView,
     RunChoice,
     Scheduler,
@@ -32,6 +31,7 @@ from dispatcher.schedulers.base import (
 from dispatcher.schedulers.gpu_savings_first import gpu_savings
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Device
 
 DRIFT = 0.1
@@ -41,7 +41,7 @@ DRIFT = 0.1
 class CpuBalance(Scheduler):
     """Spills the youngest request of a model whose overflow is due."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}

@@ -6,14 +6,15 @@ mutates nothing but its own index: the core carries a choice out, then reports t
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
 from dispatcher.state.executors import Executor, Executors
 from dispatcher.state.queues import ModelQueue
-from dispatcher.state.utility import QualityOptions
+from roma.config.policy_file import Policy
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities
 from roma.domain.events import Reason
 from roma.domain.model import Device, Request
@@ -132,6 +133,8 @@ class PolicyView:
     executors: Executors
     low_priority: Mapping[str, ModelQueue]
     """Queues of low-priority requests; only of models that received any."""
+    learned: Policy | None = None
+    """The trained policy of `qos-rl`."""
 
     def waits(self, model: str, request: int) -> bool:
         """Return True if a request still waits."""
@@ -139,24 +142,6 @@ class PolicyView:
             return True
         batch = self.low_priority.get(model)
         return batch is not None and request in batch.waiting
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyOptions:
-    """The `scheduling:` section of roma.yaml for the policies.
-
-    `beta` weighs expected against measured response time (paper Alg. 1). `spill` is θ: a request
-    goes to a CPU only if the GPUs cannot reach it before θ·SLA (0: always, as in the paper).
-
-    `ahead` is the work that a planned device is given in advance, `latency` the time of a message
-    to the device or back, both in seconds.
-    """
-
-    beta: float = 0.5
-    spill: float = 0.0
-    ahead: float = 0.005
-    latency: float = 0.0
-    quality: QualityOptions = field(default_factory=QualityOptions)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # a policy of yours works with the compiled build
@@ -168,7 +153,7 @@ class Scheduler(ABC):
 
     request_aware: ClassVar[bool] = False
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         self.state = state
         self.options = options
 
@@ -202,7 +187,7 @@ class GpuScheduler(Scheduler):
     Every GPU executable holds all models (paper §2.2), so any free GPU can run any pick.
     """
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._free: dict[str, None] = {}
 

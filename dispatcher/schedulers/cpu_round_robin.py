@@ -16,7 +16,6 @@ from heapq import heappop, heappush
 from dispatcher.schedulers.base import (
     TICK,
     Choice,
-    PolicyOptions,
     PolicyView,
     RunChoice,
     Scheduler,
@@ -24,14 +23,16 @@ from dispatcher.schedulers.base import (
 )
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Device
 
 
 class CpuRoundRobin(Scheduler):
     """Turns among models that have both a waiting request and a CPU executor with room."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
+        self._spill = options.spill  # read in every decision
         self._ready: OrderedDict[str, None] = OrderedDict()
         self._free: dict[str, dict[str, Executor]] = {m: {} for m in state.queues}
         # Models held back by spill, by the time their head must spill. The heap is lazy: an entry
@@ -44,7 +45,7 @@ class CpuRoundRobin(Scheduler):
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Update the turns, and the work that waits for the GPUs."""
-        if self.options.spill:
+        if self._spill:
             model = queue.spec.name
             work = len(queue) * self.state.executors.gpu_time(model)
             self._gpu_work_total += work - self._gpu_work.get(model, 0.0)
@@ -54,7 +55,7 @@ class CpuRoundRobin(Scheduler):
     def on_executor(self, executor: Executor, now: float) -> None:
         """Update the replicas with room; a GPU that comes or goes changes what must spill."""
         if executor.spec.device is Device.GPU:
-            if self.options.spill:
+            if self._spill:
                 self._update_gpus()
             return
         name, has_room = executor.spec.name, executor.has_room
@@ -105,7 +106,7 @@ class CpuRoundRobin(Scheduler):
         """
         head = queue.head
         assert head is not None
-        patience = self.options.spill * queue.spec.sla.response_time
+        patience = self._spill * queue.spec.sla.response_time
         own = self.state.executors.gpu_time(queue.spec.name) / max(1, len(self._gpus))
         return head.arrived + patience + own
 

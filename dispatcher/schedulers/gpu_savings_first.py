@@ -13,8 +13,9 @@ microseconds for thousands of models, however many requests wait.
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
+from dispatcher.schedulers.base import GpuScheduler, PolicyView
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 
 URGENT = 0.1
 """Fraction of the SLA, about one execution on a GPU. With 0 twice as many requests of saturated
@@ -38,7 +39,7 @@ def gpu_savings(state: PolicyView, queue: ModelQueue) -> float:
 class GpuSavingsFirst(GpuScheduler):
     """The most urgent head, otherwise the head of the model with the largest saving."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}

@@ -9,8 +9,9 @@ from heapq import heapify, heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
+from dispatcher.schedulers.base import GpuScheduler, PolicyView
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Request
 
 SPARE_ENTRIES = 16
@@ -21,7 +22,7 @@ SPARE_ENTRIES = 16
 class HeadOfLineScheduler(GpuScheduler):
     """Runs the head with the smallest key."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._heap: list[tuple[float, int, str]] = []
         self._entered: dict[str, int] = {}

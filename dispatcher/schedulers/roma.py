@@ -15,15 +15,17 @@ for thousands of models, however many requests wait.
 import numpy as np
 import numpy.typing as npt
 
-from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
+from dispatcher.schedulers.base import GpuScheduler, PolicyView
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 
 
 class Roma(GpuScheduler):
     """Largest SLA error first."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
+        self._beta = options.beta  # read in every decision
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}
         # An empty queue scores -inf at any time.
@@ -39,7 +41,7 @@ class Roma(GpuScheduler):
             return
         measured = queue.response.mean(now)
         # Nothing measured yet: use the expectation alone.
-        beta, r = (1.0, 0.0) if measured is None else (self.options.beta, measured)
+        beta, r = (1.0, 0.0) if measured is None else (self._beta, measured)
         ahead = self.state.executors.gpu_time(spec.name) * (len(queue) - 1) / 2
         set_point = spec.sla.set_point
         self._b[i] = beta / set_point

@@ -2,14 +2,15 @@
 
 from collections import OrderedDict
 
-from dispatcher.schedulers.base import GpuScheduler, PolicyOptions, PolicyView
+from dispatcher.schedulers.base import GpuScheduler, PolicyView
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 
 
 class RoundRobin(GpuScheduler):
     """Turns among models, one request each."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._turns: OrderedDict[str, None] = OrderedDict()
 

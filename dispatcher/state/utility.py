@@ -6,10 +6,8 @@ V is 1 until the soft deadline and 0 from the hard one on; `Utility` defines the
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from roma.config.policy_file import Policy
 from roma.domain.model import ModelSpec, Request
 
 Utility = Callable[[float], float]
@@ -34,23 +32,6 @@ def convex(x: float) -> float:
 
 UTILITIES: Final[Mapping[str, Utility]] = {"linear": linear, "step": step, "convex": convex}
 """Utilities by their names in `scheduling.quality.utility`."""
-
-
-@dataclass(frozen=True, slots=True)
-class QualityOptions:
-    """The `scheduling.quality:` section of roma.yaml for the policies that choose variants.
-
-    `utility` names the value of a late answer (see `dispatcher.state.utility`), `bin` is the width
-    Δt of the deadline bins in seconds. `alpha` weighs future requests against waiting ones, `beta`
-    scales both (eq. 2).
-    """
-
-    utility: str = "linear"
-    alpha: float = 0.5
-    beta: float = 0.5
-    bin: float = 0.2
-    policy: Policy | None = None
-    """The trained policy of `qos-rl`."""
 
 
 def value(utility: Utility, ended: float, soft: float, hard: float) -> float:

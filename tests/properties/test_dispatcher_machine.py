@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import PolicyOptions
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import (
     Abort,
     CoresApplied,
@@ -59,7 +59,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             models,
             gpu=registry.GPU[gpu],
             cpu=registry.CPU[cpu],
-            options=PolicyOptions(spill=spill),
+            options=SchedulingConfig(spill=spill),
         )
         self.live = dict.fromkeys(EXECUTORS, False)
         self.suspects = set()

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import TICK, PolicyOptions
+from dispatcher.schedulers.base import TICK
 from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from roma.config.scheduling import SchedulingConfig
 from roma.device.core import Begin, DeviceCore
 from roma.domain.actions import ActionStatus, Capabilities, Infer, Load, ModelCapabilities, Unload
 from roma.domain.events import (
@@ -244,11 +245,11 @@ class PlannedMachine(Devices):
     @initialize(
         policy=st.sampled_from([Clockwork, ClockworkPaper]),
         pages=st.lists(st.sampled_from([2, 3, 4, 7]), min_size=3, max_size=3),
-        ahead=st.sampled_from([0.0, 0.005, 0.03]),
+        ahead=st.sampled_from([0.0005, 0.005, 0.03]),
     )
     def build(self, policy, pages, ahead):
         specs = [ModelSpec(m, Sla(1.0), deadline=1.0, max_waiting=60) for m in MODELS]
-        self.begin(specs, pages, gpu=policy, options=PolicyOptions(ahead=ahead))
+        self.begin(specs, pages, gpu=policy, options=SchedulingConfig(ahead=ahead))
 
     def check(self, command):
         _, last = command.window

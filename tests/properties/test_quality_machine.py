@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.optimal import QosOpt
-from dispatcher.state.utility import UTILITIES, QualityOptions, soft_deadline
+from dispatcher.state.utility import UTILITIES, soft_deadline
+from roma.config.scheduling import QualityConfig, SchedulingConfig
 from roma.domain.actions import ModelCapabilities
 from roma.domain.model import ModelSpec, Priority, Sla
 from roma.domain.variants import RequestOptions, Variant
@@ -48,8 +48,8 @@ class QualityMachine(Devices):
             ModelSpec("a", Sla(0.2), deadline=0.4, max_waiting=60, variants=VARIANTS),
             ModelSpec("b", Sla(0.2), deadline=0.4, max_waiting=60),
         ]
-        quality = QualityOptions(bin=width, utility=utility)
-        self.begin(specs, pages, gpu=policy, options=PolicyOptions(quality=quality))
+        quality = QualityConfig(bin=width, utility=utility)
+        self.begin(specs, pages, gpu=policy, options=SchedulingConfig(quality=quality))
 
     def check(self, command):
         served = {v.name: v for v in VARIANTS}.get(command.variant)

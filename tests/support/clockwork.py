@@ -1,9 +1,9 @@
 """A dispatcher core under `clockwork`, events in and commands out."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Execute,
@@ -31,7 +31,7 @@ class ClockworkHarness:
             specs,
             gpu=policy,
             cpu=CpuRoundRobin,
-            options=PolicyOptions(ahead=ahead, latency=latency),
+            options=SchedulingConfig(ahead=ahead, latency=latency),
         )
         self.models = {name: ModelCapabilities(2, LOAD, RUNS) for name in models}
         self.requests = 0

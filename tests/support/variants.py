@@ -1,9 +1,8 @@
 """A dispatcher core with two variants of one model, events in and commands out."""
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig, SchedulingConfig
 from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Execute,
@@ -29,7 +28,7 @@ class VariantsHarness:
 
     def __init__(self, policy, variants=(FULL, TINY), *, any_batch=False, **quality):
         spec = ModelSpec("yolo", Sla(1.0), deadline=2.0, variants=variants)
-        options = PolicyOptions(quality=QualityOptions(**quality))
+        options = SchedulingConfig(quality=QualityConfig(**quality))
         self.core = Dispatcher([spec], gpu=policy, cpu=CpuRoundRobin, options=options)
         self.any_batch = any_batch
         self.requests = 0

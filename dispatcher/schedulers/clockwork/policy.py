@@ -33,7 +33,6 @@ from dispatcher.schedulers.base import (
     Choice,
     DropChoice,
     LoadChoice,
-    PolicyOptions,
     PolicyView,
     Scheduler,
     UnloadChoice,
@@ -51,6 +50,7 @@ from dispatcher.schedulers.clockwork.loading import (
 )
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import Reason
 from roma.domain.model import Request
 
@@ -77,8 +77,9 @@ class Clockwork(Scheduler):
     """True if a larger batch may go first that would otherwise be lost; False for the paper's
     policy."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
+        self._ahead, self._latency = options.ahead, options.latency  # read in every decision
         self._demands = {
             name: ModelDemand(name, q.spec.deadline) for name, q in state.queues.items()
         }
@@ -241,15 +242,15 @@ class Clockwork(Scheduler):
         self._stale.clear()
 
     def _next_batch(self, gpu: DeviceSchedule, now: float) -> Batch | None:
-        device, options = gpu.device, self.options
+        device = gpu.device
         if self._gpus.get(gpu.name) is not gpu or not gpu.executor.has_room:
             return None
         free = device.infers.free_at(now)
-        if free - now >= options.ahead + TICK:
-            self._schedule_check(gpu, free - options.ahead)
+        if free - now >= self._ahead + TICK:
+            self._schedule_check(gpu, free - self._ahead)
             return None
         gpu.look_at = 0.0
-        start = max(free, now + options.latency)
+        start = max(free, now + self._latency)
         while True:
             strategy = self._choose_strategy(gpu, start)
             if strategy is None:
@@ -284,7 +285,7 @@ class Clockwork(Scheduler):
         self, heap: list[tuple[float, int, Replica]], size: int, start: float
     ) -> "_Strategy | None":
         """Return the valid strategy of a batch size that must begin first."""
-        ends = start + self.options.latency + TICK
+        ends = start + self._latency + TICK
         while heap:
             key, _, place = heap[0]
             due = place.model_demand.due
@@ -315,7 +316,7 @@ class Clockwork(Scheduler):
             if size <= strategy.size:
                 continue
             run = place.times[size]
-            if size > available or start + run + self.options.latency + TICK > deadline:
+            if size > available or start + run + self._latency + TICK > deadline:
                 break
             strategy = _Strategy(place, size, run, first, deadline - run)
         return strategy
@@ -334,9 +335,7 @@ class Clockwork(Scheduler):
         del model_demand.due[first : first + len(taken)]
         self._stale[model_demand.name] = model_demand
         requests = tuple([request for _, request in taken])
-        return Batch(
-            gpu.name, model_demand.name, requests, now, strategy.latest - self.options.latency
-        )
+        return Batch(gpu.name, model_demand.name, requests, now, strategy.latest - self._latency)
 
     def _next_drop(self, now: float) -> DropChoice | None:
         while self._drops and self._drops[0][0] <= now + TICK:
@@ -386,10 +385,10 @@ class Clockwork(Scheduler):
             run = min(run, place.times[1])
             ready = min(ready, place.gpu.device.ready_at(model_demand.name, now))
         if model_demand.places:
-            return ready, run + 2 * self.options.latency
+            return ready, run + 2 * self._latency
         first = self._loading.fastest_cold_start(model_demand.name)
         cold = 0.0 if first is None else first.cold(model_demand.name)
-        return now, cold + 4 * self.options.latency
+        return now, cold + 4 * self._latency
 
     def _next_load(self, now: float) -> LoadChoice | UnloadChoice | None:
         """Load the model with the most unmet demand on the device with the least work."""
@@ -400,7 +399,7 @@ class Clockwork(Scheduler):
         if loading.best() is None:
             return None
         idle = self._idle_lanes(now)
-        picked = loading.pick(idle, now, self.options.latency) if idle else None
+        picked = loading.pick(idle, now, self._latency) if idle else None
         if picked is None:
             self._load_at = min(self._load_at, loading.paused_until)
             return None
@@ -413,7 +412,7 @@ class Clockwork(Scheduler):
             return UnloadChoice(gpu.name, victim)
         latest = NEVER
         if model_demand.priority != COLD_MISS_PRIORITY:
-            needs = device.loading(name) + device.execution(name, 1) + 2 * self.options.latency
+            needs = device.loading(name) + device.execution(name, 1) + 2 * self._latency
             latest = model_demand.due[-1][0] - needs
         return LoadChoice(gpu.name, name, latest)
 
@@ -422,7 +421,7 @@ class Clockwork(Scheduler):
         idle = []
         for gpu in self._gpus.values():
             if gpu.executor.has_room:
-                look_at = gpu.device.loads.free_at(now) - self.options.ahead
+                look_at = gpu.device.loads.free_at(now) - self._ahead
                 if look_at < now + TICK:
                     idle.append(gpu)
                 else:

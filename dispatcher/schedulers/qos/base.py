@@ -25,7 +25,6 @@ from dispatcher.schedulers.base import (
     Choice,
     DropChoice,
     LoadChoice,
-    PolicyOptions,
     PolicyView,
     Scheduler,
     WaitUntil,
@@ -35,6 +34,7 @@ from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
 from dispatcher.state.utility import UTILITIES, soft_deadline, value
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Request
 from roma.domain.variants import Variant
 
@@ -203,8 +203,9 @@ class QualityScheduler(Scheduler):
     rate_window: ClassVar[float] = RATE_WINDOW
     """Seconds over which arrivals are counted."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
+        self.latency = options.latency  # read in every decision
         self.utility = UTILITIES[options.quality.utility]
         width = options.quality.bin
         self.variant_queues = {
@@ -300,7 +301,7 @@ class QualityScheduler(Scheduler):
     def ends(self, gpu: DeviceView, variant: Variant, count: int, now: float) -> float:
         """Return when the answers of a batch that is sent now are expected."""
         seconds = gpu.seconds(variant, gpu.size_for(variant, count))
-        return now + 2 * self.options.latency + seconds
+        return now + 2 * self.latency + seconds
 
     def _by_urgency(self, gpu: DeviceView) -> list[tuple[VariantQueue, tuple[Variant, ...]]]:
         """Return the models of which a device can run something, the most urgent first."""
@@ -325,7 +326,7 @@ class QualityScheduler(Scheduler):
         entries = variant_queue.first(variant, min(count, sizes[-1]))
         variant_queue.take(entries)
         size = gpu.size_for(variant, len(entries))
-        latest = max([e.hard for e in entries]) - gpu.seconds(variant, size) - self.options.latency
+        latest = max([e.hard for e in entries]) - gpu.seconds(variant, size) - self.latency
         requests = tuple([e.request for e in entries])
         latest = max(now, latest)
         return Batch(

@@ -13,7 +13,9 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from dispatcher.schedulers.base import PolicyView
 from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.variants import Variant
 
 LARGEST: Final = 32
@@ -67,16 +69,20 @@ class Fixed(QualityScheduler):
 class Qos(Fixed):
     """The smallest sufficient batch."""
 
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
+        super().__init__(state, options)
+        self._alpha, self._beta = options.quality.alpha, options.quality.beta
+
     def count(
         self, variant_queue: VariantQueue, gpu: DeviceView, variant: Variant, now: float
     ) -> int:
         """Return the smallest batch size that satisfies eq. 2, or the largest there is."""
-        options, share = self.options.quality, self.share(variant_queue, gpu)
+        alpha, share = self._alpha, self.share(variant_queue, gpu)
         rate, waiting = variant_queue.rate.at(now), variant_queue.waiting
-        backlog = (1.0 - options.alpha) * waiting
+        backlog = (1.0 - alpha) * waiting
         size = 1
         for size in gpu.sizes(variant):
-            coming = options.alpha * gpu.seconds(variant, size) * rate
-            if size >= (coming + backlog) * options.beta * share:
+            coming = alpha * gpu.seconds(variant, size) * rate
+            if size >= (coming + backlog) * self._beta * share:
                 break
         return min(size, waiting)

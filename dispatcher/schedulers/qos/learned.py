@@ -18,10 +18,11 @@ from typing import Any, Final
 import numpy as np
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.base import PolicyOptions, PolicyView
+from dispatcher.schedulers.base import PolicyView
 from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
 from dispatcher.state.executors import Executor
 from roma.config.policy_file import Policy, PolicyAction
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities
 from roma.domain.variants import Variant
 
@@ -112,9 +113,9 @@ class Network:
 class QosRl(QualityScheduler):
     """The policy that training found best."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        policy = options.quality.policy
+        policy = state.learned
         assert policy is not None, "qos-rl needs a policy"
         self.observer = Observer(policy)
         self._actions = policy.actions

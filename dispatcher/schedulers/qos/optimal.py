@@ -14,12 +14,13 @@ from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.schedulers.base import DropChoice, PolicyOptions, PolicyView
+from dispatcher.schedulers.base import DropChoice, PolicyView
 from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
 from dispatcher.schedulers.qos.deadline_bins import Entry
 from dispatcher.schedulers.qos.values import MARGIN, SHED, BatchOption, Values, Worth
 from dispatcher.state.executors import Executor
 from dispatcher.state.utility import value
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import Reason
 from roma.domain.variants import Variant
 
@@ -44,7 +45,7 @@ class QosOpt(QualityScheduler):
     rate_window: ClassVar[float] = 10.0
     """Longer window: the values assume a lasting rate, and the backlog shows bursts."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._values: dict[tuple[str, str, Drifts], Values] = {}
         """Values by device, model, and the drifts of the variants that the device holds."""
@@ -104,7 +105,7 @@ class QosOpt(QualityScheduler):
             for size in gpu.sizes(variant):
                 count = min(size, len(entries))
                 seconds = gpu.seconds(variant, gpu.size_for(variant, count))
-                ended, quality = now + 2 * self.options.latency + seconds, 0.0
+                ended, quality = now + 2 * self.latency + seconds, 0.0
                 for i in range(count):
                     quality += value(self.utility, ended, entries[i].soft, entries[i].hard)
                 part = share * seconds

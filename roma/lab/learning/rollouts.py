@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.schedulers.base import Batch, Choice, PolicyOptions, PolicyView, Scheduler
+from dispatcher.schedulers.base import Batch, Choice, PolicyView, Scheduler
 from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, VariantQueue
 from dispatcher.schedulers.qos.heuristic import Qos
 from dispatcher.schedulers.qos.learned import Observer, QosRl
-from dispatcher.state.utility import UTILITIES, QualityOptions, value
+from dispatcher.state.utility import UTILITIES, value
 from roma.config.policy_file import Policy
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.variants import Variant
 from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Arrival, Ended, FleetPlan
@@ -77,7 +78,7 @@ class RolloutRecord:
 class Explorer(QosRl):
     """Takes actions at random, as likely as the network's scores make them (a softmax)."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self.record = RolloutRecord()
         self.numbers = np.random.default_rng()
@@ -98,9 +99,9 @@ class Explorer(QosRl):
 class Teacher(Qos):
     """The heuristic as teacher: its choices are recorded as actions of the new policy."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        policy = options.quality.policy
+        policy = state.learned
         assert policy is not None
         self.record = RolloutRecord()
         self._observer = Observer(policy)
@@ -156,8 +157,7 @@ def score(task: Task, policy: Policy, seed: int, kind: type[Scheduler] = QosRl) 
 
 
 def _run(task: Task, kind: type[Scheduler], policy: Policy, seed: int, ends: list[Ended]) -> Fleet:
-    quality: QualityOptions = replace(task.plan.quality, policy=policy)
-    plan = replace(task.plan, policy=kind, quality=quality, seed=seed)
+    plan = replace(task.plan, policy=kind, learned=policy, seed=seed)
     arrivals = list(task.arrivals(seed))
     fleet = Fleet(plan, on_end=ends.append)
     scheduler = fleet.dispatcher.policies.active[0]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
@@ -108,7 +108,8 @@ class Fleet:
             specs,
             gpu=plan.policy,
             cpu=CpuRoundRobin,
-            options=PolicyOptions(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
+            options=SchedulingConfig(ahead=plan.ahead, latency=plan.latency, quality=plan.quality),
+            learned=plan.learned,
         )
         self._random = random.Random(plan.seed)
         kinds = plan.kinds or [plan.models] * plan.devices

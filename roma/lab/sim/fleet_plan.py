@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dispatcher.schedulers.base import Scheduler
-from dispatcher.state.utility import QualityOptions
+from roma.config.policy_file import Policy
+from roma.config.scheduling import QualityConfig
 from roma.domain.actions import (
     ModelCapabilities,
 )
@@ -43,7 +44,9 @@ class FleetPlan:
     variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     """By public name: the variants of which `models` then consist. A model without variants has its
     own name."""
-    quality: QualityOptions = field(default_factory=QualityOptions)
+    quality: QualityConfig = field(default_factory=QualityConfig)
+    learned: Policy | None = None
+    """The trained policy of `qos-rl`."""
     soft: float | None = None
     """The soft deadline, after which answers lose value; `deadline` if there is none."""
 

@@ -28,7 +28,7 @@ def load(tmp_path, *, found=None, text=None, scheduling=LEARNED, models=None):
 
 def test_a_policy_reaches_its_scheduler_from_wherever_programs_are_started(tmp_path):
     loaded = load(tmp_path)
-    assert build_core(loaded).policies.options.quality.policy == policy()
+    assert build_core(loaded).policies.state.learned == policy()
     again = schema.Config.model_validate(config_snapshot.plain(loaded))
     assert again.scheduling.quality.policy == tmp_path / "policy.json"
 

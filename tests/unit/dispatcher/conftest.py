@@ -2,7 +2,7 @@ import pytest
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
-from dispatcher.schedulers.base import PolicyOptions
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import ExecutorAdded, ExecutorReady, RequestArrived
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
@@ -22,7 +22,7 @@ class DispatcherHarness:
             specs,
             gpu=registry.GPU.get(gpu, gpu) if isinstance(gpu, str) else gpu,
             cpu=registry.CPU[cpu],
-            options=PolicyOptions(beta=beta, spill=spill),
+            options=SchedulingConfig(beta=beta, spill=spill),
             window=window,
             reaction=reaction,
         )

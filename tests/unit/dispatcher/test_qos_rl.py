@@ -3,10 +3,8 @@
 import pytest
 
 from dispatcher.core import Dispatcher
-from dispatcher.schedulers.base import PolicyOptions
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos.learned import AWAY, QosRl
-from dispatcher.state.utility import QualityOptions
 from roma.domain.actions import Capabilities
 from roma.domain.events import (
     Execute,
@@ -27,8 +25,7 @@ SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))
 
 class Scene:
     def __init__(self, policy, kind=QosRl):
-        options = PolicyOptions(quality=QualityOptions(policy=policy))
-        self.core = Dispatcher([SPEC], gpu=kind, cpu=CpuRoundRobin, options=options)
+        self.core = Dispatcher([SPEC], gpu=kind, cpu=CpuRoundRobin, learned=policy)
         self.last = 0
 
     def device(self, name, kind, loaded=("good", "fast"), now=0.0):

@@ -4,7 +4,7 @@ import pytest
 
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.learned import QosRl
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.qos.jobs import learned, task
 from roma.lab.experiments.qos.runs import Trial, run
 from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, TESTS, TRAINING, offer
@@ -28,9 +28,9 @@ def test_they_are_for_the_devices_of_the_setting(kinds):
 @pytest.mark.parametrize(("kinds", "rate", "seconds"), [(SINGLE, 28, 600), (CLUSTER, 230, 60)])
 def test_they_beat_the_heuristics_under_load(kinds, rate, seconds):
     def quality(kind, **options):
-        quality = QualityOptions(**options)
-        return run(Trial(kind, quality, kinds, TESTS[1], 5, seconds=seconds, rate=rate)).mean
+        part, quality = TESTS[1], QualityConfig()
+        return run(Trial(kind, quality, kinds, part, 5, seconds=seconds, rate=rate, **options)).mean
 
-    ours = quality(QosRl, policy=learned(kinds))
+    ours = quality(QosRl, learned=learned(kinds))
     assert ours > quality(Qos) + 0.01
     assert ours > quality(Fixed) + 0.01

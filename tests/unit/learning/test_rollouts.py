@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dispatcher.schedulers.qos.learned import QosRl
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig
 from roma.domain.errors import ConfigError
 from roma.domain.variants import RequestOptions
 from roma.lab.learning.rollouts import Explorer, Task, roll, score
@@ -33,7 +33,7 @@ def task(kinds=KINDS, arrivals=arrivals):
         noise=Noise(0.03, 0.0, 0.0, is_normal=True),
         kinds=[offers(kind) for kind in kinds],
         variants={"m": (GOOD, FAST)},
-        quality=QualityOptions(),
+        quality=QualityConfig(),
     )
     return Task(plan, "m", arrivals)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dispatcher.schedulers.qos.learned import QosRl
-from dispatcher.state.utility import QualityOptions
 from roma.config.policy_file import PolicyTraining, load, save
+from roma.config.scheduling import QualityConfig
 from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import RequestOptions, Variant
 from roma.lab.learning import training
@@ -43,7 +43,7 @@ def task():
         noise=Noise(0.0, 0.0, 0.0, is_normal=True),
         kinds=[device],
         variants={"m": (Variant("good", 1.0), Variant("fast", 0.5))},
-        quality=QualityOptions(),
+        quality=QualityConfig(),
     )
     return Task(plan, "m", pairs)
 

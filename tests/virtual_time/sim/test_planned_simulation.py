@@ -4,8 +4,8 @@ import pytest
 
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.qos.heuristic import Qos
-from dispatcher.state.utility import QualityOptions
 from roma.config import schema
+from roma.config.scheduling import QualityConfig
 from roma.domain.errors import ConfigError
 from roma.domain.events import Reason
 from roma.lab.sim.devices import Noise
@@ -101,7 +101,7 @@ def test_qos_chooses_the_variants_that_the_fleet_does():
     config = schema.parse(QOS)
     (spec,) = config.model_specs
     fleet, ends = fleet_of(
-        QOS, Qos, variants={"m": spec.variants}, soft=1.0, quality=QualityOptions()
+        QOS, Qos, variants={"m": spec.variants}, soft=1.0, quality=QualityConfig()
     )
     (model,) = result.models
     queue = fleet.dispatcher.queues["m"]

@@ -9,9 +9,10 @@ its own running, so it includes the turns of others on the same device.
 
 from typing import Final
 
-from dispatcher.schedulers.base import Choice, PolicyOptions, PolicyView, RunChoice, Scheduler
+from dispatcher.schedulers.base import Choice, PolicyView, RunChoice, Scheduler
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import BATCHES
 from roma.domain.model import Device
 
@@ -25,7 +26,7 @@ LARGEST: Final = float(BATCHES[-1])
 class Clipper(Scheduler):
     """Adaptive batches, models in turns."""
 
-    def __init__(self, state: PolicyView, options: PolicyOptions) -> None:
+    def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self.bounds = dict.fromkeys(state.queues, 1.0)
         """The batch size of each model, as the law moves it."""

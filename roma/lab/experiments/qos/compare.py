@@ -5,7 +5,7 @@ setting, and the choice of its load, are described in `roma.lab.experiments.qos.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,8 @@ from dispatcher.schedulers.qos.base import QualityScheduler
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.learned import QosRl
 from dispatcher.schedulers.qos.optimal import QosOpt
-from dispatcher.state.utility import QualityOptions
+from roma.config.policy_file import Policy
+from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.qos import bounds, paper
@@ -58,19 +59,19 @@ class Contender:
 
     name: str
     policy: type[QualityScheduler]
-    options: QualityOptions
+    options: QualityConfig
+    learned: Policy | None = None
 
 
 def contenders(kinds: tuple[str, ...]) -> tuple[Contender, ...]:
     """Return the policies compared on some devices."""
     alpha, beta = TUNED[kinds]
-    tuned = QualityOptions(alpha=alpha, beta=beta)
-    policy = QualityOptions(policy=learned(kinds))
+    tuned = QualityConfig(alpha=alpha, beta=beta)
     return (
-        Contender("fixed", Fixed, QualityOptions()),
+        Contender("fixed", Fixed, QualityConfig()),
         Contender("qos", Qos, tuned),
-        Contender("qos-rl", QosRl, policy),
-        Contender("qos-opt", QosOpt, QualityOptions()),
+        Contender("qos-rl", QosRl, QualityConfig(), learned(kinds)),
+        Contender("qos-opt", QosOpt, QualityConfig()),
     )
 
 
@@ -154,13 +155,12 @@ def _trial(
         seconds,
         rate=part.busy if busy else None,
         speed=SPEEDS[kinds],
+        learned=runner.learned,
     )
 
 
 def _short(trial: Trial) -> Trial:
-    return Trial(
-        trial.policy, trial.options, trial.kinds, trial.part, trial.seed, trial.traces, int(SHOWN)
-    )
+    return replace(trial, seconds=int(SHOWN), rate=None, speed=1)
 
 
 def _limits(

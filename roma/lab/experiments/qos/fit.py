@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.qos.paper import QUALITY
 from roma.lab.experiments.qos.runs import Trial, run
@@ -40,7 +40,7 @@ def fit(job: tuple[tuple[str, ...], Part, float, Path | None]) -> float:
     for _ in range(STEPS):
         rate = (low + high) / 2
         trial = Trial(
-            Fixed, QualityOptions(), kinds, part, SEED, traces, rate=rate, speed=SPEEDS[kinds]
+            Fixed, QualityConfig(), kinds, part, SEED, traces, rate=rate, speed=SPEEDS[kinds]
         )
         if run(trial).mean > wanted:
             low = rate
@@ -61,7 +61,7 @@ def tune(traces: Path | None) -> None:
         trials = [
             Trial(
                 Qos,
-                QualityOptions(alpha=alpha, beta=beta),
+                QualityConfig(alpha=alpha, beta=beta),
                 kinds,
                 TRAINING,
                 SEED,

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from dispatcher.schedulers.qos.learned import QosRl
-from dispatcher.state.utility import QualityOptions
 from roma.config.policy_file import Policy, load
+from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.qos.setting import MODEL, TUNED, Part, plan, queries
 from roma.lab.learning.rollouts import Task
 from roma.lab.sim.fleet_plan import Arrival
@@ -50,8 +50,8 @@ def task(
     seconds = max(SHORTEST, JOB // len(kinds))
     jobs = Jobs(part, rate or part.rate(kinds), seconds, traces)
     # Its teacher is `qos` with the compared settings; for other devices, with its defaults.
-    alpha, beta = TUNED.get(tuple(kinds), (QualityOptions().alpha, QualityOptions().beta))
-    return Task(plan(QosRl, kinds, QualityOptions(alpha=alpha, beta=beta), 0), MODEL, jobs)
+    alpha, beta = TUNED.get(tuple(kinds), (QualityConfig().alpha, QualityConfig().beta))
+    return Task(plan(QosRl, kinds, QualityConfig(alpha=alpha, beta=beta), 0), MODEL, jobs)
 
 
 def learned(kinds: Sequence[str]) -> Policy:

@@ -1,12 +1,14 @@
 """Runs one policy on one stretch of the day, and keeps the data of the paper's tables, figures."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from dispatcher.schedulers.base import Scheduler
-from dispatcher.state.utility import QualityOptions, linear, value
+from dispatcher.state.utility import linear, value
+from roma.config.policy_file import Policy
+from roma.config.scheduling import QualityConfig
 from roma.domain.events import Command, Event, Execute
 from roma.lab.experiments.qos.setting import HARD, MODEL, SOFT, TINY, VARIANTS, Part, plan, queries
 from roma.lab.sim.fleet import Fleet
@@ -20,7 +22,7 @@ class Trial:
     """A policy on some devices for some hours, or for the first `seconds` of them."""
 
     policy: type[Scheduler]
-    options: QualityOptions
+    options: QualityConfig
     kinds: tuple[str, ...]
     part: Part
     seed: int
@@ -29,6 +31,7 @@ class Trial:
     rate: float | None = None
     """Mean load instead of the part's own."""
     speed: int = 1
+    learned: Policy | None = None
 
     @property
     def load(self) -> float:
@@ -102,7 +105,10 @@ def watch(trial: Trial) -> tuple[Scores, list[Dispatch]]:
         late = ended.ended - terms.soft
         ends.append((worth, late, ended.variant == TINY.name, terms.soft - SOFT))
 
-    fleet = Fleet(plan(trial.policy, trial.kinds, trial.options, trial.seed), on_end=on_end)
+    fleet = Fleet(
+        replace(plan(trial.policy, trial.kinds, trial.options, trial.seed), learned=trial.learned),
+        on_end=on_end,
+    )
     dispatches: list[Dispatch] = []
 
     def handle(event: Event, *, now: float) -> list[Command]:

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from dispatcher.schedulers.base import Scheduler
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig
 from roma.domain.actions import ModelCapabilities
 from roma.domain.variants import RequestOptions, Variant
 from roma.lab.sim.devices import Noise
@@ -173,7 +173,7 @@ def queries(
 
 
 def plan(
-    policy: type[Scheduler], kinds: Sequence[str], options: QualityOptions, seed: int
+    policy: type[Scheduler], kinds: Sequence[str], options: QualityConfig, seed: int
 ) -> FleetPlan:
     """Return a plan of devices that take actions, with every variant loaded from the start on."""
     return FleetPlan(

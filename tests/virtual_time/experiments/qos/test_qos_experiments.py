@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.optimal import QosOpt
-from dispatcher.state.utility import QualityOptions
+from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.qos import bounds, compare, paper
 from roma.lab.experiments.qos.runs import Trial, run, watch
@@ -34,7 +34,7 @@ def asked(*arrivals, delay=0.05):
 
 
 def trial(policy=Qos, kinds=SINGLE, seconds=60, **more):
-    return Trial(policy, QualityOptions(), kinds, TESTS[1], 11, seconds=seconds, **more)
+    return Trial(policy, QualityConfig(), kinds, TESTS[1], 11, seconds=seconds, **more)
 
 
 # The setting
