@@ -39,7 +39,11 @@ DRIFT = 0.1
 
 
 class CpuBalance(Scheduler):
-    """Spills the youngest request of a model whose overflow is due."""
+    """Spills the youngest request of a model whose overflow is due.
+
+    The arrays, by model, are of use only while there is a live GPU, and are kept only then: for
+    every request of a deployment without one, they would cost more than all other decisions.
+    """
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
@@ -54,22 +58,18 @@ class CpuBalance(Scheduler):
         self._order = np.arange(size)
         self._ordered = True
         # Whether requests wait and a replica has room, and the predicted seconds there.
-        self._waiting, self._room = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
-        self._service = np.zeros(size)
+        self._is_ready, self._service = np.zeros(size, dtype=bool), np.zeros(size)
+        self._ready: set[int] = set()
+        """Models of which requests wait and a replica has room."""
         self._free: list[dict[str, Executor]] = [{} for _ in range(size)]
         self._gpus: list[Executor] = []
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Record what waits in a queue and, after an execution, what was learnt from it."""
-        model = queue.spec.name
-        i, youngest = self._index[model], queue.youngest
-        self._waiting[i] = youngest is not None
-        self._youngest[i] = 0.0 if youngest is None else youngest.arrived
-        gpu_time = self.state.executors.gpu_time(model) if self._gpus else 0.0
-        self._gpu_time[i], self._work[i] = gpu_time, gpu_time * len(queue)
-        found, known = gpu_savings(self.state, queue), self._savings[i]
-        if found != known and (math.isinf(known) or abs(found - known) > DRIFT * known):
-            self._savings[i], self._ordered = found, False
+        i = self._index[queue.spec.name]
+        self._refresh(i, queue)
+        if self._gpus:
+            self._weigh(i, queue)
 
     def on_executor(self, executor: Executor, now: float) -> None:
         """Keep the replicas that have room, and the live GPUs."""
@@ -77,27 +77,30 @@ class CpuBalance(Scheduler):
             live = [gpu for gpu in self.state.executors.gpus if gpu.live]
             if live != self._gpus:
                 self._gpus = live
-                for queue in self.state.queues.values():
-                    self.on_queue(queue, now)
+                for i, queue in enumerate(self.state.queues.values()):
+                    self._refresh(i, queue)
+                    self._time(i, queue)
+                    self._weigh(i, queue)
             return
+        name, has_room = executor.spec.name, executor.has_room
         for model in executor.spec.models:
-            i = self._index[model]
-            free = self._free[i]
-            if executor.has_room:
-                free[executor.spec.name] = executor
+            i, queue = self._index[model], self.state.queues[model]
+            if has_room:
+                self._free[i][name] = executor
             else:
-                free.pop(executor.spec.name, None)
-            self._room[i] = bool(free)
-            self._service[i] = self._expected(self._fastest(i), model) if free else math.inf
+                self._free[i].pop(name, None)
+            self._refresh(i, queue)
+            if self._gpus:
+                self._time(i, queue)
 
     def choose(self, now: float) -> Choice:
         """Run a request that overflows, or ask to be woken when one will."""
-        candidates = np.flatnonzero(self._waiting & self._room)
-        if not candidates.size:
+        if not self._ready:
             return None
         if not self._gpus:
-            i = int(candidates[0])
+            i = min(self._ready)
             return RunChoice(self._fastest(i).spec.name, self._models[i])
+        candidates = np.flatnonzero(self._is_ready)
         age = now - self._youngest[candidates]
         in_time = age + self._service[candidates] <= self._slas[candidates]
         candidates = candidates[in_time]
@@ -113,6 +116,31 @@ class CpuBalance(Scheduler):
         i = int(overflow[self._savings[overflow].argmax()])
         return RunChoice(self._fastest(i).spec.name, self._models[i], youngest=True)
 
+    def _refresh(self, i: int, queue: ModelQueue) -> None:
+        """Record whether a model has both a waiting request and a replica with room."""
+        free = self._free[i]
+        if queue.waiting and free:
+            self._ready.add(i)
+        else:
+            self._ready.discard(i)
+        if self._gpus:
+            self._is_ready[i] = i in self._ready
+
+    def _time(self, i: int, queue: ModelQueue) -> None:
+        """Predict how long a model's request takes on the replica that it would get."""
+        has_room = bool(self._free[i])
+        self._service[i] = self._expected(self._fastest(i), queue) if has_room else math.inf
+
+    def _weigh(self, i: int, queue: ModelQueue) -> None:
+        """Record a model's work for the GPUs, and what they save."""
+        youngest = queue.youngest
+        self._youngest[i] = 0.0 if youngest is None else youngest.arrived
+        gpu_time = self.state.executors.gpu_time(queue.spec.name)
+        self._gpu_time[i], self._work[i] = gpu_time, gpu_time * len(queue)
+        found, known = gpu_savings(self.state, queue), self._savings[i]
+        if found != known and (math.isinf(known) or abs(found - known) > DRIFT * known):
+            self._savings[i], self._ordered = found, False
+
     def _ahead(self) -> npt.NDArray[np.float64]:
         """Return by model the GPU-seconds that come before the youngest of its requests."""
         if not self._ordered:
@@ -123,12 +151,17 @@ class CpuBalance(Scheduler):
         return ahead - self._gpu_time
 
     def _fastest(self, i: int) -> Executor:
-        return max(self._free[i].values(), key=lambda executor: executor.share)
+        fastest: Executor | None = None
+        for executor in self._free[i].values():
+            if fastest is None or executor.share > fastest.share:
+                fastest = executor
+        assert fastest is not None, f"{self._models[i]}: no replica has room"
+        return fastest
 
-    def _expected(self, executor: Executor, model: str) -> float:
+    def _expected(self, executor: Executor, queue: ModelQueue) -> float:
         """Return the predicted seconds of a request: measured, else profiled, else 0 (a probe)."""
-        measured = executor.expected(model)
+        measured = executor.expected(queue.spec.name)
         if measured is not None:
             return measured
-        cost = self.state.queues[model].spec.cost
+        cost = queue.spec.cost
         return 0.0 if cost is None else cost / executor.share
