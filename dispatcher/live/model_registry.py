@@ -14,6 +14,8 @@ from dispatcher.live.backends.backend_address import BackendAddress, Channel
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.health_checks import watch
+from dispatcher.live.http.header_cache import HeaderCache
+from dispatcher.live.http.messages import ResponseTemplate
 from dispatcher.live.service import Service
 from roma.config.diff import compare
 from roma.config.executable import Executable
@@ -59,6 +61,7 @@ class ModelRegistry:
         self._endpoints = endpoints
         self._watchers = watchers
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._answer_heads: HeaderCache[ResponseTemplate] = HeaderCache()
         service.max_body = max_body(config)
         self._discovering = watchers.create_task(self._sources.follow(self._discover))
         self._add(executables(self._config), self._config)
@@ -155,7 +158,13 @@ class ModelRegistry:
             from dispatcher.live.grpc.channel import GrpcChannel  # noqa: PLC0415
 
             channel = GrpcChannel(*executable.grpc, most=most)
-        pool = Pool(executable.host, executable.port, executable.socket, most=most)
+        pool = Pool(
+            executable.host,
+            executable.port,
+            executable.socket,
+            most=most,
+            kinds=self._answer_heads,
+        )
         return BackendAddress(pool, channel)
 
     async def _remove(self, name: str) -> None:

@@ -69,15 +69,21 @@ _UNREACHED: Final[dict[int, type[BackendError]]] = {
 MAX_PREFIXES: Final = 256
 """Beginnings of headers remembered per backend."""
 
-KINDS: Final[HeaderCache[ResponseTemplate]] = HeaderCache()
-"""Cached answer headers of all model servers: many of them do not identify the server."""
-
 
 class Pool(ConnectionOwner):
-    """The connections to one model server."""
+    """The connections to one model server.
+
+    `kinds` caches answer headers; servers share it, since many headers do not identify the server.
+    """
 
     def __init__(
-        self, host: str, port: int, socket: str | None = None, *, most: int = MOST_ANSWER
+        self,
+        host: str,
+        port: int,
+        socket: str | None = None,
+        *,
+        most: int = MOST_ANSWER,
+        kinds: HeaderCache[ResponseTemplate] | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -86,7 +92,7 @@ class Pool(ConnectionOwner):
         self.most = most
         """Largest body accepted, in bytes."""
         self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
-        self.kinds = KINDS
+        self.kinds: HeaderCache[ResponseTemplate] = HeaderCache() if kinds is None else kinds
         self._prefixes: dict[RequestTemplate, bytes] = {}
         self._idle: list[BackendConnection] = []
         self._all: set[BackendConnection] = set()

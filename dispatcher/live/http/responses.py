@@ -1,5 +1,6 @@
 """Responses: JSON bodies and errors, and their bytes with headers that many responses share."""
 
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -18,8 +19,6 @@ _BODILESS: Final = frozenset({204, 304})
 """Statuses without a body, and without a Content-Length (RFC 9110 §8.6)."""
 
 _REASON: Final = {status.value: status.phrase for status in HTTPStatus}
-_HEADS: Final[dict[tuple[int, str, str | None, str], bytes]] = {}
-_MAX_HEADS: Final = 1024
 
 
 def json_response(status: int, body: object) -> Response:
@@ -47,8 +46,8 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
         connection = "Connection: close\r\n"
     elif head.version == "1.0":
         connection = "Connection: keep-alive\r\n"
-    key = (response.status, response.content_type, response.content_encoding, connection)
-    lines, body = _HEADS.get(key) or _lines(*key), response.body
+    body = response.body
+    lines = _lines(response.status, response.content_type, response.content_encoding, connection)
     if response.more:
         lines += response.more.encode("latin-1", "replace")
     if head.cors:
@@ -64,14 +63,15 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
     return lines, b"" if head.method == "HEAD" else body
 
 
-def _lines(status: int, content_type: str, content_encoding: str | None, connection: str) -> bytes:
+def _encoded_lines(
+    status: int, content_type: str, content_encoding: str | None, connection: str
+) -> bytes:
     """Return the header lines that many answers share."""
     encoding = f"Content-Encoding: {content_encoding}\r\n" if content_encoding else ""
-    head = (
+    return (
         f"HTTP/1.1 {status} {_REASON.get(status, '')}\r\n"
         f"Content-Type: {content_type}\r\n{encoding}{connection}"
     ).encode("latin-1", "replace")
-    if len(_HEADS) >= _MAX_HEADS:  # model servers may send any type
-        _HEADS.clear()
-    _HEADS[status, content_type, content_encoding, connection] = head
-    return head
+
+
+_lines: Final = lru_cache(maxsize=1024)(_encoded_lines)  # model servers may send any type
