@@ -369,9 +369,10 @@ class Executors:
                 return True
         return False
 
-    def of(self, model: str) -> Iterable[Executor]:
+    def of(self, model: str) -> list[Executor]:
         """Return the live executors that can run `model`."""
-        return (e for e in self._by_model.get(model, ()) if e.live)
+        # A list, asked for several times per request: a generator costs twice as much.
+        return [e for e in self._by_model.get(model, _NOBODY) if e.live]
 
     def slots(self, model: str) -> int:
         """Return the most executions that one executable of `model` may run at once; 0 if none."""
@@ -379,11 +380,11 @@ class Executors:
 
     def loading(self, model: str) -> list[Executor]:
         """Return the executors of `model` that are not live."""
-        return [e for e in self._by_model.get(model, ()) if not e.live]
+        return [e for e in self._by_model.get(model, _NOBODY) if not e.live]
 
     def fastest(self, model: str) -> float:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
-        return _shortest(self._by_model.get(model, ()), model)
+        return _shortest(self._by_model.get(model, _NOBODY), model)
 
     def fastest_tail(self, model: str) -> float:
         """Return the shortest tail of the live ones; 0 if one is unmeasured, or if none is live."""
@@ -401,9 +402,11 @@ class Executors:
     def may_grow(self, model: str) -> bool:
         """Return True if requests of `model` wait for slots, and more cores would do more."""
         grows = False
-        for executor in self.of(model):
+        for executor in self._by_model.get(model, _NOBODY):
             if executor.has_room:
                 return False
+            if not executor.live:
+                continue
             limit, share = executor.most
             grows = grows or limit * share > executor.limit * executor.share
         return grows

@@ -92,34 +92,36 @@ class ModelQueue:
     )
 
     def __init__(self, spec: ModelSpec, window: float, utility: Utility = linear) -> None:
+        # First what every request reads: the compiled build lays attributes out in this order, and
+        # of thousands of models none stays in the processor's cache.
         self.spec = spec
-        self.response_limit = spec.sla.response_time if spec.sla.sheds_late_requests else math.inf
-        """Seconds after which an answer is worth no more than a refusal."""
-        self.utility = utility
-        self.accuracy = {variant.name: variant.accuracy for variant in spec.variants}
-        self.answers: Counter[str] = Counter()
-        self.quality = 0.0
-        self.response = SlidingWindow(window)
         self.waiting: OrderedDict[int, Request] = OrderedDict()
-        self.waiting_since = -math.inf
-        """Time since which the queue has not been empty."""
-        self.asked_at = -math.inf
-        """Time of the last `CoresNeeded`."""
         self._head: Request | None = None
         """The first waiting request, if it is known."""
         self._arrived_sum = 0.0
         self.arrivals = 0
+        self.waiting_since = -math.inf
+        """Time since which the queue has not been empty."""
+        self.asked_at = -math.inf
+        """Time of the last `CoresNeeded`."""
+        self.response_limit = spec.sla.response_time if spec.sla.sheds_late_requests else math.inf
+        """Seconds after which an answer is worth no more than a refusal."""
+        self.response = SlidingWindow(window)
+        self.late = 0
+        self.sizes = Sizes()
+        self.accuracy = {variant.name: variant.accuracy for variant in spec.variants}
+        self.cpu = Durations(spec.sla.response_time)
+        self.gpu = Durations(spec.sla.response_time)
+        self.utility = utility
+        self.answers: Counter[str] = Counter()
+        self.quality = 0.0
         self.rejected: Counter[Reason] = Counter()
         self.rejected_by_client = 0
         self.refusals: deque[tuple[float, Reject]] = deque(maxlen=REFUSALS)
         self.failed = 0
         self.invalid = 0
         self.retries = RetryBudget()
-        self.sizes = Sizes()
         self.cancelled = self.cancelled_late = 0
-        self.late = 0
-        self.cpu = Durations(spec.sla.response_time)
-        self.gpu = Durations(spec.sla.response_time)
 
     def __len__(self) -> int:
         return len(self.waiting)

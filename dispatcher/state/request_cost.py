@@ -35,7 +35,7 @@ LONGEST_WAIT: Final = 600.0
 class Sizes:
     """The usual request sizes of a model: `lower` <= bytes < `upper`, at first none."""
 
-    __slots__ = ("_counts", "_last_trial", "lower", "upper", "usual")
+    __slots__ = ("_counts", "_last_trial", "_total", "lower", "upper", "usual")
 
     def __init__(self) -> None:
         self.lower = self.upper = 0
@@ -43,6 +43,8 @@ class Sizes:
         """Answers of usual size that are not in the counts yet."""
         self._counts = [0] * OCTAVES
         """Recent answers by octave."""
+        self._total = 0
+        """Their sum."""
         self._last_trial = -1.0
         """On the core's clock; negative before anything was answered."""
 
@@ -52,13 +54,14 @@ class Sizes:
         if self._last_trial < 0:
             self._last_trial = now
         counts[max(0, before.bit_length() - 1)] += self.usual
-        self.usual = 0
         counts[size.bit_length()] += 1
-        total = sum(counts)
+        total = self._total + self.usual + 1
+        self.usual = 0
         while total > RECENT:
             for i in range(OCTAVES):
                 counts[i] //= 2
             total = sum(counts)
+        self._total = total
         below = octave = 0
         while 2 * (below + counts[octave]) < total:
             below += counts[octave]
