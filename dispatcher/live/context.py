@@ -28,11 +28,10 @@ section)."""
 MAX_MEMBERS = 32
 """List members that a `tracestate` may have (W3C §3.3.1.1)."""
 
+_USUAL_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 # Version 00 ends after the flags; later ones may go on after another dash. 512 as for `MAX_STATE`.
-_PARENT = re.compile(
-    r"(?!ff)(?P<version>[0-9a-f]{2})"
-    r"-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})(?P<parent>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
-    r"(?P<more>-[!-~]{0,512})?"
+_LATER_PARENT = re.compile(
+    r"(?!ff|00)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,512})?"
 )
 _ID = re.compile(r"[!-~]{1,128}")
 _STATE = re.compile(r"[\t -~]+")
@@ -121,13 +120,12 @@ def carried(
         request_id = None
     if traceparent is None or not is_parent(traceparent):
         return None if request_id is None else Context(request_id)
-    return Context(request_id, traceparent, state(tracestate or ""))
+    return Context(request_id, traceparent, None if tracestate is None else state(tracestate))
 
 
 def is_parent(text: str) -> bool:
     """Return True if a `traceparent` is valid (W3C §3.2)."""
-    match = _PARENT.fullmatch(text)
-    return match is not None and (match["version"] != "00" or match["more"] is None)
+    return bool(_USUAL_PARENT.fullmatch(text)) or bool(_LATER_PARENT.fullmatch(text))
 
 
 def state(text: str) -> str | None:

@@ -6,7 +6,7 @@ from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.handler import ClientConnection
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.request import HttpRequest
-from dispatcher.live.http.responses import LARGE, written
+from dispatcher.live.http.responses import LARGE, with_more, written
 
 
 class AnswerWriter:
@@ -40,9 +40,9 @@ class AnswerWriter:
         """Write the answer to a request; the transport must not be closing."""
         transport, kind = self.transport, response.template
         assert transport is not None
-        is_alike = keep_alive and request.head.is_usual and not response.more
-        if is_alike and kind is not None and kind.lines:
-            transport.write(kind.lines + response.body)
+        if keep_alive and request.head.is_usual and kind is not None and kind.lines:
+            lines, more = kind.lines, response.more
+            transport.write((with_more(lines, more) if more else lines) + response.body)
             return
         head, body = written(response, request.head, keep_alive=keep_alive)
         if len(body) <= LARGE:

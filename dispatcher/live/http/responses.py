@@ -48,8 +48,6 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
         connection = "Connection: keep-alive\r\n"
     body = response.body
     lines = _lines(response.status, response.content_type, response.content_encoding, connection)
-    if response.more:
-        lines += response.more.encode("latin-1", "replace")
     if head.cors:
         lines += head.cors
     if response.status in _BODILESS:
@@ -57,10 +55,16 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
     else:
         lines += content_length(len(body))
     template = response.template
-    is_alike = head.is_usual and not connection and not response.more
-    if template is not None and is_alike and len(body) <= LARGE:
+    if template is not None and head.is_usual and not connection and len(body) <= LARGE:
         template.lines = lines
+    if response.more:
+        lines = with_more(lines, response.more)
     return lines, b"" if head.method == "HEAD" else body
+
+
+def with_more(lines: bytes, more: str) -> bytes:
+    """Return the lines of a head with these lines at their end."""
+    return lines[:-2] + more.encode("latin-1", "replace") + b"\r\n"
 
 
 def _encoded_lines(
