@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 """Cores. Undoes binary representation only: 0.3 must not become 0.299."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `controllers.measurement.Measurement`
 class CoreRequest:
     """Demand of an executable, in cores; minimum ≤ demand ≤ maximum.
 

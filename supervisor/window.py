@@ -14,7 +14,7 @@ _LIVE = ("idle", "busy")
 _SHED: Final = (Reason.QUEUE_FULL.value, Reason.PREDICTED_LATE.value, Reason.DEADLINE.value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `controllers.measurement.Measurement`
 class ModelDelta:
     """A model's rates (per second) since the last exchange, and the report they came from."""
 
