@@ -10,9 +10,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.schedulers.qos.base import QualityScheduler
-from roma.config.scheduling import QualityConfig
-from roma.lab.experiments.qos.compare import contenders
+from roma.lab.experiments.qos.compare import Contender, contenders
 from roma.lab.experiments.qos.runs import Trial, run
 from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, TESTS
 
@@ -28,18 +26,17 @@ def run_all() -> None:
     table.add_column("ten devices", justify="right")
     for single, cluster in zip(contenders(SINGLE), contenders(CLUSTER), strict=True):
         cells = [
-            _cell(costs(c.policy, c.options, kinds))
-            for c, kinds in ((single, SINGLE), (cluster, CLUSTER))
+            _cell(costs(contender, kinds))
+            for contender, kinds in ((single, SINGLE), (cluster, CLUSTER))
         ]
         table.add_row(single.name, *cells)
     Console().print(table)
 
 
-def costs(
-    policy: type[QualityScheduler], options: QualityConfig, kinds: tuple[str, ...]
-) -> list[float]:
+def costs(contender: Contender, kinds: tuple[str, ...]) -> list[float]:
     """Return the seconds of every decision, the shortest first."""
     spent: list[float] = []
+    policy = contender.policy
     decide = policy.decide
 
     def timed(*args: object) -> object:
@@ -52,7 +49,8 @@ def costs(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # as `dispatcher.live.app.run`
-    run(Trial(watched, options, kinds, BUSIEST, 1, seconds=SECONDS))
+    options, learned = contender.options, contender.learned
+    run(Trial(watched, options, kinds, BUSIEST, 1, seconds=SECONDS, learned=learned))
     return sorted(spent)
 
 

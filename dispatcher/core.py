@@ -67,7 +67,8 @@ class Dispatcher:
     """Queues, executors and schedulers behind one function.
 
     `window` is that of the response times, `reaction` the longest time in which cores follow a new
-    load (0: they never do); both in seconds. `learned` is the trained policy of `qos-rl`.
+    load (0: they never do); both in seconds. `options` are by default those of
+    a roma.yaml that names none; `learned` is the trained policy of `qos-rl`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Dispatcher:
         window: float = 1.0,
         reaction: float = 0.0,
     ) -> None:
-        options = options or SchedulingConfig()  # as a file that names no options
+        options = options or SchedulingConfig()
         self._queues = Queues(models, window, UTILITIES[options.quality.utility])
         self.queues = self._queues.by_model
         self.low_priority = self._queues.low_priority

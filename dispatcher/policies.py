@@ -41,6 +41,10 @@ class Policies:
     def attach(self, now: float) -> None:
         """Activate the policies of existing devices; report the current state to a new one."""
         devices = {executor.spec.device for executor in self.state.executors}
+        for device, policy in list(self.by_device.items()):
+            if policy in self.active and device not in devices:
+                # It will observe nothing until it is active again: another one begins then.
+                self.by_device[device] = self._chosen[device](self.state, self.options)
         active = tuple(policy for device, policy in self.by_device.items() if device in devices)
         for policy in set(active) - set(self.active):
             for queue in self.state.queues.values():

@@ -45,8 +45,8 @@ DRIFT = 0.1
 class CpuBalance(Scheduler):
     """Spills the youngest request of a model whose overflow is due.
 
-    The arrays, by model, are of use only while there is a live GPU, and are kept only then: for
-    every request of a deployment without one, they would cost more than all other decisions.
+    The arrays, by model, are needed only while a GPU is live, and updated only then: in a
+    deployment without one, they would cost each request more than all other decisions.
     """
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
@@ -65,7 +65,7 @@ class CpuBalance(Scheduler):
         self._candidates, self._service = np.zeros(size, dtype=bool), np.zeros(size)
         self._is_ready = [False] * size
         self._ready: list[int] = []
-        """Models of which requests wait and a replica has room, in order; they seldom stay."""
+        """Indices of models with a waiting request and a replica with room, ascending; few."""
         self._free: list[dict[str, Executor]] = [{} for _ in range(size)]
         self._gpus: list[Executor] = []
 
@@ -92,7 +92,7 @@ class CpuBalance(Scheduler):
             i = self._index[model]
             free = self._free[i]
             if has_room == (name in free) and not self._gpus:
-                continue  # after most requests
+                continue  # unchanged, as after most requests
             if has_room:
                 free[name] = executor
             else:

@@ -148,6 +148,9 @@ class PolicyView:
 class Scheduler(ABC):
     """A policy for one kind of device.
 
+    What every decision reads of `options` is better kept in an attribute: compiled code reads
+    pydantic's slowly.
+
     `request_aware`: the policy chooses requests, not only models, so it observes each request.
     """
 

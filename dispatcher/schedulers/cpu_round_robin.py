@@ -32,7 +32,7 @@ class CpuRoundRobin(Scheduler):
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        self._spill = options.spill  # read in every decision
+        self._spill = options.spill
         self._ready: OrderedDict[str, None] = OrderedDict()
         self._free: dict[str, dict[str, Executor]] = {m: {} for m in state.queues}
         # Models held back by spill, by the time their head must spill. The heap is lazy: an entry

@@ -25,7 +25,7 @@ class Roma(GpuScheduler):
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        self._beta = options.beta  # read in every decision
+        self._beta = options.beta
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}
         # An empty queue scores -inf at any time.

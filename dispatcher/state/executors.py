@@ -371,7 +371,7 @@ class Executors:
 
     def of(self, model: str) -> list[Executor]:
         """Return the live executors that can run `model`."""
-        # A list, asked for several times per request: a generator costs twice as much.
+        # Called several times per request: a generator costs twice as much as a list.
         return [e for e in self._by_model.get(model, _NOBODY) if e.live]
 
     def slots(self, model: str) -> int:

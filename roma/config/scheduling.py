@@ -15,7 +15,7 @@ PLANNED = ("clockwork", "clockwork_paper", *QUALITY)
 
 
 class QualityConfig(Section):
-    """Parameters of the policies `fixed`, `qos` and `qos-rl` (docs/howto/variants.md)."""
+    """Parameters of the policies that choose variants (docs/howto/variants.md)."""
 
     utility: Literal["linear", "step", "convex"] = "linear"
     """Shape by which an answer's value falls from 1 at the soft deadline (the model's
@@ -41,8 +41,8 @@ class SchedulingConfig(Section):
     where ours would let a larger batch go first. `fixed`, `qos`, `qos-opt` and `qos-rl` also choose
     batch size and variant on such GPUs."""
     cpu: CpuPolicyName = "balance"
-    """CPU policy. `balance` takes the executable whose cores have the least work; `round_robin`
-    takes the next one, as the paper does."""
+    """CPU policy. `balance` gives a CPU what GPUs would reach too late, and fills the executable
+    with the most cores first; `round_robin` takes the next one, as the paper does."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of expected against measured response time in the GPU policy `roma`."""
     spill: Annotated[float, Field(ge=0, le=1)] = 0.2

@@ -28,7 +28,7 @@ class VariantsHarness:
 
     def __init__(self, policy, variants=(FULL, TINY), *, any_batch=False, **quality):
         spec = ModelSpec("yolo", Sla(1.0), deadline=2.0, variants=variants)
-        options = SchedulingConfig(quality=QualityConfig(**quality))
+        options = SchedulingConfig(latency=0.0, quality=QualityConfig(**quality))
         self.core = Dispatcher([spec], gpu=policy, cpu=CpuRoundRobin, options=options)
         self.any_batch = any_batch
         self.requests = 0

@@ -73,7 +73,8 @@ MAX_PREFIXES: Final = 256
 class Pool(ConnectionOwner):
     """The connections to one model server.
 
-    `kinds` caches answer headers; servers share it, since many headers do not identify the server.
+    `kinds` caches answer headers. Several pools may have the same one, since many headers do not
+    identify the server; by default each has its own.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class Clockwork(Scheduler):
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        self._ahead, self._latency = options.ahead, options.latency  # read in every decision
+        self._ahead, self._latency = options.ahead, options.latency
         self._demands = {
             name: ModelDemand(name, q.spec.deadline) for name, q in state.queues.items()
         }

@@ -205,7 +205,7 @@ class QualityScheduler(Scheduler):
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        self.latency = options.latency  # read in every decision
+        self.latency = options.latency
         self.utility = UTILITIES[options.quality.utility]
         width = options.quality.bin
         self.variant_queues = {

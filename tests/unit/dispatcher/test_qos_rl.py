@@ -5,6 +5,7 @@ import pytest
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from dispatcher.schedulers.qos.learned import AWAY, QosRl
+from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities
 from roma.domain.events import (
     Execute,
@@ -25,7 +26,8 @@ SPEC = ModelSpec("m", Sla(1.0, Statistic.EACH), 2.0, variants=(GOOD, FAST))
 
 class Scene:
     def __init__(self, policy, kind=QosRl):
-        self.core = Dispatcher([SPEC], gpu=kind, cpu=CpuRoundRobin, learned=policy)
+        options = SchedulingConfig(latency=0.0)
+        self.core = Dispatcher([SPEC], gpu=kind, cpu=CpuRoundRobin, options=options, learned=policy)
         self.last = 0
 
     def device(self, name, kind, loaded=("good", "fast"), now=0.0):
