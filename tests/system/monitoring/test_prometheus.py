@@ -54,16 +54,17 @@ def body(index):
 
 
 def behaviour():
-    """Return how one server answers: as the body says, and it hangs once, longer than a client waits.
+    """Return how servers answer: as the body says; one of each model's requests hangs.
 
-    It is the server that chooses when: any one request may be refused before it reaches a server.
+    It hangs for longer than a client waits. The servers choose which one: any may be refused before
+    it reaches a server, and any server may be one that it does not reach.
     """
-    hangs = [4.0]
+    hangs = {"a": 4.0, "b": 4.0}
 
     async def behave(request, body):
         delay = {b"slow": 0.4}.get(body, 0.01)
-        if body == b"may hang" and hangs:
-            delay = hangs.pop()
+        if body == b"may hang":
+            delay = hangs.pop(request.path.split("/")[3].partition(":")[0], delay)
         await asyncio.sleep(delay)
         return web.Response(status={b"bad": 400, b"broken": 500}.get(body, 200), body=b"{}")
 
@@ -166,9 +167,10 @@ async def deployment(tmp_path):
     loaded = schema.parse(FILE.format(sla=SLA, ports=ports, period=PERIOD))
     admin = f"http://127.0.0.1:{ports[4]}"
     async with contextlib.AsyncExitStack() as stack:
+        behave = behaviour()
         for port in ports[:3]:
             server = FakeModelServer(port)
-            server.behave = behaviour()
+            server.behave = behave
             await server.start()
             stack.push_async_callback(server.stop)
         await stack.enter_async_context(dispatcher_app.running(loaded))
