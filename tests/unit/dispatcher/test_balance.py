@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.balance import CpuBalance
-from dispatcher.schedulers.base import RunChoice, WaitUntil
+from dispatcher.schedulers.base import RunChoice, Scheduler, WaitUntil
 from dispatcher.schedulers.gpu_savings_first import GpuSavingsFirst
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import (
@@ -27,24 +27,34 @@ MODELS = {"a": 0.02, "b": 0.1, "c": 0.4}
 """Core-seconds of a request, by model."""
 
 
-class Compared(CpuBalance):
-    """Compares each choice with that of a policy that is made for it."""
+class Compared(Scheduler):
+    """`balance`, each choice compared with that of one that is made for it."""
 
     choices: ClassVar[Counter] = Counter()
 
+    def __init__(self, state, options):
+        super().__init__(state, options)
+        self.known = CpuBalance(state, options)
+
+    def on_queue(self, queue, now):
+        self.known.on_queue(queue, now)
+
+    def on_executor(self, executor, now):
+        self.known.on_executor(executor, now)
+
     def choose(self, now):
-        fresh = CpuBalance(self.state, self.options)
+        known, fresh = self.known, CpuBalance(self.state, self.options)
         # Of replicas with as many cores, the one that has had room for longest is the first.
-        fresh._free = [dict(free) for free in self._free]
+        fresh._free = [dict(free) for free in known._free]
         for queue in self.state.queues.values():
             fresh.on_queue(queue, now)
         for executor in self.state.executors:
             fresh.on_executor(executor, now)
-        fresh._savings[:] = self._savings  # they follow measurements only beyond `DRIFT`
+        fresh._savings[:] = known._savings  # they follow measurements only beyond `DRIFT`
         fresh._ordered = False
-        choice = super().choose(now)
+        choice = known.choose(now)
         assert choice == fresh.choose(now)
-        self.choices[bool(self._gpus), type(choice)] += 1
+        self.choices[bool(known._gpus), type(choice)] += 1
         return choice
 
 
