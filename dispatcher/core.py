@@ -67,8 +67,8 @@ class Dispatcher:
     """Queues, executors and schedulers behind one function.
 
     `window` is that of the response times, `reaction` the longest time in which cores follow a new
-    load (0: they never do); both in seconds. `options` are by default those of
-    a roma.yaml that names none; `learned` is the trained policy of `qos-rl`.
+    load (0: they never do); both in seconds. `options` are by default those of a roma.yaml that
+    names none; `learned` is the trained policy of `qos-rl`.
     """
 
     def __init__(

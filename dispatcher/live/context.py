@@ -28,6 +28,7 @@ section)."""
 MAX_MEMBERS = 32
 """List members that a `tracestate` may have (W3C §3.3.1.1)."""
 
+# Two, since one for all versions takes twice as long, for each request that has a trace.
 _USUAL_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 # Version 00 ends after the flags; later ones may go on after another dash. 512 as for `MAX_STATE`.
 _LATER_PARENT = re.compile(
