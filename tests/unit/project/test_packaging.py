@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +30,9 @@ def packages(*extras):
     return {canonicalize_name(Requirement(line).name) for line in lines}
 
 
+OLDEST = "3.11.2"
+
+
 def test_the_demo_installs_nothing_that_only_tests_need():
     demo = packages(*installed_by("demo"))
     assert "tensorflow" in demo
@@ -44,3 +49,20 @@ def test_the_lock_has_everything_that_is_installed_for_tests():
     assert packages(*installed_by("dev")) <= locked
     # PyTorch's own, which a lock made from a build for CPUs lacks: they would come unlocked.
     assert {"triton", "cuda-toolkit"} <= locked
+
+
+def test_what_ci_tested_installs_on_debian_12s_python():
+    """The lock may be written on a later one, and pip and uv refuse what that one alone can run."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    found = {
+        canonicalize_name(d.metadata["Name"]): d.metadata["Requires-Python"]
+        for d in metadata.distributions()
+    }
+    assert len(pinned & found.keys()) > 100
+    too_new = {
+        n: found[n]
+        for n in pinned & found.keys()
+        if found[n] and OLDEST not in SpecifierSet(found[n])
+    }
+    assert too_new == {}
