@@ -16,11 +16,8 @@ nothing to balance: the oldest waiting request runs wherever there is room.
 """
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 from dispatcher.schedulers.base import (
     TICK,
@@ -42,31 +39,63 @@ DRIFT = 0.1
 """Change of an advantage below which the order is kept: advantages are medians of measurements."""
 
 
+class _Backlog:
+    """A model's waiting requests, and the CPU replicas with room; times in seconds.
+
+    `service` is the predicted time on the replica that a request would get. A request takes a GPU
+    `gpu_time`, all that wait `gpu_work`; `saving` orders them there. `youngest` is the arrival of
+    the last one. `is_ready`: one waits, and a replica has room.
+    """
+
+    __slots__ = (
+        "free",
+        "gpu_time",
+        "gpu_work",
+        "is_ready",
+        "model",
+        "patience",
+        "promise",
+        "saving",
+        "service",
+        "waits",
+        "youngest",
+    )
+
+    def __init__(self, queue: ModelQueue, spill: float) -> None:
+        self.model = queue.spec.name
+        self.promise = queue.spec.sla.response_time
+        self.patience = spill * self.promise
+        self.free: dict[str, Executor] = {}
+        self.is_ready = self.waits = False
+        self.service = self.gpu_time = self.gpu_work = self.youngest = 0.0
+        self.saving = math.inf
+
+    @property
+    def fastest(self) -> Executor:
+        """The replica with the most cores of those with room."""
+        fastest: Executor | None = None
+        for executor in self.free.values():
+            if fastest is None or executor.share > fastest.share:
+                fastest = executor
+        assert fastest is not None, f"{self.model}: no replica has room"
+        return fastest
+
+
 class CpuBalance(Scheduler):
     """Spills the youngest request of a model whose overflow is due.
 
-    The arrays, by model, are needed only while a GPU is live, and updated only then: in a
-    deployment without one, they would cost each request more than all other decisions.
+    What GPUs have to do is needed only while one is live, and updated only then: in a deployment
+    without one, it would cost each request more than all other decisions.
     """
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
-        self._models = list(state.queues)
-        self._index = {model: i for i, model in enumerate(self._models)}
-        size = len(self._models)
-        slas = np.array([q.spec.sla.response_time for q in state.queues.values()])
-        self._slas, self._patience = slas, options.spill * slas
-        # GPU-seconds that wait; GPU-seconds of one request; arrival of the youngest.
-        self._work, self._gpu_time, self._youngest = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._savings = np.full(size, np.inf)
-        self._order = np.arange(size)
-        self._ordered = True
-        # Whether requests wait and a replica has room, and the predicted seconds there.
-        self._candidates, self._service = np.zeros(size, dtype=bool), np.zeros(size)
-        self._is_ready = [False] * size
+        self._index = {model: i for i, model in enumerate(state.queues)}
+        self._backlogs = [_Backlog(queue, options.spill) for queue in state.queues.values()]
         self._ready: list[int] = []
         """Indices of models with a waiting request and a replica with room, ascending; few."""
-        self._free: list[dict[str, Executor]] = [{} for _ in range(size)]
+        self._by_saving: list[tuple[float, int]] = []
+        """Negated saving and index of models with a waiting request: the order of the GPUs."""
         self._gpus: list[Executor] = []
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
@@ -83,14 +112,13 @@ class CpuBalance(Scheduler):
             if live != self._gpus:
                 self._gpus = live
                 for i, queue in enumerate(self.state.queues.values()):
-                    self._refresh(i, queue)
                     self._time(i, queue)
                     self._weigh(i, queue)
             return
         name, has_room = executor.spec.name, executor.has_room
         for model in executor.spec.models:
             i = self._index[model]
-            free = self._free[i]
+            free = self._backlogs[i].free
             if has_room == (name in free) and not self._gpus:
                 continue  # unchanged, as after most requests
             if has_room:
@@ -107,67 +135,56 @@ class CpuBalance(Scheduler):
         if not self._ready:
             return None
         if not self._gpus:
-            i = self._ready[0]
-            return RunChoice(self._fastest(i).spec.name, self._models[i])
-        candidates = np.flatnonzero(self._candidates)
-        age = now - self._youngest[candidates]
-        in_time = age + self._service[candidates] <= self._slas[candidates]
-        candidates = candidates[in_time]
-        if not candidates.size:
-            return None
-        gpus, ahead = len(self._gpus), self._ahead()
-        due = self._youngest + self._patience - ahead / gpus
-        reach = min(gpu.free_at(now) for gpu in self._gpus) + TICK
-        overflow = candidates[due[candidates] <= reach]
-        if not overflow.size:
-            return WaitUntil(float(due[candidates].min()))
+            backlog = self._backlogs[self._ready[0]]
+            return RunChoice(backlog.fastest.spec.name, backlog.model)
+        gpus = len(self._gpus)
+        reach = min([gpu.free_at(now) for gpu in self._gpus]) + TICK
+        ahead, first_due = 0.0, math.inf
         # The largest saving first: a request that it spills is no longer ahead of the others.
-        i = int(overflow[self._savings[overflow].argmax()])
-        return RunChoice(self._fastest(i).spec.name, self._models[i], youngest=True)
+        for _, i in self._by_saving:
+            backlog = self._backlogs[i]
+            ahead += backlog.gpu_work
+            if not backlog.is_ready or now - backlog.youngest + backlog.service > backlog.promise:
+                continue
+            due = backlog.youngest + backlog.patience - (ahead - backlog.gpu_time) / gpus
+            if due <= reach:
+                return RunChoice(backlog.fastest.spec.name, backlog.model, youngest=True)
+            first_due = min(first_due, due)
+        return None if first_due == math.inf else WaitUntil(first_due)
 
     def _refresh(self, i: int, queue: ModelQueue) -> None:
         """Record whether a model has both a waiting request and a replica with room."""
-        is_ready = bool(queue.waiting) and bool(self._free[i])
-        if is_ready != self._is_ready[i]:
-            self._is_ready[i] = is_ready
+        backlog = self._backlogs[i]
+        is_ready = bool(queue.waiting) and bool(backlog.free)
+        if is_ready != backlog.is_ready:
+            backlog.is_ready = is_ready
             if is_ready:
                 insort(self._ready, i)
             else:
                 self._ready.remove(i)
-        if self._gpus:
-            self._candidates[i] = is_ready
 
     def _time(self, i: int, queue: ModelQueue) -> None:
         """Predict how long a model's request takes on the replica that it would get."""
-        has_room = bool(self._free[i])
-        self._service[i] = self._expected(self._fastest(i), queue) if has_room else math.inf
+        backlog = self._backlogs[i]
+        backlog.service = self._expected(backlog.fastest, queue) if backlog.free else math.inf
 
     def _weigh(self, i: int, queue: ModelQueue) -> None:
-        """Record a model's work for the GPUs, and what they save."""
-        youngest = queue.youngest
-        self._youngest[i] = 0.0 if youngest is None else youngest.arrived
-        gpu_time = self.state.executors.gpu_time(queue.spec.name)
-        self._gpu_time[i], self._work[i] = gpu_time, gpu_time * len(queue)
-        found, known = gpu_savings(self.state, queue), self._savings[i]
-        if found != known and (math.isinf(known) or abs(found - known) > DRIFT * known):
-            self._savings[i], self._ordered = found, False
-
-    def _ahead(self) -> npt.NDArray[np.float64]:
-        """Return by model the GPU-seconds that come before the youngest of its requests."""
-        if not self._ordered:
-            self._order = np.argsort(-self._savings, kind="stable")
-            self._ordered = True
-        ahead = np.empty_like(self._work)
-        ahead[self._order] = np.cumsum(self._work[self._order])
-        return ahead - self._gpu_time
-
-    def _fastest(self, i: int) -> Executor:
-        fastest: Executor | None = None
-        for executor in self._free[i].values():
-            if fastest is None or executor.share > fastest.share:
-                fastest = executor
-        assert fastest is not None, f"{self._models[i]}: no replica has room"
-        return fastest
+        """Record a model's work for the GPUs, and its place in their order."""
+        backlog, youngest, executors = self._backlogs[i], queue.youngest, self.state.executors
+        gpu_time = executors.gpu_time(backlog.model)
+        backlog.gpu_time, backlog.gpu_work = gpu_time, gpu_time * len(queue)
+        found, known = gpu_savings(executors, queue, gpu_time), backlog.saving
+        moves = found != known and (math.isinf(known) or abs(found - known) > DRIFT * known)
+        if backlog.waits and (moves or youngest is None):
+            del self._by_saving[bisect_left(self._by_saving, (-known, i))]
+            backlog.waits = False
+        if moves:
+            backlog.saving = found
+        if youngest is not None:
+            backlog.youngest = youngest.arrived
+            if not backlog.waits:
+                insort(self._by_saving, (-backlog.saving, i))
+                backlog.waits = True
 
     def _expected(self, executor: Executor, queue: ModelQueue) -> float:
         """Return the predicted seconds of a request: measured, else profiled, else 0 (a probe)."""

@@ -6,14 +6,15 @@ fractional knapsack; the paper's ROMA picks the largest error and pays for it in
 would starve small savings, so a head goes first if it can still be answered in time, but only if it
 starts within the next `URGENT`·SLA.
 
-The index is flat arrays over models: a change costs O(1), a choice two passes over the arrays,
-microseconds for thousands of models, however many requests wait.
+Only models with a waiting request are looked at, so a choice costs nanoseconds for each of those,
+however many models there are and however many requests wait.
 """
 
-import numpy as np
-import numpy.typing as npt
+import math
+from bisect import bisect_left, insort
 
 from dispatcher.schedulers.base import GpuScheduler, PolicyView
+from dispatcher.state.executors import Executors
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
 
@@ -22,18 +23,33 @@ URGENT = 0.1
 GPUs are late; 0.2 is no better (docs/decisions/0004)."""
 
 
-def gpu_savings(state: PolicyView, queue: ModelQueue) -> float:
-    """Return c/P_G; inf before anything ran on a GPU (so that P_G is measured).
+def gpu_savings(executors: Executors, queue: ModelQueue, gpu_time: float) -> float:
+    """Return c/P_G; inf before anything ran on a GPU (so that P_G, `gpu_time`, is measured).
 
     The profiled cost is preferred: what an executor measures changes with its cores. An unknown
     cost counts as 0: CPUs run the model first and measure it.
     """
-    model = queue.spec.name
-    gpu_time = state.executors.gpu_time(model)
     if not gpu_time:
-        return float("inf")
+        return math.inf
     cost = queue.spec.cost
-    return ((state.executors.cpu_work(model) or 0.0) if cost is None else cost) / gpu_time
+    if cost is None:
+        cost = executors.cpu_work(queue.spec.name) or 0.0
+    return cost / gpu_time
+
+
+class _Head:
+    """The head of a model's queue: its saving, the latest start that answers it in time.
+
+    `urgent` is the time before `latest` from which it goes first, in seconds.
+    """
+
+    __slots__ = ("latest", "saving", "urgent", "waits")
+
+    def __init__(self, promise: float) -> None:
+        self.latest = 0.0
+        self.saving = 0.0
+        self.urgent = URGENT * promise
+        self.waits = False
 
 
 class GpuSavingsFirst(GpuScheduler):
@@ -43,27 +59,37 @@ class GpuSavingsFirst(GpuScheduler):
         super().__init__(state, options)
         self._models = list(state.queues)
         self._index = {model: i for i, model in enumerate(self._models)}
-        # An empty queue has no saving and is never urgent.
-        self._savings: npt.NDArray[np.float64] = np.full(len(self._models), -np.inf)
-        self._latest: npt.NDArray[np.float64] = np.full(len(self._models), np.inf)
-        self._urgent = np.array([URGENT * q.spec.sla.response_time for q in state.queues.values()])
+        self._heads = [_Head(q.spec.sla.response_time) for q in state.queues.values()]
+        self._waiting: list[int] = []
+        """Indices of models with a waiting request, ascending."""
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Record a model's saving and the latest start that answers its head in time."""
-        model = queue.spec.name
-        i, head = self._index[model], queue.head
-        if head is None:
-            self._savings[i], self._latest[i] = -np.inf, np.inf
-            return
-        self._savings[i] = gpu_savings(self.state, queue)
-        promised = head.arrived + queue.spec.sla.response_time
-        self._latest[i] = promised - self.state.executors.gpu_time(model)
+        model, first = queue.spec.name, queue.head
+        i = self._index[model]
+        head = self._heads[i]
+        if head.waits != (first is not None):
+            head.waits = not head.waits
+            if head.waits:
+                insort(self._waiting, i)
+            else:
+                del self._waiting[bisect_left(self._waiting, i)]
+        if first is not None:
+            gpu_time = self.state.executors.gpu_time(model)
+            head.saving = gpu_savings(self.state.executors, queue, gpu_time)
+            head.latest = first.arrived + queue.spec.sla.response_time - gpu_time
 
     def pick(self, now: float) -> str | None:
         """Return the model that a free GPU runs next."""
-        margin = self._latest - now
-        urgent = (margin > 0) & (margin < self._urgent)
-        i = int(np.where(urgent, margin, np.inf).argmin())
-        if not urgent[i]:
-            i = int(self._savings.argmax())
-        return self._models[i] if self._savings[i] > -np.inf else None
+        urgent = largest = -1
+        least, most = math.inf, -math.inf
+        for i in self._waiting:
+            head = self._heads[i]
+            margin = head.latest - now
+            if 0 < margin < head.urgent and margin < least:
+                urgent, least = i, margin
+            if head.saving > most:
+                largest, most = i, head.saving
+        if urgent >= 0:
+            return self._models[urgent]
+        return self._models[largest] if largest >= 0 else None

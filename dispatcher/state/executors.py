@@ -25,6 +25,7 @@ UNBOUNDED: Final = 1_000_000
 MEASURED: Final = 5
 """Executions of a model after which their median is considered usual."""
 
+_CPU: Final = Device.CPU
 _FULL: Final = Rotation.FULL
 _PROBING: Final = Rotation.PROBING
 _EJECTED: Final = Rotation.EJECTED
@@ -442,9 +443,13 @@ class Executors:
 
     def cpu_work(self, model: str) -> float | None:
         """Return the core-seconds of a request of `model` on a CPU; None if never measured."""
-        found = [e.work(model) for e in self.of(model) if e.spec.device is Device.CPU]
-        known = [w for w in found if w is not None]
-        return min(known, default=None)
+        least: float | None = None
+        for executor in self._by_model.get(model, _NOBODY):
+            if executor.spec.device is _CPU and executor.live:
+                work = executor.work(model)
+                if work is not None and (least is None or work < least):
+                    least = work
+        return least
 
     def gpu_time(self, model: str) -> float:
         """Return P_G, the predicted seconds of `model` on a GPU; 0 if nothing was measured."""

@@ -44,14 +44,14 @@ class Compared(Scheduler):
 
     def choose(self, now):
         known, fresh = self.known, CpuBalance(self.state, self.options)
-        # Of replicas with as many cores, the one that has had room for longest is the first.
-        fresh._free = [dict(free) for free in known._free]
+        for ours, theirs in zip(fresh._backlogs, known._backlogs, strict=True):
+            # Of replicas with as many cores, the one that has had room for longest is the first.
+            ours.free = dict(theirs.free)
+            ours.saving = theirs.saving  # it follows measurements only beyond `DRIFT`
         for queue in self.state.queues.values():
             fresh.on_queue(queue, now)
         for executor in self.state.executors:
             fresh.on_executor(executor, now)
-        fresh._savings[:] = known._savings  # they follow measurements only beyond `DRIFT`
-        fresh._ordered = False
         choice = known.choose(now)
         assert choice == fresh.choose(now)
         self.choices[bool(known._gpus), type(choice)] += 1
